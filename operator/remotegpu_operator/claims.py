@@ -13,7 +13,7 @@ from typing import Final
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
-from remotegpu.api.pools import ApplianceStatus, GPUPool
+from remotegpu.api.pools import ApplianceStatus, ComputeMode, GPUPool
 from remotegpu_operator import audit, metrics
 from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
 from remotegpu_operator.builders import claims as statuses
@@ -125,12 +125,14 @@ class Claims:
     def set_pool(self, pool: GPUPool, appliances: Iterable[ApplianceStatus]) -> None:
         old = self._appliances.get(pool.name, {})
         new = {appliance.name: appliance for appliance in appliances}
-        if pool.spec != (before.spec if (before := self._pools.get(pool.name)) else None):
+        before = self._pools.get(pool.name)
+        if before is None or pool.spec != before.spec:
             self._settle.set()
         self._pools[pool.name] = pool
-        if new != old or pool.name not in self._appliances:
+        if new != old or before is None or pool.spec.compute_mode is not before.spec.compute_mode:
             self._appliances[pool.name] = new
-            self._allocator.set_pool(pool.name, new.values())
+            divides_time = pool.spec.compute_mode is ComputeMode.TURNS
+            self._allocator.set_pool(pool.name, new.values(), divides_time=divides_time)
             self._appliances_changed(old, new)
 
     def remove_pool(self, name: str) -> None:

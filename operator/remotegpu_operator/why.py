@@ -16,7 +16,7 @@ from remotegpu.api.claims import GPUClaim, Phase, Reason
 from remotegpu.api.durations import format_duration
 from remotegpu.api.kubernetes import DEFAULT_POOL, POOL_ANNOTATION
 from remotegpu.api.pods import LEAST_MEMORY
-from remotegpu.api.pools import GPUPool
+from remotegpu.api.pools import ComputeMode, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli
 from remotegpu.api.waiting import Answer, Holder
 from remotegpu_operator.allocation import Allocator, Placed, Request, request_of
@@ -63,7 +63,8 @@ class State:
         left_out = set(without)
         made = Allocator()
         for pool in self.pools:
-            made.set_pool(pool.name, pool.status.appliances)
+            divides_time = pool.spec.compute_mode is ComputeMode.TURNS
+            made.set_pool(pool.name, pool.status.appliances, divides_time=divides_time)
         for namespace, hard in self.quotas.items():
             made.set_quotas(namespace, hard)
         for claim in self.claims:

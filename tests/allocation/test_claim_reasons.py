@@ -8,7 +8,7 @@ import pytest
 
 from remotegpu.api.claims import Allocation, ClaimSpec, GPUClaim, Mode, Placement, Reason
 from remotegpu.api.pools import Amount, AppliancePhase, ApplianceStatus, EnvironmentStatus, GpuStatus
-from remotegpu.api.quantities import Ask
+from remotegpu.api.quantities import Ask, Compute
 from remotegpu_operator.allocation import Allocator, Placed, Request, Waiting, request_of
 
 MIB = 1 << 20
@@ -357,3 +357,28 @@ def test_a_claim_is_resized_when_it_asks_for_it_and_not_when_its_gpu_shares_a_li
     assert isinstance(pool.resized(replace(asked, ask=Ask(1, 0, GIB))), tuple)
     pool.set_quotas("team", {"quota": 300})
     assert "ResourceQuota quota" in str(pool.resized(replace(asked, ask=Ask(milli_per_gpu=400))))
+
+
+def test_claims_have_together_at_most_all_of_a_gpus_time() -> None:
+    pool = Allocator()
+    pool.set_pool("default", [appliance("a", gpu(0))], divides_time=True)
+    first = request("first", Ask(1, 100, compute=Compute(800)))
+    assert isinstance(settled(pool, first)["first"], Placed)
+    reason, said = waits(pool, request("second", Ask(1, 500)))
+    assert (reason, "0.2 of the time of a GPU" in said) == (Reason.WAITING_FOR_CAPACITY, True), said
+    assert isinstance(settled(pool, request("third", Ask(1, 500, compute=Compute(200))))["third"], Waiting), (
+        "in its turn"
+    )
+    pool.release("uid of second")
+    assert {name for name, each in settled(pool).items() if isinstance(each, Placed)} == {"third"}
+    larger = replace(first, ask=Ask(1, 200, compute=Compute(800)))
+    assert not isinstance(pool.resized(larger), str), "its guarantee is the same"
+    pool.release("uid of third")
+    assert isinstance(settled(pool, request("as memory", Ask(1, 150)))["as memory"], Placed)
+    grown = pool.resized(request("as memory", Ask(1, 300)))
+    assert isinstance(grown, str) and "time" in grown
+
+
+def test_a_pool_that_divides_no_time_promises_none() -> None:
+    reason, said = waits(allocator(appliance("a", gpu(0))), request("timely", Ask(1, 100, compute=Compute(100))))
+    assert (reason, "compute.mode: Turns" in said) == (Reason.NO_MATCHING_GPU, True)

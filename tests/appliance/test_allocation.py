@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import MIN_SHARE_BYTES, GpuLeases, ImpossibleError, LeasedGpus
+from remotegpu.api.quantities import Ask, Compute
+from remotegpu.appliance.allocation import MIN_SHARE_BYTES, GpuLeases, ImpossibleError, LeasedGpus, NoRoomError
 
 MIB = 1 << 20
 SIZES = (1000 * MIB, 1000 * MIB, 400 * MIB)
@@ -18,7 +18,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.allocator = GpuLeases(SIZES)
+        self.allocator = GpuLeases(SIZES, divides_time=True)
         self.placed: dict[str, LeasedGpus] = {}
         self.waiting: list[str] = []
         self.asks: dict[str, Ask] = {}
@@ -27,9 +27,10 @@ class AllocatorMachine(RuleBasedStateMachine):
         count=st.integers(1, 3),
         milli=st.integers(1, 1000),
         memory=st.one_of(st.just(0), st.integers(1, 500 * MIB)),
+        time=st.one_of(st.just(0), st.integers(1, 1000)),
     )
-    def ask(self, count: int, milli: int, memory: int) -> None:
-        key, ask = f"request {len(self.asks)}", Ask(count, 0 if memory else milli, memory)
+    def ask(self, count: int, milli: int, memory: int, time: int) -> None:
+        key, ask = f"request {len(self.asks)}", Ask(count, 0 if memory else milli, memory, Compute(time))
         self.asks[key] = ask
         try:
             self.allocator.submit(key, ask)
@@ -65,6 +66,12 @@ class AllocatorMachine(RuleBasedStateMachine):
         for index, size in enumerate(SIZES):
             leased = sum(p.sizes[p.gpus.index(index)] for p in self.placed.values() if index in p.gpus)
             assert self.allocator.gpus[index].leased == leased <= size
+            assert self.allocator.gpus[index].guaranteed == self.time_on(index) <= 1000
+
+    def time_on(self, index: int) -> int:
+        """As asked for, or in thousandths of the memory, of which a byte may have been lost."""
+        placed = [(self.asks[key], p.sizes[p.gpus.index(index)]) for key, p in self.placed.items() if index in p.gpus]
+        return sum(ask.compute.milli or max(1, (size + 1) * 1000 // SIZES[index]) for ask, size in placed)
 
     @invariant()
     def each_has_what_it_asked_for(self) -> None:
@@ -78,7 +85,12 @@ class AllocatorMachine(RuleBasedStateMachine):
         if self.waiting:
             ask = self.asks[self.waiting[0]]
             free = [0 if g.unhealthy else g.shareable - g.leased for g in self.allocator.gpus]
-            fits = [MIN_SHARE_BYTES <= ask.bytes_of(size) <= left for size, left in zip(SIZES, free, strict=True)]
+            times = [ask.compute.milli or max(1, (ask.bytes_of(size) + 1) * 1000 // size) for size in SIZES]
+            in_time = [time + self.time_on(index) <= 1000 for index, time in enumerate(times)]
+            fits = [
+                MIN_SHARE_BYTES <= ask.bytes_of(size) <= left and time
+                for size, left, time in zip(SIZES, free, in_time, strict=True)
+            ]
             assert sum(fits) < ask.count
             assert self.allocator.reason(self.waiting[0])
 
@@ -96,6 +108,29 @@ def test_the_tightest_gpu_is_taken() -> None:
     assert place(allocator, "a", Ask(memory_bytes=300 * MIB)) == LeasedGpus((2,), (300 * MIB,))
     assert place(allocator, "b", Ask(milli_per_gpu=500)) == LeasedGpus((0,), (500 * MIB,))
     assert place(allocator, "c", Ask(milli_per_gpu=400)) == LeasedGpus((0,), (400 * MIB,))
+
+
+def test_guarantees_of_time_are_at_most_all_of_it() -> None:
+    allocator = GpuLeases([100 * MIB], divides_time=True)
+    assert place(allocator, "much", Ask(milli_per_gpu=100, compute=Compute(800)))
+    assert place(allocator, "more", Ask(milli_per_gpu=300)) is None
+    assert "0.2 of its time free" in allocator.reason("more")
+    allocator.withdraw("more")
+    with pytest.raises(NoRoomError, match=r"0\.2 of its time"):
+        allocator.place("claim", LeasedGpus((0,), (10 * MIB,), Compute(201)))
+    allocator.place("claim", LeasedGpus((0,), (10 * MIB,), Compute(100)))
+    assert place(allocator, "as memory", Ask(milli_per_gpu=100))
+    with pytest.raises(NoRoomError, match="time"):
+        allocator.resize("as memory", (20 * MIB,))
+    assert allocator.gpus[0].guaranteed == 1000
+
+
+def test_without_turns_no_time_is_promised() -> None:
+    allocator = GpuLeases([100 * MIB])
+    with pytest.raises(ImpossibleError, match="--compute-mode turns"):
+        allocator.submit("key", Ask(compute=Compute(500)))
+    assert place(allocator, "all", Ask())
+    assert allocator.gpus[0].guaranteed == 0
 
 
 def test_a_small_request_does_not_overtake_a_large_one() -> None:

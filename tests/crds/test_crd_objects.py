@@ -33,6 +33,7 @@ from remotegpu.api.pools import (
     AppliancePhase,
     ApplianceStatus,
     Backend,
+    ComputeMode,
     EnvironmentSpec,
     EnvironmentStatus,
     GPUPool,
@@ -49,7 +50,7 @@ from remotegpu.api.pools import (
     SoftwareSpec,
     UpdateSpec,
 )
-from remotegpu.api.quantities import Ask
+from remotegpu.api.quantities import Ask, Compute
 from remotegpu.api.schedules import Schedule
 
 GIB = 1 << 30
@@ -61,7 +62,7 @@ CLAIM_SPECS = (
         pool="training",
         mode=Mode.OFFLOAD,
         model="A100",
-        ask=Ask(2, 250),
+        ask=Ask(2, 250, compute=Compute(300, 500)),
         placement=Placement.SPREAD,
         start_deadline=5400,
         priority=-7,
@@ -110,6 +111,7 @@ POOL_SPECS = (
             EnvironmentSpec("cuda", "/opt/environments/cuda/bin/python", OffloadBackend.CUDA, cuda_direct=True),
             EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
         ),
+        compute_mode=ComputeMode.TURNS,
         landlock=Landlock.WARN,
         cordoned=frozenset({"node-a", "node-b"}),
         prices=(Price("A100", "2.40"), Price("T4", "0.35")),

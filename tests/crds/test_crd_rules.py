@@ -8,7 +8,7 @@ import pytest
 from support.crds import ACCEPTED, Served, refusal
 
 from remotegpu.api.claims import ClaimSpec
-from remotegpu.api.quantities import Ask
+from remotegpu.api.quantities import Ask, Compute
 
 GIB = 1 << 30
 EITHER = 'give either fraction (a part of a GPU, as "0.25") or memory (of each GPU, as 4Gi), one of the two'
@@ -46,6 +46,9 @@ POOL_NAME = (
         ({"fraction": "1.000"}, Ask()),
         ({"fraction": 2}, Ask(count=2)),
         ({"fraction": "64"}, Ask(count=64)),
+        ({"fraction": "0.25", "compute": "0.5"}, Ask(milli_per_gpu=250, compute=Compute(500))),
+        ({"fraction": "0.25", "compute": ".1", "computeLimit": 1}, Ask(milli_per_gpu=250, compute=Compute(100))),
+        ({"memory": "4Gi", "computeLimit": "0.5"}, Ask(1, 0, 4 * GIB, Compute(0, 500))),
         ({"memory": "4Gi"}, Ask(milli_per_gpu=0, memory_bytes=4 * GIB)),
         ({"memory": 2 << 20, "count": 3}, Ask(count=3, milli_per_gpu=0, memory_bytes=2 << 20)),
         ({"memory": "2Mi"}, Ask(milli_per_gpu=0, memory_bytes=2 << 20)),
@@ -89,6 +92,12 @@ def test_a_share_is_accepted_and_read_as_what_it_says(served: Served, spec: dict
             ({"memory": value}, MEMORY.format(value))
             for value in (0, -1, "-4Gi", "1Mi", "65Ti", "9E", "1500m", "4GiB", "4 Gi", "lots")
         ),
+        *(
+            ({"fraction": "0.5", field: value}, f"{value} is no part of the time of a GPU")
+            for field in ("compute", "computeLimit")
+            for value in (0, 2, "0.0001", "1.5", "half")
+        ),
+        ({"fraction": "0.5", "compute": "0.5", "computeLimit": "0.25"}, "computeLimit is at least compute"),
         ({"fraction": 2, "count": 3}, WHOLE),
         ({"fraction": "10", "count": 2}, WHOLE),
         ({"fraction": "0.5", "startDeadline": "5x"}, TIME.format('"5x"')),
@@ -112,7 +121,7 @@ def test_invalid_shares_are_refused_with_a_valid_example(served: Served, spec: d
 def test_a_claim_keeps_which_gpus_it_asked_for(served: Served) -> None:
     """The allocation stands for it; how much of them it has can change."""
     pod = {"name": "train", "uid": "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"}
-    by_fraction = served.create("GPUClaim", {"fraction": "0.25", "model": "A100", "pod": pod})
+    by_fraction = served.create("GPUClaim", {"fraction": "0.25", "model": "A100", "pod": pod, "compute": "0.25"})
     by_memory = served.create("GPUClaim", {"memory": "4Gi"})
     for claim, changes in (
         (
@@ -120,9 +129,10 @@ def test_a_claim_keeps_which_gpus_it_asked_for(served: Served) -> None:
             (
                 *({"pool": "other"}, {"model": "H100"}, {"model": None}, {"count": 2}, {"mode": "offload"}),
                 *({"placement": "Spread"}, {"pod": None}, {"pod": {"uid": "x"}}),
+                *({"compute": "0.5"}, {"compute": None}, {"computeLimit": "0.5"}),
             ),
         ),
-        (by_memory, ({"model": "H100"}, {"pod": pod})),
+        (by_memory, ({"model": "H100"}, {"pod": pod}, {"compute": "0.5"})),
     ):
         for change in changes:
             assert FIXED in refusal(served.patch, claim, {"spec": change}), change

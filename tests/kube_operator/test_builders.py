@@ -160,6 +160,7 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
             "hostMemoryPerNamespace": "5Gi",
         },
         "landlock": "Warn",
+        "compute": {"mode": "Turns"},
         "connectionGrace": "300s",
         "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
         "priorityClassName": "gpus",
@@ -171,6 +172,7 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     assert container["resources"] == {"limits": {"memory": "2Gi", "nvidia.com/gpu": "4"}, "requests": {"cpu": "1"}}
     tail = [
         *("--backend", "cuda", "--drain-seconds", "25", "--grace", "5m", "--landlock", "warn"),
+        *("--compute-mode", "turns"),
         *("--managed-memory", str(512 << 20)),
         *("--sessions-per-gpu", "8", "--sessions-per-lease", "4", "--sessions-per-tenant", "6"),
         *("--host-memory-per-lease", str(3 << 30)),

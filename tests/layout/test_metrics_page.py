@@ -30,7 +30,7 @@ def of_counters(found: Iterable[Any]) -> Labels:
 
 
 def of_families(found: Iterable[Metric]) -> Labels:
-    return {each.name: set(getattr(each, "_labelnames", ())) for each in found}
+    return {each.name + "_total" * (each.type == "counter"): set(getattr(each, "_labelnames", ())) for each in found}
 
 
 def appliance() -> Labels:

@@ -14,6 +14,7 @@ from support.system import REMOTEGPU, Appliance, appliance, until
 from remotegpu.cli.bench.lab import Lab, on_cpus
 from remotegpu.cli.bench.matrix import Configuration
 from remotegpu.cli.bench.report import FIGURES
+from remotegpu.cli.bench_turns import CASES
 from remotegpu.paths import find_dist
 
 pytestmark = pytest.mark.timeout(300)
@@ -72,3 +73,13 @@ def test_everything_at_the_appliance_s_end_stays_on_its_cpu() -> None:
         stack.enter_context(own.start("endless_calls.py"))
         workers = until(own.workers, 30, "a worker runs")
         assert [os.sched_getaffinity(pid) for pid in (own.process.pid, *workers)] == [allowed] * (1 + len(workers))
+
+
+def test_dividing_time_is_measured_for_each_case() -> None:
+    done = subprocess.run([REMOTEGPU, "bench", "turns", "--quick", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rates = json.loads(done.stdout)["kernels_per_second"]
+    assert {name: len(each) for name, each in rates.items()} == {
+        case.name: sum(not tenant.idle for tenant in case.tenants) for case in CASES
+    }
+    assert all(rate > 0 for each in rates.values() for rate in each)

@@ -14,7 +14,8 @@ from remotegpu.api.pods import limits, requests
 
 KNOWN = (
     "remotegpu.io/claim, remotegpu.io/pool, remotegpu.io/model, remotegpu.io/memory, remotegpu.io/count, "
-    "remotegpu.io/spread, remotegpu.io/suspendable, remotegpu.io/movable, remotegpu.io/offload"
+    "remotegpu.io/compute, remotegpu.io/compute-limit, remotegpu.io/spread, remotegpu.io/suspendable, "
+    "remotegpu.io/movable, remotegpu.io/offload"
 )
 MOUNT = {"name": "remotegpu", "mountPath": POD_DIRECTORY, "readOnly": True}
 

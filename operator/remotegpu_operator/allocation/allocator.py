@@ -63,9 +63,12 @@ class Allocator:
         # Pools whose queue may have something new to say.
         self._unsettled: set[str] = set()
 
-    def set_pool(self, name: str, appliances: Iterable[ApplianceStatus]) -> None:
-        """The whole inventory of a pool, whether it changed or not."""
-        inventory = Inventory.of(name, appliances)
+    def set_pool(self, name: str, appliances: Iterable[ApplianceStatus], *, divides_time: bool = False) -> None:
+        """The whole inventory of a pool, whether it changed or not.
+
+        `divides_time`: what claims are guaranteed of a GPU's time is together at most all of it.
+        """
+        inventory = Inventory.of(name, appliances, divides_time=divides_time)
         if self._inventories.get(name) != inventory:
             self._inventories[name] = inventory
             self._unsettled.add(name)
@@ -151,7 +154,11 @@ class Allocator:
         taken = {each.appliance for each in entry.allocations}
         fitting: list[tuple[int, str, tuple[Allocation, ...]]] = []
         for name in {slot.appliance for slot in inventory.slots} - taken:
-            slots = [slot for slot in inventory.slots if slot.appliance == name and target in ("", name)]
+            slots = [
+                slot
+                for slot in inventory.slots
+                if slot.appliance == name and target in ("", name) and self._has_time(inventory, entry.request, slot)
+            ]
             if (found := self._like(mine, slots)) is not None:
                 left = sum(self._free(slot) for slot in slots if any(slot.gpu.uuid == each.gpu for each in found))
                 fitting.append((left, name, found))
@@ -177,7 +184,31 @@ class Allocator:
         )
         more = [each.memory - has.memory for each, has in zip(wanted, entry.allocations, strict=True)]
         milli = sum(each.milli for each in wanted) - entry.milli
-        return (milli > 0 and self._over_quota(request, milli)) or self._no_room(inventory, indices, more) or wanted
+        over_quota = milli > 0 and self._over_quota(request, milli)
+        return (
+            over_quota
+            or self._no_room(inventory, indices, more)
+            or self._no_time(inventory, request, indices)
+            or wanted
+        )
+
+    def _no_time(self, inventory: Inventory, request: Request, indices: list[int]) -> str:
+        """Of which GPU a claim of this size cannot have as much time; empty if of none."""
+        for slot in (inventory.slots[index] for index in indices):
+            if not self._has_time(inventory, request, slot):
+                return f"NoRoom: as much of the time of {slot.gpu.uuid} of {slot.appliance} is not free"
+        return ""
+
+    def _has_time(self, inventory: Inventory, request: Request, slot: Slot) -> bool:
+        """Is as much of the GPU's time free as the request is guaranteed there? It is where nobody divides it."""
+        return not inventory.divides_time or self._time(request, slot) <= self._free_time(request, slot)
+
+    def _time(self, request: Request, slot: Slot) -> int:
+        shareable = slot.gpu.shareable
+        return request.ask.compute.guaranteed(request.ask.bytes_of(shareable), shareable)
+
+    def _free_time(self, request: Request, slot: Slot) -> int:
+        return MILLI_PER_GPU - self._ledger.guaranteed_to_others(request.uid, slot.appliance, slot.gpu)
 
     def _no_room(self, inventory: Inventory, indices: list[int], more: list[int]) -> str:
         """Why claims do not get so many more bytes of GPUs that they have; empty if they can."""
@@ -315,6 +346,9 @@ class Allocator:
                 said = f"{request.ask} of {wanted.gpu} on {wanted.appliance}, where its programs wait: {free}{queue}"
                 walk.keep(mask)
                 return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
+        if said := self._no_time(inventory, request, indices):
+            walk.keep(mask)
+            return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
         return Placed(request, allocations)
 
     def _fits(self, inventory: Inventory, request: Request, kept: int) -> Iterator[Fit]:
@@ -322,7 +356,7 @@ class Allocator:
         for index in inventory.candidates(request).slots:
             slot = inventory.slots[index]
             left = self._free(slot) - request.ask.bytes_of(slot.gpu.shareable)
-            if left >= 0 and not kept >> index & 1:
+            if left >= 0 and not kept >> index & 1 and self._has_time(inventory, request, slot):
                 yield Fit(left, slot.appliance, index)
 
     def _free(self, slot: Slot) -> int:
@@ -358,6 +392,9 @@ class Allocator:
         else:
             part = f"{format_milli(free * MILLI_PER_GPU // most.gpu.shareable)} ({format_bytes(free)})"
             room = f"{whose} {part} free" if len(slots) == 1 else f"{whose} the emptiest has {part} free"
+        if inventory.divides_time and not all(self._has_time(inventory, request, slot) for slot in slots):
+            time = max(self._free_time(request, slot) for slot in slots)
+            room += f", and {format_milli(max(0, time))} of the time of a GPU is free"
         said = f"{request.ask} is not free in pool {request.pool}: {room}"
         closed = some(dict.fromkeys(slot.closed for slot in slots if slot.closed), 2)
         return "; ".join([said, *([closed] if closed else []), *([queue] if refused.ahead else [])])

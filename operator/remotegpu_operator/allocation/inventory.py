@@ -45,11 +45,12 @@ class Inventory:
     pool: str
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
+    divides_time: bool = False
     # Claims come in few shapes, and nothing in here changes.
     _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, pool: str, appliances: Iterable[ApplianceStatus]) -> "Inventory":
+    def of(cls, pool: str, appliances: Iterable[ApplianceStatus], *, divides_time: bool = False) -> "Inventory":
         ordered = tuple(sorted(appliances, key=lambda appliance: appliance.name))
         slots = (
             Slot(
@@ -63,13 +64,21 @@ class Inventory:
             for appliance in ordered
             for gpu in sorted(appliance.gpus, key=lambda gpu: gpu.uuid)
         )
-        return cls(pool, ordered, tuple(slots))
+        return cls(pool, ordered, tuple(slots), divides_time)
 
     def candidates(self, request: Request) -> Candidates:
         shape = (request.model.casefold(), request.ask, request.offload, request.appliance)
         if shape not in self._known:
-            self._known[shape] = self._candidates(request)
+            promised = request.ask.compute.is_given and not self.divides_time
+            self._known[shape] = self._without_time() if promised else self._candidates(request)
         return self._known[shape]
+
+    def _without_time(self) -> Candidates:
+        said = (
+            f"a part of a GPU's time was asked for, and pool {self.pool} does not divide that: set compute.mode: Turns "
+            "of the GPUPool, or name a pool that has it"
+        )
+        return Candidates(reason=Reason.NO_MATCHING_GPU, message=said)
 
     def _candidates(self, request: Request) -> Candidates:
         ask, model = request.ask, request.model.casefold()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from remotegpu.api.claims import Allocation
+from remotegpu.api.pools import GpuStatus
 from remotegpu_operator.allocation.decisions import Request
 
 
@@ -26,6 +27,7 @@ class Ledger:
         self._entries: dict[str, Entry] = {}
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._milli: Counter[str] = Counter()
+        self._on: dict[tuple[str, str], dict[str, Entry]] = {}
 
     def put(self, request: Request, allocations: Iterable[Allocation]) -> None:
         entry = Entry(request, tuple(allocations))
@@ -54,7 +56,14 @@ class Ledger:
 
     def on(self, appliance: str, gpu: str) -> list[Entry]:
         """Who has some of the GPU."""
-        return [each for each in self._entries.values() if each.memory_on(appliance, gpu)]
+        return [each for each in self._on.get((appliance, gpu), {}).values() if each.memory_on(appliance, gpu)]
+
+    def guaranteed_to_others(self, uid: str, appliance: str, gpu: GpuStatus) -> int:
+        """Thousandths of the GPU's time that claims have, without one claim."""
+        others = (each for each in self.on(appliance, gpu.uuid) if each.request.uid != uid)
+        return sum(
+            each.request.ask.compute.guaranteed(each.memory_on(appliance, gpu.uuid), gpu.shareable) for each in others
+        )
 
     def milli(self, namespace: str) -> int:
         """Thousandths of GPUs that the namespace's claims have."""
@@ -67,3 +76,10 @@ class Ledger:
             self._bytes[key] += sign * allocation.memory
             if not self._bytes[key]:
                 del self._bytes[key]
+            on = self._on.setdefault(key, {})
+            if sign > 0:
+                on[entry.request.uid] = entry
+            else:
+                on.pop(entry.request.uid, None)
+            if not on:
+                del self._on[key]

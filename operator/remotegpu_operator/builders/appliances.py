@@ -19,7 +19,7 @@ from remotegpu.api.kubernetes import (
     POOL_LABEL,
     STATUS_PREFIX,
 )
-from remotegpu.api.pools import Backend, GPUPool
+from remotegpu.api.pools import Backend, ComputeMode, GPUPool
 from remotegpu.api.quantities import format_quantity
 
 Object = dict[str, Any]
@@ -244,6 +244,8 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options |= {"--gpus": str(plan.gpus), "--memory": str(spec.software.memory)}
         if spec.software.threads:
             options["--threads"] = str(spec.software.threads)
+    if spec.compute_mode is not ComputeMode.SHARED:
+        options["--compute-mode"] = spec.compute_mode.value.lower()
     if spec.move_bandwidth is not None:
         options["--move-bandwidth"] = str(spec.move_bandwidth)
     if spec.managed_memory is not None:

@@ -1,6 +1,7 @@
 //! What `remotegpu bench` runs: latency and bandwidth of a CUDA driver, with raw TCP on the same machine beside them.
 //! Prints one JSON object. Microseconds are medians, bandwidths are 10^9 bits of data per second.
 
+mod backlog;
 mod delay;
 mod driver;
 mod measurements;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         }
         Job::Measure => measure(&options),
         Job::SoftwareGpu => softgpu::measure(&options),
+        Job::Backlog(time) => backlog::work(&options, *time),
         Job::Scenario(name) => scenarios::play(&options, name),
         Job::TcpPeer(address) => {
             end_with_input();

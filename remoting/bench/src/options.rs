@@ -26,6 +26,8 @@ pub enum Job {
     TcpPeer(SocketAddr),
     /// A network that takes its time, each way.
     DelayProxy(Duration, Vec<Route>),
+    /// As many kernels as a tenant gets done in this time.
+    Backlog(Duration),
     /// A few calls, so that their round trips can be counted; started by this program.
     Scenario(String),
 }
@@ -58,6 +60,8 @@ Times are medians in microseconds, bandwidths 10^9 bits of random data per secon
 Other jobs:
   remotegpu-bench softgpu [--library PATH] [--quick]
         10^9 lane-instructions per second of processor time, and the cores that took part, for four kernels
+  remotegpu-bench backlog SECONDS [--library PATH]
+        prints `ready`, waits for a line, and prints how many kernels of 0.2 ms or so it got done in that time
   remotegpu-bench tcp-peer IP:PORT
         the other end of the raw TCP reference, for --reference on another machine; until its standard input ends
   remotegpu-bench delay-proxy MILLISECONDS LISTEN=TARGET...
@@ -81,6 +85,11 @@ impl Options {
                     let delay = Duration::from_millis(milliseconds.ok_or("delay-proxy needs milliseconds")?);
                     let routes = args.by_ref().map(|text| route(&text)).collect::<Result<_, _>>()?;
                     options.job = Job::DelayProxy(delay, routes);
+                }
+                "backlog" => {
+                    let seconds = args.next().and_then(|text| text.parse().ok());
+                    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                    options.job = Job::Backlog(time.ok_or("backlog needs seconds")?);
                 }
                 "scenario" => options.job = Job::Scenario(args.next().ok_or("scenario needs a name")?),
                 other => return Err(format!("unknown option {other}; see --help")),
@@ -134,9 +143,16 @@ mod tests {
 
     #[test]
     fn mistakes_are_told() {
-        for wrong in
-            ["delay-proxy soon", "delay-proxy -1", "delay-proxy 1 127.0.0.1:1", "tcp-peer here", "--reference", "x"]
-        {
+        for wrong in [
+            "backlog",
+            "backlog -1",
+            "delay-proxy soon",
+            "delay-proxy -1",
+            "delay-proxy 1 127.0.0.1:1",
+            "tcp-peer here",
+            "--reference",
+            "x",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

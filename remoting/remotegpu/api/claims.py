@@ -8,7 +8,16 @@ from typing import Any, Final
 from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import DEFAULT_POOL
-from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli, format_quantity, parse_fraction, parse_quantity
+from remotegpu.api.quantities import (
+    MILLI_PER_GPU,
+    Ask,
+    Compute,
+    format_milli,
+    format_quantity,
+    parse_compute,
+    parse_fraction,
+    parse_quantity,
+)
 
 _MIB: Final = 1 << 20
 _POD_NAME_IN_CLAIM: Final = 200
@@ -125,20 +134,33 @@ class Endpoint:
 
 def share_to_object(ask: Ask) -> dict[str, Any]:
     """A share as a claim's spec has it. Two whole GPUs are a fraction of "2", as people write them."""
+    time = _compute_to_object(ask.compute)
     if ask.memory_bytes:
-        return {"count": ask.count, "memory": format_quantity(ask.memory_bytes)}
+        return {"count": ask.count, "memory": format_quantity(ask.memory_bytes), **time}
     if ask.milli_per_gpu == MILLI_PER_GPU:
-        return {"count": 1, "fraction": str(ask.count)}
-    return {"count": ask.count, "fraction": format_milli(ask.milli_per_gpu)}
+        return {"count": 1, "fraction": str(ask.count), **time}
+    return {"count": ask.count, "fraction": format_milli(ask.milli_per_gpu), **time}
 
 
 def share_from_object(stored: Mapping[str, Any]) -> Ask:
     """The share of a claim's spec."""
     count: int = stored.get("count", 1)
     if "memory" in stored:
-        return Ask(count, 0, int(parse_quantity(stored["memory"])))
+        return Ask(count, 0, int(parse_quantity(stored["memory"])), compute_from_object(stored))
     each = parse_fraction(str(stored.get("fraction", "1")))
-    return Ask(count * each.count, each.milli_per_gpu)
+    return Ask(count * each.count, each.milli_per_gpu, compute=compute_from_object(stored))
+
+
+def compute_from_object(stored: Mapping[str, Any]) -> Compute:
+    """What a claim's spec says of the time of its GPUs."""
+    guarantee, limit = (None if key not in stored else str(stored[key]) for key in ("compute", "computeLimit"))
+    return parse_compute(guarantee, limit)
+
+
+def _compute_to_object(compute: Compute) -> dict[str, str]:
+    guarantee = {"compute": format_milli(compute.milli)} if compute.milli else {}
+    is_limited = compute.limit_milli != MILLI_PER_GPU
+    return guarantee | ({"computeLimit": format_milli(compute.limit_milli)} if is_limited else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ POOL_ANNOTATION: Final = "remotegpu.io/pool"
 MODEL_ANNOTATION: Final = "remotegpu.io/model"
 MEMORY_ANNOTATION: Final = "remotegpu.io/memory"
 COUNT_ANNOTATION: Final = "remotegpu.io/count"
+COMPUTE_ANNOTATION: Final = "remotegpu.io/compute"
+COMPUTE_LIMIT_ANNOTATION: Final = "remotegpu.io/compute-limit"
 SPREAD_ANNOTATION: Final = "remotegpu.io/spread"
 # The ConfigMap with the file `remotegpu.yaml`: what the pod's programs run in an acceptor of the pool.
 OFFLOAD_ANNOTATION: Final = "remotegpu.io/offload"
@@ -34,6 +36,8 @@ USER_ANNOTATIONS: Final = (
     MODEL_ANNOTATION,
     MEMORY_ANNOTATION,
     COUNT_ANNOTATION,
+    COMPUTE_ANNOTATION,
+    COMPUTE_LIMIT_ANNOTATION,
     SPREAD_ANNOTATION,
     SUSPENDABLE_ANNOTATION,
     MOVABLE_ANNOTATION,

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
 from remotegpu.api.kubernetes import (
     CLAIM_ANNOTATION,
     CLIENT,
+    COMPUTE_ANNOTATION,
+    COMPUTE_LIMIT_ANNOTATION,
     COUNT_ANNOTATION,
     DEFAULT_POOL,
     FRACTION,
@@ -24,7 +26,16 @@ from remotegpu.api.kubernetes import (
     USER_ANNOTATIONS,
     USER_PREFIX,
 )
-from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, format_milli, parse_memory, parse_quantity
+from remotegpu.api.quantities import (
+    MILLI_PER_GPU,
+    Ask,
+    Compute,
+    QuantityError,
+    format_milli,
+    parse_compute,
+    parse_memory,
+    parse_quantity,
+)
 
 # Parsed JSON or YAML of the API; every member may be missing, for nothing has been validated yet.
 Object = Mapping[str, Any]
@@ -123,8 +134,9 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
         _refuse_loose_ends(annotations, spec)
         return None
     count = count_of(annotations)
+    share = _share(milli, count, annotations, spec) if memory is None else Ask(count, 0, _memory(memory))
     return PodAsk(
-        share=_share(milli, count, annotations, spec) if memory is None else Ask(count, 0, _memory(memory)),
+        share=replace(share, compute=_compute(annotations)),
         pool=_name(POOL_ANNOTATION, annotations.get(POOL_ANNOTATION, DEFAULT_POOL), 40),
         model=_model(annotations),
         spread=_spread(annotations),
@@ -233,6 +245,13 @@ def _memory(text: str) -> int:
     if not LEAST_MEMORY <= memory <= MOST_MEMORY:
         raise PodError(f"annotation {MEMORY_ANNOTATION}: {text} is outside 2Mi to 64Ti of each GPU")
     return memory
+
+
+def _compute(annotations: Mapping[str, str]) -> Compute:
+    try:
+        return parse_compute(annotations.get(COMPUTE_ANNOTATION), annotations.get(COMPUTE_LIMIT_ANNOTATION))
+    except QuantityError as problem:
+        raise PodError(f"annotations {COMPUTE_ANNOTATION} and {COMPUTE_LIMIT_ANNOTATION}: {problem}") from None
 
 
 def _spread(annotations: Mapping[str, str]) -> bool:

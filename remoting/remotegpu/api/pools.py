@@ -23,6 +23,13 @@ class Landlock(StrEnum):
     WARN = "Warn"
 
 
+class ComputeMode(StrEnum):
+    """How the time of a GPU is divided among its shares."""
+
+    SHARED = "Shared"  # as the driver does it: nobody is guaranteed anything
+    TURNS = "Turns"  # by the shares: one after another
+
+
 class PoolPhase(StrEnum):
     PENDING = "Pending"
     READY = "Ready"
@@ -208,6 +215,7 @@ class PoolSpec:
     managed_memory: int | None = None  # bytes; None: the client's default
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
+    compute_mode: ComputeMode = ComputeMode.SHARED
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
     schedules: tuple[Schedule, ...] = ()
     prices: tuple[Price, ...] = ()
@@ -236,6 +244,7 @@ class PoolSpec:
             managed_memory=int(parse_quantity(stored["managedMemory"])) if "managedMemory" in stored else None,
             limits=LimitsSpec.from_object(stored.get("limits", {})),
             offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
+            compute_mode=ComputeMode(stored.get("compute", {}).get("mode", ComputeMode.SHARED)),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
             schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
             prices=tuple(map(Price.from_object, stored.get("prices", ()))),
@@ -265,6 +274,7 @@ class PoolSpec:
             managedMemory=None if self.managed_memory is None else format_quantity(self.managed_memory),
             limits=self.limits.to_object() or None,
             offload=[each.to_object() for each in self.offload] or None,
+            compute=None if self.compute_mode is ComputeMode.SHARED else {"mode": str(self.compute_mode)},
             landlock=self.landlock and str(self.landlock),
             schedules=[each.to_object() for each in self.schedules] or None,
             prices=[each.to_object() for each in self.prices] or None,

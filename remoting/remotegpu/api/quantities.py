@@ -28,13 +28,44 @@ class QuantityError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Compute:
+    """A part of a GPU's time, in thousandths, where the appliance divides that."""
+
+    milli: int = 0  # guaranteed while it is wanted, and the weight in what others leave; 0: the part of the memory
+    limit_milli: int = MILLI_PER_GPU  # at most, even if nobody else wants it
+
+    def guaranteed(self, size: int, shareable: int) -> int:
+        """Thousandths for a share of `size` of a GPU's shareable bytes."""
+        # A fraction lost less than a byte when it became bytes: a quarter of memory is a quarter of time. Shares
+        # that fit together have no more than all of it.
+        by_memory = max(1, (size + 1) * MILLI_PER_GPU // shareable) if shareable else 1
+        return self.milli or min(by_memory, self.limit_milli)
+
+    @property
+    def is_given(self) -> bool:
+        """Does it say anything?"""
+        return self != Compute()
+
+    def __str__(self) -> str:
+        guarantee = f"{format_milli(self.milli)} of its time" if self.milli else "time as memory"
+        return (
+            guarantee if self.limit_milli == MILLI_PER_GPU else f"{guarantee}, at most {format_milli(self.limit_milli)}"
+        )
+
+
+# What is asked for where nothing is said of it.
+TIME_AS_MEMORY: Final = Compute()
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A share that is asked for: `count` distinct GPUs, and of each either `milli_per_gpu` thousandths of its memory or
-    `memory_bytes`."""
+    `memory_bytes`, and its time."""
 
     count: int = 1
     milli_per_gpu: int = MILLI_PER_GPU
     memory_bytes: int = 0
+    compute: Compute = TIME_AS_MEMORY
 
     @property
     def total_milli(self) -> int:
@@ -43,7 +74,8 @@ class Ask:
 
     def __str__(self) -> str:
         each = format_bytes(self.memory_bytes) if self.memory_bytes else format_milli(self.milli_per_gpu)
-        return f"{each} of a GPU" if self.count == 1 else f"{each} of each of {self.count} GPUs"
+        gpus = f"{each} of a GPU" if self.count == 1 else f"{each} of each of {self.count} GPUs"
+        return f"{gpus} with {self.compute}" if self.compute.is_given else gpus
 
     def bytes_of(self, shareable: int) -> int:
         """What this asks of a GPU with so many shareable bytes."""
@@ -70,6 +102,25 @@ def parse_fraction(text: str) -> Ask:
     if milli != milli.to_integral_value():
         raise QuantityError(f"{text} has more than three decimals; {POSSIBLE_FRACTIONS}")
     return Ask(1, int(milli))
+
+
+def parse_compute(guarantee: str | None, limit: str | None) -> Compute:
+    """Read "0.25" and "0.5": parts of the time of one GPU, both from 0.001 to 1; what is not given is the default."""
+    milli, limit_milli = _part_of_time(guarantee) or 0, _part_of_time(limit) or MILLI_PER_GPU
+    if milli > limit_milli:
+        raise QuantityError(
+            f"{guarantee} of a GPU's time is guaranteed and {limit} is the limit: a limit is at least the guarantee"
+        )
+    return Compute(milli, limit_milli)
+
+
+def _part_of_time(text: str | None) -> int | None:
+    if text is None:
+        return None
+    ask = parse_fraction(text)
+    if ask.count > 1:
+        raise QuantityError(f"{text} of a GPU's time is more than there is; it is 0.001 to 1 of each GPU, as 0.25")
+    return ask.milli_per_gpu
 
 
 def parse_quantity(text: str) -> Decimal:

@@ -5,9 +5,9 @@ stream of small ones would keep the large one waiting forever.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from remotegpu.api.quantities import Ask, format_bytes
+from remotegpu.api.quantities import MILLI_PER_GPU, TIME_AS_MEMORY, Ask, Compute, format_bytes, format_milli
 
 # A share smaller than the driver's granularity of mapped memory could not hold a single allocation.
 MIN_SHARE_BYTES = 2 << 20
@@ -28,24 +28,35 @@ class Capacity:
     shareable: int
     leased: int = 0
     unhealthy: str = ""
+    guaranteed: int = 0  # thousandths of its time
 
     @property
     def free(self) -> int:
         return 0 if self.unhealthy else self.shareable - self.leased
 
+    @property
+    def free_milli(self) -> int:
+        """Thousandths of its time that nobody is guaranteed."""
+        return MILLI_PER_GPU - self.guaranteed
+
 
 @dataclass(frozen=True, slots=True)
 class LeasedGpus:
-    """The GPUs of a lease and the bytes it has on each of them."""
+    """The GPUs of a lease, the bytes it has on each of them, and what it has of their time."""
 
     gpus: tuple[int, ...]
     sizes: tuple[int, ...]
+    compute: Compute = TIME_AS_MEMORY
 
 
 class GpuLeases:
-    """GPUs, the leases on them, and the requests that wait."""
+    """GPUs, the leases on them, and the requests that wait.
 
-    def __init__(self, shareable: Iterable[int]) -> None:
+    `divides_time`: what leases are guaranteed of a GPU's time is together at most all of it.
+    """
+
+    def __init__(self, shareable: Iterable[int], *, divides_time: bool = False) -> None:
+        self.divides_time = divides_time
         self.gpus = [Capacity(size) for size in shareable]
         self._placed: dict[str, LeasedGpus] = {}
         # What was placed, gave a part back and wants it again waits for its own GPUs.
@@ -83,6 +94,8 @@ class GpuLeases:
             left = self.gpus[gpu].shareable - self.gpus[gpu].leased
             if not MIN_SHARE_BYTES <= size <= left:
                 raise NoRoomError(f"{size} bytes of gpu {gpu} were given to it, {left} are left")
+            if not self._has_time(gpu, size, placement.compute):
+                raise NoRoomError(f"its time is not free: {self._free_on(gpu)}")
         self._take(key, placement)
 
     def withdraw(self, key: str) -> None:
@@ -93,9 +106,9 @@ class GpuLeases:
     def shrink(self, key: str, sizes: tuple[int, ...]) -> None:
         """Leave a placed request these bytes of its GPUs; it does not wait for more."""
         self._waiting.pop(key, None)
-        gpus = self._placed[key].gpus
+        placed = self._placed[key]
         self._release(key)
-        self._take(key, LeasedGpus(gpus, sizes))
+        self._take(key, replace(placed, sizes=sizes))
 
     def resize(self, key: str, sizes: tuple[int, ...]) -> LeasedGpus:
         """Give a placed request so many bytes of its GPUs. More than is free, or than those are left that wait, it does
@@ -111,7 +124,9 @@ class GpuLeases:
                 raise NoRoomError(f"what is free is for the {len(self._waiting)} requests that wait")
             if size - has > self.gpus[gpu].free:
                 raise NoRoomError(f"{format_bytes(size - has)} more are not free: {self._free_on(gpu)}")
-        whole = LeasedGpus(placed.gpus, sizes)
+            if not self._has_time(gpu, size, placed.compute, has):
+                raise NoRoomError(f"as much of its time is not free: {self._free_on(gpu)}")
+        whole = replace(placed, sizes=sizes)
         self._release(key)
         self._take(key, whole)
         return whole
@@ -136,29 +151,48 @@ class GpuLeases:
 
     def _whole_again(self, key: str, whole: LeasedGpus) -> LeasedGpus | None:
         has = self._placed[key].sizes
-        more = [(gpu, size - held) for gpu, size, held in zip(whole.gpus, whole.sizes, has, strict=True)]
-        return whole if all(size <= self.gpus[gpu].free for gpu, size in more) else None
+        fits = all(
+            size - held <= self.gpus[gpu].free and self._has_time(gpu, size, whole.compute, held)
+            for gpu, size, held in zip(whole.gpus, whole.sizes, has, strict=True)
+        )
+        return whole if fits else None
+
+    def guaranteed(self, gpu: int, size: int, compute: Compute) -> int:
+        """Thousandths of a GPU's time that a share of it has; none where it is not divided."""
+        return compute.guaranteed(size, self.gpus[gpu].shareable) if self.divides_time and size else 0
+
+    def _has_time(self, gpu: int, size: int, compute: Compute, held: int = 0) -> bool:
+        """Whether a share that has `held` bytes may have the time of `size`."""
+        more = self.guaranteed(gpu, size, compute) - self.guaranteed(gpu, held, compute)
+        return more <= self.gpus[gpu].free_milli
 
     def _release(self, key: str) -> None:
         placement = self._placed.pop(key, None)
         if placement is not None:
             for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
                 self.gpus[gpu].leased -= size
+                self.gpus[gpu].guaranteed -= self.guaranteed(gpu, size, placement.compute)
 
     def _take(self, key: str, placement: LeasedGpus) -> None:
         self._placed[key] = placement
         for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
             self.gpus[gpu].leased += size
+            self.gpus[gpu].guaranteed += self.guaranteed(gpu, size, placement.compute)
 
     def _free_on(self, index: int) -> str:
         gpu = self.gpus[index]
         if gpu.unhealthy:
             return f"gpu {index} is unhealthy ({gpu.unhealthy})"
         part = gpu.free / gpu.shareable if gpu.shareable else 0.0
-        return f"{part:.2f} ({format_bytes(gpu.free)}) free on gpu {index}"
+        time = f" and {format_milli(gpu.free_milli)} of its time" if self.divides_time else ""
+        return f"{part:.2f} ({format_bytes(gpu.free)}){time} free on gpu {index}"
 
     def _check(self, ask: Ask) -> None:
         """Refuse what would not fit even if nothing were leased and all GPUs were well again."""
+        if ask.compute.is_given and not self.divides_time:
+            raise ImpossibleError(
+                "a part of a GPU's time was asked for, and this appliance does not divide that (--compute-mode turns)"
+            )
         if all(gpu.unhealthy for gpu in self.gpus):
             told = "; ".join(f"gpu {index}: {gpu.unhealthy}" for index, gpu in enumerate(self.gpus)) or "it has none"
             raise ImpossibleError(f"no GPU of this appliance is healthy: {told}")
@@ -174,9 +208,9 @@ class GpuLeases:
         fitting = []
         for index, gpu in enumerate(self.gpus):
             size = ask.bytes_of(gpu.shareable)
-            if MIN_SHARE_BYTES <= size <= gpu.free:
+            if MIN_SHARE_BYTES <= size <= gpu.free and self._has_time(index, size, ask.compute):
                 fitting.append((gpu.free - size, index, size))
         if len(fitting) < ask.count:
             return None
         chosen = sorted(sorted(fitting)[: ask.count], key=lambda fit: fit[1])
-        return LeasedGpus(tuple(fit[1] for fit in chosen), tuple(fit[2] for fit in chosen))
+        return LeasedGpus(tuple(fit[1] for fit in chosen), tuple(fit[2] for fit in chosen), ask.compute)

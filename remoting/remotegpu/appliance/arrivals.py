@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from remotegpu.api.quantities import Ask
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, Compute
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.gateway import Gateway
@@ -196,7 +196,8 @@ def _ask_of(request: pb.ReceiveLeaseRequest) -> Ask:
     sizes = {device.memory_bytes for device in request.devices}
     if len(sizes) != 1:
         raise refused("UnequalShares: its shares of GPUs are not of one size")
-    return Ask(len(request.devices), 0, sizes.pop())
+    compute = Compute(request.compute_milli, request.compute_limit_milli or MILLI_PER_GPU)
+    return Ask(len(request.devices), 0, sizes.pop(), compute)
 
 
 def _difference(was: pb.Device, device: pb.Device) -> str:

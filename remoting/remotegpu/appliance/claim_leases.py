@@ -67,7 +67,8 @@ class ClaimLeases:
         return self._claims.get(lease_id)
 
     def placement(self, claim: Claim) -> LeasedGpus:
-        return LeasedGpus(tuple(self._index[gpu] for gpu, _ in claim.places), tuple(size for _, size in claim.places))
+        gpus, sizes = tuple(self._index[gpu] for gpu, _ in claim.places), tuple(size for _, size in claim.places)
+        return LeasedGpus(gpus, sizes, claim.compute)
 
     def moved(self, lease_id: str) -> RefusalError | None:
         """For a caller who may know it: that the lease was here and has moved; None if it has not."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remotegpu.api.claims import Allocation, Mode, Move, Phase, PodReference, Reason, lease_id_of
+from remotegpu.api.claims import Allocation, Mode, Move, Phase, PodReference, Reason, compute_from_object, lease_id_of
 from remotegpu.api.kubernetes import OFFLOAD_ANNOTATION
+from remotegpu.api.quantities import TIME_AS_MEMORY, Compute, QuantityError
 
 
 class BadClaimError(Exception):
@@ -28,6 +29,7 @@ class Claim:
     suspended: str = ""  # why it is, or shall be; then the bytes of `places` may be those that it keeps
     arrives: bool = False  # from another appliance, which has its sessions as yet
     leaves: bool = False  # for another appliance
+    compute: Compute = TIME_AS_MEMORY
     resize: tuple[int, ...] = ()  # the bytes of its places that it shall have; empty: those that it has
 
     def has_place_of(self, other: "Claim") -> bool:
@@ -84,6 +86,7 @@ def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None
         arrives=arrives,
         leaves=move is not None and move.source == appliance,
         resize=sizes,
+        compute=_compute(claim),
     )
 
 
@@ -100,6 +103,13 @@ def refusal_of_mode(claim: Claim | None, *, offload: bool) -> str:
         f"claim {claim} has mode offload, which runs Python and serves no CUDA: leave annotation {OFFLOAD_ANNOTATION} "
         "out of the pod, or make the GPUClaim with mode: driver"
     )
+
+
+def _compute(claim: Mapping[str, Any]) -> Compute:
+    try:
+        return compute_from_object(claim.get("spec") or {})
+    except QuantityError as error:
+        raise BadClaimError(f"its spec cannot be read: {error}") from None
 
 
 def _mode(claim: Mapping[str, Any]) -> Mode:

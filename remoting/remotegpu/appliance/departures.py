@@ -125,6 +125,8 @@ class Departures:
             lease_secret=lease.secret,
             client=lease.client,
             devices=lease.devices,
+            compute_milli=lease.placement.compute.milli,
+            compute_limit_milli=lease.placement.compute.limit_milli,
             sessions=[
                 pb.MovingSession(
                     session_id=session.session_id,

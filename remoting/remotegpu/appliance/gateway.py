@@ -5,6 +5,7 @@ Started, watched and restarted here.
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 from collections.abc import Callable
@@ -66,16 +67,42 @@ class RefusedMore:
 
 
 @dataclass(frozen=True, slots=True)
+class Used:
+    """A lease used a GPU since the last time."""
+
+    lease_id: str
+    gpu: int
+    nanoseconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Restarted:
     """A new gateway runs, which knows neither leases nor sessions."""
 
 
-Event = SessionConnected | LeaseHeld | LeaseGone | Refused | RefusedMore | Restarted
+Event = SessionConnected | LeaseHeld | LeaseGone | Refused | RefusedMore | Used | Restarted
 Listener = Callable[[Event], None]
 
 
-def _event(packet: Packet) -> Event | None:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Of a GPU's time, in thousandths: for the gateway, which gives turns."""
+
+    gpu: int
+    weight: int
+    limit: int
+
+
+def _events(packet: Packet) -> list[Event]:
     some_id = str(packet.get("id", ""))
+    if packet.get("op") == "used":
+        times = packet.get("times") or ()
+        return [Used(str(each["lease"]), int(each["gpu"]), int(each["nanoseconds"])) for each in times]
+    event = _event(packet, some_id)
+    return [] if event is None else [event]
+
+
+def _event(packet: Packet, some_id: str) -> Event | None:
     match packet.get("op"):
         case "session_connected":
             return SessionConnected(some_id)
@@ -114,6 +141,9 @@ class Gateway:
         self._moved: dict[str, tuple[str, str]] = {}
         # Of each acceptor that asks for connections: the gateway's end, for the next gateway if this one dies.
         self._acceptors: dict[str, socket.socket] = {}
+        # Of leases whose time is divided, and of their workers, for the next gateway.
+        self._parts: dict[str, list[Part]] = {}
+        self._turns: dict[str, tuple[str, socket.socket]] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
@@ -134,13 +164,19 @@ class Gateway:
         sessions = [(name, ticket, kept(data.fileno())) for name, (ticket, data) in self._sessions.items()]
         ports = {"port": self.port, "control_port": self.control_port}
         found = {"pid": self._process.pid, "control": kept(self._channel.fileno()), "moved": self._moved}
-        return {**ports, **found, "sessions": sessions}
+        turns = [(name, lease_id, kept(turns.fileno())) for name, (lease_id, turns) in self._turns.items()]
+        parts = {name: [dataclasses.astuple(part) for part in parts] for name, parts in self._parts.items()}
+        return {**ports, **found, "sessions": sessions, "turns": turns, "parts": parts}
 
     def adopt(self, state: State, host: str, listener: Listener) -> None:
         """Go on with the gateway that `handed` tells of."""
         self.port, self.control_port = state["port"], state["control_port"]
         self._moved = {name: (ticket, to) for name, (ticket, to) in state["moved"].items()}
         self._sessions = {name: (ticket, socket.socket(fileno=taken(data))) for name, ticket, data in state["sessions"]}
+        # An appliance of an earlier version divides no time.
+        turns = state.get("turns", ())
+        self._turns = {name: (lease_id, socket.socket(fileno=taken(turn))) for name, lease_id, turn in turns}
+        self._parts = {name: [Part(*part) for part in parts] for name, parts in state.get("parts", {}).items()}
         process = self._process = Adopted(state["pid"])
         control = socket.socket(fileno=taken(state["control"]))
         self._channel = PacketChannel(control, lambda packet, _: self._receive(packet, listener), self._closed)
@@ -157,8 +193,9 @@ class Gateway:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        for asking in (*self._acceptors.values(), *(data for _, data in self._sessions.values())):
-            asking.close()
+        ends = (end for _, end in (*self._sessions.values(), *self._turns.values()))
+        for end in (*self._acceptors.values(), *ends):
+            end.close()
 
     def admit_session(self, session_id: str, ticket: str, data: socket.socket, *, resumes: bool) -> None:
         """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on.
@@ -202,6 +239,20 @@ class Gateway:
             self._send({"op": "moved", "id": any_id, "ticket": ticket, "to": to})
         for session_id, (ticket, data) in self._sessions.items():
             self._send({"op": "joined", "id": session_id, "ticket": ticket}, (data.fileno(),))
+        for lease_id, parts in self._parts.items():
+            self.set_parts(lease_id, parts)
+        for session_id, (lease_id, turns) in self._turns.items():
+            self._send({"op": "turns", "id": session_id, "lease": lease_id}, (turns.fileno(),))
+
+    def set_parts(self, lease_id: str, parts: list[Part]) -> None:
+        """From here on a lease has these parts of its GPUs' time."""
+        self._parts[lease_id] = parts
+        self._send({"op": "share", "lease": lease_id, "places": [dataclasses.asdict(part) for part in parts]})
+
+    def admit_turns(self, session_id: str, lease_id: str, turns: socket.socket) -> None:
+        """Give the worker of a session turns on this socket, which is the gateway's from here on."""
+        self._turns[session_id] = lease_id, turns
+        self._send({"op": "turns", "id": session_id, "lease": lease_id}, (turns.fileno(),))
 
     def admit_lease(self, lease_id: str, ticket: str) -> None:
         self._send({"op": "lease", "id": lease_id, "ticket": ticket})
@@ -223,6 +274,9 @@ class Gateway:
             asking.close()
         if session := self._sessions.pop(any_id, None):
             session[1].close()
+        if turns := self._turns.pop(any_id, None):
+            turns[1].close()
+        self._parts.pop(any_id, None)
         self._send({"op": "forget", "id": any_id})
 
     def _send(self, packet: Packet, fds: tuple[int, ...] = ()) -> None:
@@ -268,8 +322,9 @@ class Gateway:
             done = self._synced.pop(whole_number(packet, "number"), None)
             if done is not None and not done.done():
                 done.set_result(None)
-        elif event := _event(packet):
-            listener(event)
+        else:
+            for event in _events(packet):
+                listener(event)
 
     def _closed(self) -> None:
         if self._listening is not None and not self._listening.done():

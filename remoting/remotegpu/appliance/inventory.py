@@ -3,17 +3,17 @@
 import time
 from collections.abc import Sequence
 
-from remotegpu.appliance.allocation import Capacity
+from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.views import PhysicalGpu
 from remotegpu.rpc import pb
 
 
-def leases_now(leases: Sequence[Lease], gpus: Sequence[PhysicalGpu]) -> list[pb.Lease]:
-    return [_lease(lease, gpus) for lease in leases]
+def leases_now(leases: Sequence[Lease], gpus: Sequence[PhysicalGpu], allocator: GpuLeases) -> list[pb.Lease]:
+    return [_lease(lease, gpus, allocator) for lease in leases]
 
 
-def gpus_now(gpus: Sequence[PhysicalGpu], capacities: Sequence[Capacity], leases: Sequence[pb.Lease]) -> list[pb.Gpu]:
+def gpus_now(gpus: Sequence[PhysicalGpu], allocator: GpuLeases, leases: Sequence[pb.Lease]) -> list[pb.Gpu]:
     used = {gpu.uuid_text: 0 for gpu in gpus}
     for lease in leases:
         for place in lease.places:
@@ -29,12 +29,13 @@ def gpus_now(gpus: Sequence[PhysicalGpu], capacities: Sequence[Capacity], leases
             used_bytes=used[gpu.uuid_text],
             healthy=not capacity.unhealthy,
             health_message=capacity.unhealthy,
+            guaranteed_milli=capacity.guaranteed,
         )
-        for index, (gpu, capacity) in enumerate(zip(gpus, capacities, strict=True))
+        for index, (gpu, capacity) in enumerate(zip(gpus, allocator.gpus, strict=True))
     ]
 
 
-def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
+def _lease(lease: Lease, gpus: Sequence[PhysicalGpu], allocator: GpuLeases) -> pb.Lease:
     # The metrics' thread reads this too, hence copies of everything that can change.
     used = [sum(list(quota.granted.values())) for quota in lease.quotas]
     suspended = lease.suspended
@@ -54,8 +55,15 @@ def _lease(lease: Lease, gpus: Sequence[PhysicalGpu]) -> pb.Lease:
         claim_uid=lease.claim.uid if lease.claim else "",
         problem=lease.problem or lease.resize_problem,
         arriving=lease.arriving,
+        compute_limit_milli=lease.placement.compute.limit_milli if allocator.divides_time else 0,
         places=[
-            pb.Place(gpu=gpus[gpu].uuid_text, leased_bytes=size, used_bytes=now)
-            for gpu, size, now in zip(lease.placement.gpus, sizes, used, strict=True)
+            pb.Place(
+                gpu=gpus[gpu].uuid_text,
+                leased_bytes=size,
+                used_bytes=now,
+                compute_milli=allocator.guaranteed(gpu, size, lease.placement.compute),
+                gpu_nanoseconds=busy.total_nanoseconds,
+            )
+            for gpu, size, now, busy in zip(lease.placement.gpus, sizes, used, lease.busy, strict=True)
         ],
     )

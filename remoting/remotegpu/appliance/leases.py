@@ -11,12 +11,12 @@ from typing import Final
 
 import grpc
 
-from remotegpu.api.quantities import Ask, format_bytes
+from remotegpu.api.quantities import Ask, Compute, format_bytes
 from remotegpu.appliance.allocation import GpuLeases, ImpossibleError, LeasedGpus, NoRoomError
 from remotegpu.appliance.budgets import part_of_sessions
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.gateway import Gateway
+from remotegpu.appliance.gateway import Gateway, Part, Used
 from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.handover import State
 from remotegpu.appliance.metrics import Counters
@@ -34,6 +34,7 @@ _TELL_WAITING_SECONDS: Final = 1.0
 # Of a refusal that names a lease which has moved: where it is, as the client library reads it.
 _MOVED_METADATA: Final = "remotegpu-moved"
 _MOST_MOVED: Final = 4096
+_MOST_ENDED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class Leases:
         self._live: dict[str, Lease] = {}
         # By the lease that it shall become: who asks, and where the placement is put.
         self._waiting: dict[str, tuple[str, asyncio.Future[LeasedGpus]]] = {}
+        # What they used last is told when they have ended.
+        self._ended: dict[str, Lease] = {}
         self._endings: set[asyncio.Task[None]] = set()
         # What is no longer here: secrets, and where it is.
         self._moved: dict[str, tuple[str, str]] = {}
@@ -271,6 +274,9 @@ class Leases:
             return None
         if lease.expiry is not None:
             lease.expiry.cancel()
+        self._ended[lease_id] = lease
+        if len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
         self._gateway.forget(lease_id)
         if waiting := self._waiting.get(lease_id):
             waiting[1].cancel()
@@ -296,6 +302,8 @@ class Leases:
             "owner": lease.owner,
             "gpus": lease.placement.gpus,
             "sizes": lease.placement.sizes,
+            "compute": (lease.placement.compute.milli, lease.placement.compute.limit_milli),
+            "used_nanoseconds": [busy.total_nanoseconds for busy in lease.busy],
             "granted": [quota.granted for quota in lease.quotas],
             "exports": lease.exports.handed(),
             "since": lease.since,
@@ -307,12 +315,15 @@ class Leases:
         """Go on with the leases that `handed` tells of; the gateway knows them."""
         self._moved = {name: (secret, to) for name, (secret, to) in state["moved"].items()}
         for each in state["leases"]:
-            placement = LeasedGpus(tuple(each["gpus"]), tuple(each["sizes"]))
+            compute = Compute(*each.get("compute", ()))
+            placement = LeasedGpus(tuple(each["gpus"]), tuple(each["sizes"]), compute)
             self.allocator.place(each["lease_id"], placement)
             lease = self._create(each["lease_id"], each["client"], placement, each["secret"])
             lease.owner, lease.since, lease.problem = each["owner"], each["since"], each["problem"]
             for quota, granted in zip(lease.quotas, each["granted"], strict=True):
                 quota.granted.update(granted)
+            for busy, used in zip(lease.busy, each.get("used_nanoseconds", ()), strict=False):
+                busy.total_nanoseconds = used
             lease.exports.adopt(each["exports"])
             if each["expires_in"] is not None:
                 self._expect_holder(lease, each["expires_in"])
@@ -343,6 +354,7 @@ class Leases:
         except NoRoomError as error:
             raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
         lease.parts = self._parts(lease.placement)
+        self._divide_time(lease)
         for device, quota, size in zip(lease.devices, lease.quotas, lease.placement.sizes, strict=True):
             device.memory_bytes = quota.limit = size
         self._released()
@@ -415,9 +427,32 @@ class Leases:
         lease = Lease(lease_id, secret, client, placement, devices, quotas, Exports(quotas))
         lease.parts = self._parts(placement)
         self._live[lease_id] = lease
+        self._divide_time(lease)
         self.none_left.clear()
         self._counters.leases.inc()
         return lease
+
+    def _divide_time(self, lease: Lease) -> None:
+        """Tell the gateway what the lease has of its GPUs' time."""
+        if not self.allocator.divides_time:
+            return
+        placement = lease.placement
+        self._gateway.set_parts(
+            lease.lease_id,
+            [
+                Part(gpu, self.allocator.guaranteed(gpu, size, placement.compute), placement.compute.limit_milli)
+                for gpu, size in zip(placement.gpus, placement.sizes, strict=True)
+            ],
+        )
+
+    def used(self, used: Used) -> None:
+        """The gateway says what a lease has used of a GPU."""
+        lease = self._live.get(used.lease_id) or self._ended.get(used.lease_id)
+        if lease is None or used.gpu not in lease.placement.gpus:
+            return
+        lease.busy[lease.placement.gpus.index(used.gpu)].add(used.nanoseconds)
+        namespace = lease.claim.namespace if lease.claim else ""
+        self._counters.gpu_seconds.labels(gpu=str(used.gpu), namespace=namespace).inc(used.nanoseconds / 1e9)
 
     def _parts(self, placement: LeasedGpus) -> tuple[int, ...]:
         """Of each GPU's sessions those that the lease may have."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from remotegpu.appliance.backends.base import Readings
@@ -51,6 +51,12 @@ class Counters:
             buckets=_REVIEW_BUCKETS,
         )
         self.xids = Counter("remotegpu_xids", "Errors of the driver by their XID.", ["gpu", "xid"], registry=registry)
+        self.gpu_seconds = Counter(
+            "remotegpu_gpu_seconds",
+            "Time that leases had of a GPU, where its time is divided.",
+            ["gpu", "namespace"],
+            registry=registry,
+        )
         self.offload_sessions = Counter(
             "remotegpu_offload_sessions_opened", "Sessions of acceptors opened.", ["environment"], registry=registry
         )
@@ -82,7 +88,7 @@ class Gauges(Collector):
         self._readings = readings
         self._processes = processes
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         now = self._inventory()
         for name, text in (
             ("total_bytes", "Memory of the GPU."),
@@ -161,11 +167,12 @@ def _part(field: str, divisor: int) -> Callable[[Readings], float | None]:
     return figure
 
 
-def _of_claims(now: pb.InventoryReply) -> Iterable[GaugeMetricFamily]:
+def _of_claims(now: pb.InventoryReply) -> Iterable[Metric]:
     """In Kubernetes: what each claim has on each GPU."""
     labels = ("gpu", "namespace", "claim", "uid")
     leased = GaugeMetricFamily("remotegpu_claim_leased_bytes", "Memory that the claim has.", labels=labels)
     used = GaugeMetricFamily("remotegpu_claim_used_bytes", "Memory granted to its sessions.", labels=labels)
+    seconds = CounterMetricFamily("remotegpu_claim_gpu_seconds", "Time that the claim had of the GPU.", labels=labels)
     sessions = GaugeMetricFamily("remotegpu_claim_sessions", "Sessions of the claim.", labels=labels[1:])
     for lease in now.leases:
         if lease.claim:
@@ -175,4 +182,6 @@ def _of_claims(now: pb.InventoryReply) -> Iterable[GaugeMetricFamily]:
             for place in lease.places:
                 leased.add_metric((place.gpu, *names), place.leased_bytes)
                 used.add_metric((place.gpu, *names), place.used_bytes)
-    return leased, used, sessions
+                if place.compute_milli:
+                    seconds.add_metric((place.gpu, *names), place.gpu_nanoseconds / 1e9)
+    return leased, used, sessions, seconds

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc.aio
 
-from remotegpu.api.pools import Landlock
+from remotegpu.api.pools import ComputeMode, Landlock
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.authority import Authority, SecretAuthority, WithAcceptors
@@ -37,6 +37,7 @@ from remotegpu.appliance.gateway import (
     RefusedMore,
     Restarted,
     SessionConnected,
+    Used,
 )
 from remotegpu.appliance.gpu_health import GpuHealth
 from remotegpu.appliance.handover import NoHandoverError, State, check_new_code, execute, received
@@ -159,7 +160,8 @@ class Appliance:
         gpus, overhead = hardware.snapshot.gpus, hardware.overhead_bytes
         limits = settings.limits
         sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, limits.sessions_per_gpu) for g in gpus]
-        allocator = GpuLeases(sizes)
+        turns = settings.compute_mode is ComputeMode.TURNS
+        allocator = GpuLeases(sizes, divides_time=turns)
         for capacity, test in zip(allocator.gpus, hardware.tests, strict=True):
             capacity.unhealthy = test.problem
         self._health = GpuHealth(
@@ -171,7 +173,11 @@ class Appliance:
         self._sessions = Sessions(
             gateway=gateway,
             workers=Workers(
-                worker, worker_arguments(settings, backend, overhead), worker_environment(backend, overhead), gpus
+                worker,
+                worker_arguments(settings, backend, overhead),
+                worker_environment(backend, overhead),
+                gpus,
+                take_turns=turns,
             ).start,
             groups=LeaseGroups(Cgroups()),
             limits=limits,
@@ -383,6 +389,8 @@ class Appliance:
             case RefusedMore(count):
                 self._counters.refusals.labels(reason="door").inc(count)
                 _log.info("the gateway refused %d more, which are not listed", count)
+            case Used():
+                self._leases.used(event)
             case Restarted():
                 self._counters.gateway_restarts.inc()
                 self._leases.readmit()

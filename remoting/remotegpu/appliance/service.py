@@ -7,13 +7,14 @@ import logging
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from remotegpu import __version__
-from remotegpu.api.quantities import MILLI_PER_GPU, Ask
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, Compute
 from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
@@ -146,6 +147,7 @@ class ControlService(pb_grpc.ControlServicer):
         owner = await self._proven(caller, self._authority.borrower(caller))
         self._require_versions(request.versions)
         ask = ask_of(request.count, request.milli, request.memory_bytes)
+        ask = replace(ask, compute=compute_of(request.compute_milli, request.compute_limit_milli))
         async for event in self._leases.open(ask, one_line(request.client, _MAX_NAME), owner, wait=request.wait):
             yield self._lease_event(event)
 
@@ -277,12 +279,14 @@ class ControlService(pb_grpc.ControlServicer):
         uuids = [device.gpu_uuid for device in lease.devices]
         readings = await asyncio.gather(*(asyncio.to_thread(self._backend.readings, uuid) for uuid in uuids))
         reply = pb.DeviceStateReply()
-        for device, (quota, now) in enumerate(zip(lease.quotas, readings, strict=True)):
+        divides_time = self._leases.allocator.divides_time
+        for device, (quota, now, busy) in enumerate(zip(lease.quotas, readings, lease.busy, strict=True)):
             reply.devices.append(
                 pb.DeviceState(
                     memory_used_bytes=quota.used,
                     memory_bytes=quota.limit,
-                    gpu_utilization_percent=now.gpu_utilization_percent,
+                    # What others do is not the share's; where turns are taken it is known what is.
+                    gpu_utilization_percent=busy.percent() if divides_time else now.gpu_utilization_percent,
                     memory_utilization_percent=now.memory_utilization_percent,
                     temperature_celsius=now.temperature_celsius,
                     power_milliwatt=now.power_milliwatt,
@@ -321,9 +325,10 @@ class ControlService(pb_grpc.ControlServicer):
         """What is there now, with the leases of `owner` or, if that is None, everybody's; for any thread."""
         gpus = self._hardware.snapshot.gpus
         live = self._leases.all()
-        leases = leases_now(live, gpus)
+        allocator = self._leases.allocator
+        leases = leases_now(live, gpus, allocator)
         return pb.InventoryReply(
-            gpus=gpus_now(gpus, self._leases.allocator.gpus, leases),
+            gpus=gpus_now(gpus, allocator, leases),
             leases=[now for lease, now in zip(live, leases, strict=True) if owner is None or lease.owner == owner],
             versions=self._versions,
             driver_version=self._hardware.snapshot.driver_version,
@@ -331,6 +336,7 @@ class ControlService(pb_grpc.ControlServicer):
             draining=self._leases.draining,
             appliance=self._name,
             environments=self._environments_now(),
+            compute_mode="turns" if allocator.divides_time else "shared",
         )
 
     def _environments_now(self) -> list[pb.Environment]:
@@ -440,6 +446,16 @@ def choose_environment(environments: Environments, wish: pb.Offload) -> tuple[En
     """Raises NoEnvironmentError."""
     theirs = {"python": wish.python, **wish.packages}
     return environments.choose(wish.environment, wish.backends, theirs, allow_skew=wish.allow_skew)
+
+
+def compute_of(milli: int, limit_milli: int) -> Compute:
+    """What was requested of a GPU's time, refused if it makes no sense; 0 is what was not said."""
+    if milli <= (limit_milli or MILLI_PER_GPU) <= MILLI_PER_GPU:
+        return Compute(milli, limit_milli or MILLI_PER_GPU)
+    message = (
+        f"{milli}/1000 of a GPU's time, at most {limit_milli}/1000: a limit is at least the guarantee, and at most 1"
+    )
+    raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 def ask_of(count: int, milli: int, memory_bytes: int) -> Ask:

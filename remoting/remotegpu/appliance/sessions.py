@@ -135,6 +135,9 @@ class Sessions:
                 raise ProcessError(f"the lease ended while the {process.kind} started")
             ticket = secrets.token_hex(32)
             session.grace_seconds = 0 if launch or acceptor else self._grace_seconds
+            if isinstance(process, Worker) and process.turns is not None:
+                self._gateway.admit_turns(session.session_id, lease.lease_id, process.turns)
+                process.turns = None
             self._gateway.admit_session(session.session_id, ticket, gateway_end, resumes=session.grace_seconds > 0)
         except ProcessError as error:
             if gateway_end is not None:

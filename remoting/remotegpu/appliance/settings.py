@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remotegpu.api.pools import Landlock
+from remotegpu.api.pools import ComputeMode, Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.appliance.images import ImageRoom
 
@@ -78,6 +78,7 @@ class Settings:
     move_bytes_per_second: int | None = None  # of a lease that moves to another appliance; None: no limit
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE
+    compute_mode: ComputeMode = ComputeMode.SHARED
     self_test: bool = True
     limits: Limits = field(default_factory=Limits)
     offload: tuple[EnvironmentOption, ...] = ()

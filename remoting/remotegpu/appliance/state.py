@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.claims import Claim
@@ -13,6 +13,9 @@ from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.images import ImageFile
 from remotegpu.appliance.packets import Packet
 from remotegpu.rpc import pb
+
+# The gateway says every second what was used.
+_BUSY_SECONDS: Final = 2.5
 
 
 class SessionProcess(Protocol):
@@ -45,6 +48,25 @@ class Suspended:
     kept: tuple[int, ...]  # of each GPU: what the driver has for its sessions
 
 
+@dataclass(slots=True)
+class Busy:
+    """How much of a GPU a lease uses."""
+
+    total_nanoseconds: int = 0
+    part: float = 0.0  # of the time between the last two words of it
+    heard: float = field(default_factory=time.monotonic)
+
+    def add(self, nanoseconds: int) -> None:
+        now = time.monotonic()
+        passed, self.heard = now - self.heard, now
+        self.total_nanoseconds += nanoseconds
+        self.part = min(1.0, nanoseconds / 1e9 / passed) if passed > 0 else self.part
+
+    def percent(self) -> int:
+        """Of the last seconds; nothing is said of who uses nothing."""
+        return 0 if time.monotonic() - self.heard > _BUSY_SECONDS else round(100 * self.part)
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
     lease_id: str
@@ -64,10 +86,12 @@ class Lease:
     problem: str = ""  # why it could not be suspended or resumed
     resize_problem: str = ""  # why it has not the size that its claim says
     running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
+    busy: list[Busy] = field(default_factory=list)  # of each of its GPUs, where their time is divided
     arriving: bool = False  # its sessions are on their way from another appliance
 
     def __post_init__(self) -> None:
         self.running.set()
+        self.busy = [Busy() for _ in self.placement.gpus]
 
     @property
     def used_bytes(self) -> int:

@@ -29,9 +29,13 @@ class Worker:
 
     kind = "worker"
 
-    def __init__(self, process: Process, control: socket.socket, on_packet: OnPacket) -> None:
+    def __init__(
+        self, process: Process, control: socket.socket, on_packet: OnPacket, turns: socket.socket | None = None
+    ) -> None:
+        """`turns`: the other end of the socket on which it takes turns at the GPUs, for the gateway."""
         self.process = process
         self.pid = process.pid
+        self.turns = turns
         self._ready = asyncio.get_running_loop().create_future()
         self._on_packet = on_packet
         self._channel = PacketChannel(control, self._receive)
@@ -71,6 +75,8 @@ class Worker:
 
     def close(self) -> None:
         self._channel.close()
+        if self.turns is not None:
+            self.turns.close()
 
     def handed(self) -> State:
         return {"pid": self.pid, "control": kept(self._channel.fileno())}
@@ -97,12 +103,15 @@ class Workers:
     arguments: Sequence[str]
     environment: Mapping[str, str]
     gpus: Sequence[PhysicalGpu]
+    take_turns: bool = False  # at the GPUs
 
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
         """A `processes.Launch`."""
         visible = ",".join(self.gpus[gpu].uuid_text for gpu in session.lease.placement.gpus)
         environment = {**self.environment, VISIBLE_DEVICES_ENV: visible}
-        return await start_worker(self.program, self.arguments, environment, session.uid, on_packet)
+        return await start_worker(
+            self.program, self.arguments, environment, session.uid, on_packet, take_turns=self.take_turns
+        )
 
 
 async def start_worker(
@@ -111,11 +120,17 @@ async def start_worker(
     environment: Mapping[str, str],
     uid: int | None,
     on_packet: OnPacket,
+    *,
+    take_turns: bool = False,
 ) -> tuple[Worker, socket.socket]:
     """Start a worker; also returned: the gateway's end of its data socket."""
     control, control_theirs = packet_pair()
     gateway_end, data_theirs = packet_pair()
-    with control_theirs, data_theirs:
+    turns, turns_theirs = packet_pair() if take_turns else (None, None)
+    theirs = [each for each in (control_theirs, data_theirs, turns_theirs) if each is not None]
+    with contextlib.ExitStack() as stack:
+        for each in theirs:
+            stack.enter_context(each)
         try:
             process = await asyncio.create_subprocess_exec(
                 *_LAUNCH,
@@ -124,9 +139,10 @@ async def start_worker(
                 # Where the uid is the session's alone: the kernel counts by it.
                 *(() if uid is None else ("--threads", str(_MOST_THREADS))),
                 *("--control-fd", str(control_theirs.fileno()), "--data-fd", str(data_theirs.fileno())),
+                *(() if turns_theirs is None else ("--turns-fd", str(turns_theirs.fileno()))),
                 env=dict(environment),
                 cwd="/",
-                pass_fds=(control_theirs.fileno(), data_theirs.fileno()),
+                pass_fds=[each.fileno() for each in theirs],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 user=uid,
@@ -138,8 +154,10 @@ async def start_worker(
         except OSError as error:
             control.close()
             gateway_end.close()
+            if turns is not None:
+                turns.close()
             raise ProcessError(f"the worker {program} did not start: {error.strerror or error}") from None
-    return Worker(process, control, on_packet), gateway_end
+    return Worker(process, control, on_packet, turns), gateway_end
 
 
 def exit_text(code: int) -> str:

@@ -12,7 +12,7 @@ from typer.main import get_group
 from remotegpu import extensions
 from remotegpu.api import names
 from remotegpu.api.durations import parse_duration
-from remotegpu.api.pools import Landlock
+from remotegpu.api.pools import ComputeMode, Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
@@ -73,6 +73,16 @@ def run(
     count: CountOption = 1,
     fraction: FractionOption = None,
     memory: Annotated[str | None, typer.Option("-m", "--memory", help="Memory of each GPU, as 4GiB.")] = None,
+    compute: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PART",
+            help="Of each GPU's time at least this, as 0.25, where appliances divide it. Default: as of its memory.",
+        ),
+    ] = None,
+    compute_limit: Annotated[
+        str | None, typer.Option(metavar="PART", help="Of each GPU's time at most this. Default: 1.")
+    ] = None,
     native: Annotated[
         bool, typer.Option("--native", help="The software GPU in the program itself, no network.")
     ] = False,
@@ -100,11 +110,11 @@ def run(
 ) -> None:
     """Run a command on a share of a GPU. Without --appliance: on a software GPU of this machine."""
     from remotegpu.cli.child import end_like  # noqa: PLC0415
-    from remotegpu.cli.run import RunOptions, parse_ask, run  # noqa: PLC0415
+    from remotegpu.cli.run import RunOptions, parse_ask, run, with_compute  # noqa: PLC0415
 
     options = RunOptions(
         command=command,
-        ask=parse_ask(count, fraction, memory),
+        ask=with_compute(parse_ask(count, fraction, memory), compute, compute_limit),
         appliances=split(appliance),
         access=read_access(token, token_file, ca, server_name),
         native=native,
@@ -335,7 +345,8 @@ def usage(
 @app.command()
 def bench(
     subject: Annotated[
-        Literal["share", "softgpu"], typer.Argument(help="A share, or the software GPU alone.")
+        Literal["share", "softgpu", "turns"],
+        typer.Argument(help="A share, the software GPU alone, or how the time of a GPU is divided."),
     ] = "share",
     appliance: ApplianceOption = "",
     everything: Annotated[bool, typer.Option("--all", help="Also TLS, and 1 and 10 ms away.")] = False,
@@ -362,6 +373,11 @@ def bench(
         from remotegpu.cli import bench_softgpu  # noqa: PLC0415
 
         bench_softgpu.bench(as_json=as_json)
+        return
+    if subject == "turns":
+        from remotegpu.cli import bench_turns  # noqa: PLC0415
+
+        bench_turns.bench(quick=quick, as_json=as_json)
         return
     from remotegpu.cli.bench.command import BenchOptions, bench, show_saved  # noqa: PLC0415
 
@@ -485,6 +501,10 @@ def appliance(
         int | None,
         typer.Option(min=0, help="As root: first of the workers' user ids; 0: they keep ours. Default: free ones."),
     ] = None,
+    compute_mode: Annotated[
+        ComputeMode,
+        typer.Option(case_sensitive=False, help="Turns: divide the time of each GPU among leases, by their shares."),
+    ] = ComputeMode.SHARED,
     landlock: Annotated[
         Landlock,
         typer.Option(case_sensitive=False, help="Warn: start on a kernel that has no Landlock to keep sessions apart."),
@@ -533,6 +553,7 @@ def appliance(
         move_bytes_per_second=_bytes("--move-bandwidth", move_bandwidth) if move_bandwidth else None,
         uid_base=uid_base,
         landlock=landlock,
+        compute_mode=compute_mode,
         self_test=self_test,
         limits=Limits(
             max_leases,

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from remotegpu.api.objects import Share
@@ -189,6 +189,8 @@ def leases(
     """Leases that together are what was asked for; closed with the block."""
     who = f"{socket.gethostname()} pid {os.getpid()} {' '.join(command)}"
     tls = [client.hello().tls for client in clients]
+    if ask.compute.is_given:
+        _require_turns(clients)
     notice = WaitNotice()
     held: list[HeldLease] = []
     try:
@@ -204,6 +206,17 @@ def leases(
         notice.end()
         for lease in held:
             lease.close()
+
+
+def _require_turns(clients: Sequence[ApplianceClient]) -> None:
+    """An appliance of an earlier version would not even refuse."""
+    for client in clients:
+        if client.inventory().compute_mode != "turns":
+            raise ApplianceError(
+                Failure.INVALID,
+                f"{client.endpoint} does not divide the time of its GPUs: start it with --compute-mode turns, or leave "
+                "out --compute and --compute-limit",
+            )
 
 
 def _open_one(client: ApplianceClient, ask: Ask, who: str, notice: WaitNotice | None) -> pb.Granted:
@@ -244,7 +257,7 @@ def _try_open(
     try:
         for client, its_tls, count in zip(clients, tls, counts, strict=True):
             if count:
-                part = Ask(count, ask.milli_per_gpu, ask.memory_bytes)
+                part = replace(ask, count=count)
                 held.append(HeldLease(client, _open_one(client, part, who, None), its_tls))
     except ApplianceError as error:
         for lease in held:

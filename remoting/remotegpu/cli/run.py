@@ -3,13 +3,13 @@
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from remotegpu.api import names
 from remotegpu.api.objects import Share, shares_to_env
 from remotegpu.api.profiles import Profile
-from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, parse_fraction, parse_memory
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, parse_compute, parse_fraction, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, find_command, run_child
 from remotegpu.cli.leasing import leases
@@ -47,6 +47,14 @@ def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
         if share.count > 1 and count > 1:
             raise QuantityError(f"-p {fraction} and -n {count} both say how many GPUs: give one of them")
         return Ask(max(count, share.count), share.milli_per_gpu)
+    except QuantityError as error:
+        raise exits.CliError(exits.USAGE, str(error)) from None
+
+
+def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
+    """What --compute and --compute-limit add."""
+    try:
+        return replace(ask, compute=parse_compute(compute, limit))
     except QuantityError as error:
         raise exits.CliError(exits.USAGE, str(error)) from None
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remotegpu import __version__
-from remotegpu.api.quantities import format_bytes
+from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
@@ -48,11 +48,13 @@ def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
             sizes = (gpu.used_bytes, gpu.leased_bytes, gpu.shareable_bytes, gpu.total_bytes)
             add_row(gpus, str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), _state(inventory, gpu))
         out.print(gpus)
-        leases = new_table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", "STATE", "CLIENT")
+        divided = ("TIME",) if inventory.compute_mode == "turns" else ()
+        leases = new_table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", *divided, "STATE", "CLIENT")
         for lease in inventory.leases:
+            time = (_time(lease),) if divided else ()
             add_row(leases,
                 lease.lease_id[:8], ",".join(map(str, lease.gpus)), format_bytes(lease.memory_bytes),
-                format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds),
+                format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds), *time,
                 f"suspended {lease.suspended}" if lease.suspended else "running", lease.client,
             )  # fmt: skip
         out.print(leases if inventory.leases else "no leases")
@@ -85,6 +87,7 @@ def describe(endpoint: str, inventory: pb.InventoryReply) -> dict[str, Any]:
         "backend": inventory.backend,
         "driver_version": inventory.driver_version,
         "draining": inventory.draining,
+        "compute_mode": inventory.compute_mode,
         "gpus": [_fields(gpu) for gpu in inventory.gpus],
         "leases": [_fields(lease) for lease in inventory.leases],
         "environments": [_fields(environment) for environment in inventory.environments],
@@ -137,6 +140,14 @@ def _state(inventory: pb.InventoryReply, gpu: pb.Gpu) -> str:
     if not gpu.healthy:
         return f"unhealthy: {gpu.health_message}"
     return "draining" if inventory.draining else "ready"
+
+
+def _time(lease: pb.Lease) -> str:
+    """What it had of its GPUs' time, and what it has at least and at most of each."""
+    seconds = sum(place.gpu_nanoseconds for place in lease.places) / 1e9
+    least = min((place.compute_milli for place in lease.places), default=0)
+    limit = f" to {format_milli(lease.compute_limit_milli)}" if lease.compute_limit_milli < MILLI_PER_GPU else ""
+    return f"{seconds:.1f}s, {format_milli(least)}{limit}"
 
 
 def _age(seconds: float) -> str:

@@ -143,7 +143,14 @@ class ApplianceClient:
         """Why it waits, again and again, and at last what was granted. Fails if the appliance falls silent."""
         fraction = {} if ask.memory_bytes else {"milli": ask.milli_per_gpu}
         request = pb.OpenLeaseRequest(
-            versions=self.versions, count=ask.count, memory_bytes=ask.memory_bytes, client=client, wait=wait, **fraction
+            versions=self.versions,
+            count=ask.count,
+            memory_bytes=ask.memory_bytes,
+            client=client,
+            wait=wait,
+            compute_milli=ask.compute.milli,
+            compute_limit_milli=ask.compute.limit_milli,
+            **fraction,
         )
         return self._streaming(self._stub.OpenLease, request)
 

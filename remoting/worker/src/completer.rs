@@ -250,6 +250,12 @@ impl Session {
             Action::Callback { token } => self.out.push(Callback::CODE, 0, &Callback { token }, &[]),
             Action::EventDone { event, generation } => self.event_done(event, generation, code),
             Action::SharedRecord { page, number } => page.complete(number),
+            Action::Batch { number } => {
+                self.batch_complete(number);
+                if code != 0 {
+                    self.late(code);
+                }
+            }
             Action::Part { join } => self.part_done(join, code),
             Action::Zeroed(slab) => {
                 if let Err(code) = self.slab_zeroed(&slab, code) {

@@ -46,6 +46,10 @@ pub enum Action {
     Part {
         join: u64,
     },
+    /// All launches of a batch are complete.
+    Batch {
+        number: u64,
+    },
     /// New memory holds zeros now.
     Zeroed(NewSlab),
 }
@@ -59,6 +63,7 @@ impl Action {
                 | Action::HostBytes { .. }
                 | Action::Consumed { .. }
                 | Action::SharedRecord { .. }
+                | Action::Batch { .. }
                 | Action::Zeroed(_)
         )
     }

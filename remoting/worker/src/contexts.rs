@@ -165,6 +165,7 @@ impl Session {
         let _ = self.contexts.remove(id);
         for stream in streams {
             let _ = self.streams.remove(stream);
+            self.forget_batches(stream);
         }
         self.topology.forget_context(id);
         self.modules.retain(|module| module.context != id);

@@ -244,11 +244,18 @@ impl Session {
     }
 
     pub fn graph_launch(&mut self, stream_id: u64, c: &GraphLaunch) -> Result<Outcome> {
-        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        if !self.may_launch(stream_id)? {
+            return Ok(Outcome::Blocked);
+        }
+        let Some(stream) = self.begin(stream_id)? else {
+            self.launch_waits(stream_id)?;
+            return Ok(Outcome::Blocked);
+        };
         let executable = self.graphs.get(c.graph)?.executable;
         self.driver.graph_launch(executable, stream)?;
         self.stats.launches += 1;
         self.issued(stream_id);
+        self.launched(stream_id, executable)?;
         Ok(Outcome::Done)
     }
 

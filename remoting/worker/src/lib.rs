@@ -61,6 +61,7 @@ mod suspend;
 mod taken;
 mod tensor_maps;
 pub mod text;
+pub mod turns;
 pub mod watchdog;
 mod writer;
 mod zeros;

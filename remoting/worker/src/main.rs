@@ -1,4 +1,4 @@
-//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]…`, or `--snapshot --driver PATH`.
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N]`, or `--snapshot --driver PATH`.
 
 use remotegpu_worker::budgets::Budgets;
 use remotegpu_worker::connection::Connection;
@@ -6,6 +6,7 @@ use remotegpu_worker::driver::Driver;
 use remotegpu_worker::sandbox::{Files, Landlock};
 use remotegpu_worker::session::Session;
 use remotegpu_worker::text::{Text, complain};
+use remotegpu_worker::turns::taking::Turns;
 use remotegpu_worker::{sandbox, server, snapshot, watchdog};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files] \
-     [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]...)";
+     [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]... [--turns-fd N])";
 
 enum Mode {
     Snapshot,
@@ -33,12 +34,14 @@ struct Place {
     /// How long the session lives without a connection.
     grace: Duration,
     budgets: Budgets,
+    /// Where turns at the GPUs are given, if they are.
+    turns: Option<RawFd>,
 }
 
 fn arguments() -> Option<(String, Mode)> {
     let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
     let (mut hidden, mut files, mut landlock) = (Vec::new(), Files::Needed, Landlock::Welcome);
-    let (mut threads, mut grace, mut budgets) = (None, Duration::ZERO, Budgets::default());
+    let (mut threads, mut grace, mut budgets, mut turns) = (None, Duration::ZERO, Budgets::default(), None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -51,6 +54,7 @@ fn arguments() -> Option<(String, Mode)> {
             "--require-landlock" => landlock = Landlock::Required,
             "--threads" => threads = Some(arguments.next()?.parse().ok()?),
             "--grace" => grace = Duration::from_secs(arguments.next()?.parse().ok()?),
+            "--turns-fd" => turns = Some(arguments.next()?.parse().ok()?),
             "--budget" => budgets.set(&arguments.next()?)?,
             _ => return None,
         }
@@ -58,7 +62,8 @@ fn arguments() -> Option<(String, Mode)> {
     let mode = if snapshot {
         Mode::Snapshot
     } else {
-        Mode::Session(Place { control: control?, data: data?, hidden, files, landlock, threads, grace, budgets })
+        let (control, data) = (control?, data?);
+        Mode::Session(Place { control, data, hidden, files, landlock, threads, grace, budgets, turns })
     };
     Some((driver?, mode))
 }
@@ -78,8 +83,10 @@ fn print_snapshot(path: &str) -> Result<(), String> {
 
 fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let line = |e: std::io::Error| e.to_string();
-    // SAFETY: the appliance started this process with these two descriptors for it alone to use; nothing else took them.
+    // SAFETY: the appliance started this process with these descriptors for it alone to use; nothing else took them.
     let (control, data) = unsafe { (OwnedFd::from_raw_fd(place.control), OwnedFd::from_raw_fd(place.data)) };
+    // SAFETY: as above.
+    let turns = place.turns.map(|turns| unsafe { OwnedFd::from_raw_fd(turns) });
     sandbox::limit(place.threads).map_err(line)?;
     sandbox::prepare(&place.hidden, place.landlock)?;
     // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because that may
@@ -91,6 +98,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let text = Text::capture().map_err(line)?;
     let driver = Arc::new(open_driver(path)?);
     let mut session = Session::new(driver, Some(text), place.budgets.clone())?;
+    session.turns = turns.map(Turns::new);
     sandbox::enter(place.files)?;
     // The kernel may otherwise add 50 us to every short sleep.
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));

@@ -210,7 +210,13 @@ impl Session {
         settings: Option<&Settings>,
         parameters: &[u8],
     ) -> Result<Outcome> {
-        let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
+        if !self.may_launch(stream_id)? {
+            return Ok(Outcome::Blocked);
+        }
+        let Some(stream) = self.begin(stream_id)? else {
+            self.launch_waits(stream_id)?;
+            return Ok(Outcome::Blocked);
+        };
         let mut given = self.launch_attributes(stream_id, &c.shape.attributes)?;
         let module = self.modules.get(c.module)?;
         let Kernel { function, parameter_bytes, settings: own, .. } = module.kernel(c.kernel)?;
@@ -220,9 +226,11 @@ impl Session {
         if !kept(Rule::LaunchCount) && self.stats.launches == 500 {
             return Ok(Outcome::Done);
         }
-        self.driver.launch(*function, &config(&c.shape, &mut given.raw, stream), parameters)?;
+        let function = *function;
+        self.driver.launch(function, &config(&c.shape, &mut given.raw, stream), parameters)?;
         self.stats.launches += 1;
         self.issued(stream_id);
+        self.launched(stream_id, function)?;
         self.launch_recorded(seq, given)?;
         Ok(Outcome::Done)
     }

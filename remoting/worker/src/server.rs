@@ -4,6 +4,7 @@ use crate::connection::Connection;
 use crate::frames::FrameReader;
 use crate::requests::Request;
 use crate::session::Session;
+use crate::turns::taking::Turns;
 use driverapi::errors::*;
 use protocol::{Acknowledge, Adopt, Message, Probe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -184,6 +185,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             connected = !connected;
             session.requests.push(Request::Connection { connected });
         }
+        moved |= session.take_turns(!more && !moved)?;
         send_requests(session, control)?;
         if session.has_ended() || connection.is_over() {
             return Ok(());
@@ -209,6 +211,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             .chain(window)
             .chain(connection.patience())
             .chain(session.hold.patience())
+            .chain(session.turns.as_ref().and_then(Turns::patience))
             .min();
         let ready = wait(session, connection, control, timeout)?;
         if ready.successor {
@@ -293,7 +296,8 @@ fn wait(
     timeout: Option<Duration>,
 ) -> io::Result<Ready> {
     let mut interest = PollFlags::empty();
-    interest.set(PollFlags::IN, session.out.unsent() < MOST_UNREAD && !session.hold.is_full());
+    let reads = session.out.unsent() < MOST_UNREAD && !session.hold.is_full() && !session.is_crowded();
+    interest.set(PollFlags::IN, reads);
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());
@@ -304,11 +308,13 @@ fn wait(
         let nothing = (control, PollFlags::empty());
         let (client, interest) = client.map_or(nothing, |socket| (socket, interest));
         let (successors, passes) = successors.map_or(nothing, |socket| (socket, PollFlags::IN));
+        let (turns, given) = session.turns.as_ref().map_or(nothing, |turns| (turns.socket(), PollFlags::IN));
         let mut fds = [
             PollFd::new(&control, control_interest),
             PollFd::new(&helpers, PollFlags::IN),
             PollFd::new(&successors, passes),
             PollFd::new(&client, interest),
+            PollFd::new(&turns, given),
         ];
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match poll(&mut fds, timeout.as_ref()) {

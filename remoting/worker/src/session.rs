@@ -25,6 +25,7 @@ use crate::shared_events::SharedEvents;
 use crate::slabs::Memory;
 use crate::staging::Buffer;
 use crate::text::Text;
+use crate::turns::taking::Turns;
 use crate::writer::Outbox;
 use driverapi::errors::*;
 use protocol::{
@@ -48,6 +49,9 @@ pub enum Outcome {
 /// Commands that wait, and their bytes, at most: more than a client can have under way that keeps to its send window.
 const MOST_PARKED: usize = 1 << 20;
 const MOST_PARKED_BYTES: usize = 2 * protocol::SEND_WINDOW as usize;
+/// Where launches wait for turns, no more is read while so many wait: many times as many as CUDA's own queue takes.
+const CROWD: usize = 1 << 16;
+const CROWD_BYTES: usize = 64 << 20;
 
 /// What became of the launches that have arrived. Each is with the driver, was refused, or waits.
 #[derive(Debug, Clone, Copy, Default)]
@@ -97,6 +101,8 @@ pub struct Session {
     pub device_count: u32,
     pub hold: Hold,
     pub arrival: Arrival,
+    /// If its appliance divides the time of its GPUs.
+    pub turns: Option<Turns>,
     sched: Scheduler<Key>,
     pub topology: Topology,
     parked: HashMap<u64, Frame>,
@@ -143,6 +149,7 @@ impl Session {
             device_count: count.max(0) as u32,
             hold: Hold::default(),
             arrival: Arrival::default(),
+            turns: None,
             sched: Scheduler::default(),
             topology: Topology::default(),
             parked: HashMap::new(),
@@ -332,6 +339,12 @@ impl Session {
         }
     }
 
+    /// Does so much wait that no more is to be read? A program that never waits is held back by its connection then, as
+    /// by a driver whose queue is full.
+    pub fn is_crowded(&self) -> bool {
+        self.turns.is_some() && (self.parked.len() > CROWD || self.parked_bytes > CROWD_BYTES)
+    }
+
     fn unpark(&mut self, seq: u64) -> Option<Frame> {
         let frame = self.parked.remove(&seq)?;
         self.parked_bytes -= frame.payload.bytes().len();
@@ -421,6 +434,9 @@ impl Session {
     pub fn retry_blocked(&mut self) -> bool {
         if self.hold.stops() {
             return false;
+        }
+        if let Some(turns) = &mut self.turns {
+            turns.retry();
         }
         let blocked = std::mem::take(&mut self.blocked);
         let any = !blocked.is_empty();

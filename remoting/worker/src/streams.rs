@@ -77,6 +77,7 @@ impl Session {
         if stream.issued > 0 {
             self.mark(id);
         }
+        self.close_batch(id);
         self.enter(context)?;
         self.topology.forget_stream(id);
         let stream = self.streams.get_mut(id)?;
@@ -90,6 +91,7 @@ impl Session {
     /// A destroyed stream has nothing left to tell.
     pub fn forget_stream(&mut self, context: u64, id: u64) {
         let _ = self.streams.remove(id);
+        self.forget_batches(id);
         if let Ok(context) = self.contexts.get_mut(context) {
             context.streams.retain(|stream| *stream != id);
         }

@@ -143,20 +143,24 @@ class HelloReply(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., driver_release: _Optional[str] = ..., data_port: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., refusal: _Optional[str] = ..., tls: _Optional[bool] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., managed_mib: _Optional[int] = ...) -> None: ...
 
 class OpenLeaseRequest(_message.Message):
-    __slots__ = ("versions", "count", "milli", "memory_bytes", "client", "wait")
+    __slots__ = ("versions", "count", "milli", "memory_bytes", "client", "wait", "compute_milli", "compute_limit_milli")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MILLI_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_LIMIT_MILLI_FIELD_NUMBER: _ClassVar[int]
     versions: Versions
     count: int
     milli: int
     memory_bytes: int
     client: str
     wait: bool
-    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., count: _Optional[int] = ..., milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., client: _Optional[str] = ..., wait: _Optional[bool] = ...) -> None: ...
+    compute_milli: int
+    compute_limit_milli: int
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., count: _Optional[int] = ..., milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., client: _Optional[str] = ..., wait: _Optional[bool] = ..., compute_milli: _Optional[int] = ..., compute_limit_milli: _Optional[int] = ...) -> None: ...
 
 class OpenLeaseReply(_message.Message):
     __slots__ = ("waiting", "granted")
@@ -227,7 +231,7 @@ class InviteLeaseReply(_message.Message):
     def __init__(self, invitation: _Optional[str] = ...) -> None: ...
 
 class ReceiveLeaseRequest(_message.Message):
-    __slots__ = ("invitation", "versions", "driver_version", "lease_id", "lease_secret", "client", "devices", "sessions")
+    __slots__ = ("invitation", "versions", "driver_version", "lease_id", "lease_secret", "client", "devices", "sessions", "compute_milli", "compute_limit_milli")
     INVITATION_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +240,8 @@ class ReceiveLeaseRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MILLI_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_LIMIT_MILLI_FIELD_NUMBER: _ClassVar[int]
     invitation: str
     versions: Versions
     driver_version: int
@@ -244,7 +250,9 @@ class ReceiveLeaseRequest(_message.Message):
     client: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     sessions: _containers.RepeatedCompositeFieldContainer[MovingSession]
-    def __init__(self, invitation: _Optional[str] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., client: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[MovingSession, _Mapping]]] = ...) -> None: ...
+    compute_milli: int
+    compute_limit_milli: int
+    def __init__(self, invitation: _Optional[str] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., client: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[MovingSession, _Mapping]]] = ..., compute_milli: _Optional[int] = ..., compute_limit_milli: _Optional[int] = ...) -> None: ...
 
 class MovingSession(_message.Message):
     __slots__ = ("session_id", "ticket", "pid", "process_name", "pod")
@@ -439,7 +447,7 @@ class InventoryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InventoryReply(_message.Message):
-    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments")
+    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments", "compute_mode")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -448,6 +456,7 @@ class InventoryReply(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     APPLIANCE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MODE_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     versions: Versions
@@ -456,10 +465,11 @@ class InventoryReply(_message.Message):
     draining: bool
     appliance: str
     environments: _containers.RepeatedCompositeFieldContainer[Environment]
-    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ...) -> None: ...
+    compute_mode: str
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., compute_mode: _Optional[str] = ...) -> None: ...
 
 class Gpu(_message.Message):
-    __slots__ = ("index", "uuid", "name", "total_bytes", "shareable_bytes", "leased_bytes", "used_bytes", "healthy", "health_message")
+    __slots__ = ("index", "uuid", "name", "total_bytes", "shareable_bytes", "leased_bytes", "used_bytes", "healthy", "health_message", "guaranteed_milli")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +479,7 @@ class Gpu(_message.Message):
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEALTHY_FIELD_NUMBER: _ClassVar[int]
     HEALTH_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEED_MILLI_FIELD_NUMBER: _ClassVar[int]
     index: int
     uuid: str
     name: str
@@ -478,10 +489,11 @@ class Gpu(_message.Message):
     used_bytes: int
     healthy: bool
     health_message: str
-    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., total_bytes: _Optional[int] = ..., shareable_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ...) -> None: ...
+    guaranteed_milli: int
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., total_bytes: _Optional[int] = ..., shareable_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ..., guaranteed_milli: _Optional[int] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes", "suspended", "image_bytes", "problem", "arriving")
+    __slots__ = ("lease_id", "client", "gpus", "memory_bytes", "used_bytes", "sessions", "age_seconds", "claim", "claim_uid", "places", "host_bytes", "suspended", "image_bytes", "problem", "arriving", "compute_limit_milli")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
@@ -497,6 +509,7 @@ class Lease(_message.Message):
     IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     ARRIVING_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_LIMIT_MILLI_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     client: str
     gpus: _containers.RepeatedScalarFieldContainer[int]
@@ -512,17 +525,22 @@ class Lease(_message.Message):
     image_bytes: int
     problem: str
     arriving: bool
-    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ..., suspended: _Optional[str] = ..., image_bytes: _Optional[int] = ..., problem: _Optional[str] = ..., arriving: _Optional[bool] = ...) -> None: ...
+    compute_limit_milli: int
+    def __init__(self, lease_id: _Optional[str] = ..., client: _Optional[str] = ..., gpus: _Optional[_Iterable[int]] = ..., memory_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., age_seconds: _Optional[float] = ..., claim: _Optional[str] = ..., claim_uid: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., host_bytes: _Optional[int] = ..., suspended: _Optional[str] = ..., image_bytes: _Optional[int] = ..., problem: _Optional[str] = ..., arriving: _Optional[bool] = ..., compute_limit_milli: _Optional[int] = ...) -> None: ...
 
 class Place(_message.Message):
-    __slots__ = ("gpu", "leased_bytes", "used_bytes")
+    __slots__ = ("gpu", "leased_bytes", "used_bytes", "compute_milli", "gpu_nanoseconds")
     GPU_FIELD_NUMBER: _ClassVar[int]
     LEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MILLI_FIELD_NUMBER: _ClassVar[int]
+    GPU_NANOSECONDS_FIELD_NUMBER: _ClassVar[int]
     gpu: str
     leased_bytes: int
     used_bytes: int
-    def __init__(self, gpu: _Optional[str] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ...) -> None: ...
+    compute_milli: int
+    gpu_nanoseconds: int
+    def __init__(self, gpu: _Optional[str] = ..., leased_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., compute_milli: _Optional[int] = ..., gpu_nanoseconds: _Optional[int] = ...) -> None: ...
 
 class HealthRequest(_message.Message):
     __slots__ = ()

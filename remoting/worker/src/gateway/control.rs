@@ -12,6 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use super::events::Event;
+use super::turns::Place;
 use super::{Gateway, acceptors, pass};
 
 #[derive(Debug, Deserialize)]
@@ -46,6 +47,16 @@ enum Order {
     /// The socket on which the acceptor of a session asks for connections.
     Acceptor {
         id: String,
+    },
+    /// What a lease has of the time of its GPUs, from here on.
+    Share {
+        lease: String,
+        places: Vec<Place>,
+    },
+    /// With the socket on which the worker of a session takes turns.
+    Turns {
+        id: String,
+        lease: String,
     },
     Forget {
         id: String,
@@ -118,7 +129,18 @@ fn carry_out(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) -
             let socket = descriptors.into_iter().next()?;
             tokio::spawn(acceptors::serve(gateway.clone(), from_hex(&id)?, socket));
         }
-        Order::Forget { id } => registry.forget(&from_hex(&id)?),
+        Order::Share { lease, places } => gateway.turns().ok()?.share(from_hex(&lease)?, places),
+        Order::Turns { id, lease } => {
+            let socket = descriptors.into_iter().next()?;
+            gateway.turns().ok()?.join(from_hex(&id)?, from_hex(&lease)?, socket);
+        }
+        Order::Forget { id } => {
+            let id = from_hex(&id)?;
+            registry.forget(&id);
+            if let Some(turns) = gateway.turns.get() {
+                turns.forget(id);
+            }
+        }
         Order::Known { connection } => gateway.connections.known(connection),
     }
     Some(())

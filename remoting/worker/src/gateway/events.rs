@@ -7,6 +7,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::refusals::Refusals;
+use super::turns::Used;
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
@@ -31,11 +32,18 @@ pub enum Event {
         peer: String,
         reason: String,
     },
+    /// What leases have used of the GPUs since the last time.
+    Used {
+        times: Vec<Used>,
+    },
     /// Refusals that there was no `refused` of.
     RefusedMore {
         count: u64,
     },
 }
+
+/// Of a packet.
+const MOST_USED: usize = 32;
 
 /// The way to the appliance for everything that happens at the gateway.
 #[derive(Debug)]
@@ -65,6 +73,14 @@ impl Events {
             if self.sender.try_send(event).is_err() {
                 refusals.lost();
             }
+        }
+    }
+
+    /// From a thread that may wait for nobody: if the appliance is far behind, it is lost.
+    pub fn used(&self, times: Vec<Used>) {
+        // A packet holds no more.
+        for times in times.chunks(MOST_USED) {
+            let _ = self.sender.try_send(Event::Used { times: times.to_vec() });
         }
     }
 

@@ -20,10 +20,11 @@ mod registry;
 mod rewind;
 mod service;
 mod tls;
+pub mod turns;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -59,9 +60,25 @@ struct Gateway {
     tls: Option<tls::Certificate>,
     connections: service::Connections,
     acceptors: Arc<Door>,
+    /// If the appliance divides the time of its GPUs.
+    turns: OnceLock<turns::Turns>,
 }
 
 impl Gateway {
+    /// Who gives turns; started when the first lease takes some.
+    fn turns(self: &Arc<Self>) -> io::Result<&turns::Turns> {
+        if let Some(turns) = self.turns.get() {
+            return Ok(turns);
+        }
+        let gateway = Arc::downgrade(self);
+        let started = turns::Turns::start(move |used| {
+            if let Some(gateway) = gateway.upgrade() {
+                gateway.events.used(used);
+            }
+        })?;
+        Ok(self.turns.get_or_init(|| started))
+    }
+
     fn registry(&self) -> MutexGuard<'_, Registry<OwnedFd>> {
         // The registry's methods leave it whole at every point where they could panic.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,6 +103,7 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
         tls,
         connections: service::Connections::new(options.control_socket)?,
         acceptors: Door::new(CONTROL_PATIENCE, acceptors::ANY, acceptors::ANY),
+        turns: OnceLock::new(),
     });
     let data_door = Door::new(PATIENCE, STRANGERS, TENANTS);
     let control_door = Door::new(CONTROL_PATIENCE, STRANGERS, CALLERS);

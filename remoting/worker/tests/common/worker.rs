@@ -193,6 +193,17 @@ impl Worker {
     }
 
     pub fn start_told(profile: &str, limit: u64, environment: &[(&str, &str)], options: &[&str]) -> Worker {
+        Worker::start_taking_turns(profile, limit, environment, options, None)
+    }
+
+    /// A worker that takes turns on a socket whose other end is given away.
+    pub fn start_taking_turns(
+        profile: &str,
+        limit: u64,
+        environment: &[(&str, &str)],
+        options: &[&str],
+        turns: Option<&dyn Fn(OwnedFd)>,
+    ) -> Worker {
         let spawning = SPAWN.lock().unwrap_or_else(|e| e.into_inner());
         let (control, their_control) = inheritable_pair(SocketType::SEQPACKET);
         let (data, their_data) = inheritable_pair(SocketType::SEQPACKET);
@@ -200,8 +211,15 @@ impl Worker {
         command.envs(environment.iter().copied()).args(options);
         command.args(["--control-fd", &their_control.as_raw_fd().to_string()]);
         command.args(["--data-fd", &their_data.as_raw_fd().to_string()]);
+        let (given, taken) = turns.map(|_| inheritable_pair(SocketType::SEQPACKET)).unzip();
+        if let Some(taken) = &taken {
+            command.args(["--turns-fd", &taken.as_raw_fd().to_string()]);
+        }
         let process = command.spawn().expect("worker");
-        drop((their_control, their_data, spawning));
+        drop((their_control, their_data, taken, spawning));
+        if let (Some(turns), Some(given)) = (turns, given) {
+            turns(given);
+        }
         let socket = Socket::new(data);
         let (control, told) = (Arc::new(control), Arc::new(Mutex::new(Vec::new())));
         let (its_control, its_told) = (control.clone(), told.clone());

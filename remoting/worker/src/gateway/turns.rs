@@ -1,0 +1,329 @@
+//! Turns at the GPUs, where the appliance divides their time: a thread of its own, because a turn is short and the others pump
+//! bytes. A socket for each worker, whose other end the worker closes when it dies; an arbiter for each GPU.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::{Deserialize, Serialize};
+
+use super::registry::Id;
+use crate::turns::arbiter::{Arbiter, Member, Nanos, Part, Word};
+use crate::turns::{Said, Told};
+
+/// Packets of a worker that are read before the others are looked at.
+const MOST_READ: usize = 16;
+const PACKET: usize = 256;
+/// What was used is told so often.
+const USED_EVERY: Duration = Duration::from_secs(1);
+
+/// The part of a lease on one of its GPUs, in thousandths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Place {
+    pub gpu: u32,
+    pub weight: u32,
+    pub limit: u32,
+}
+
+/// What a lease has used of a GPU since this was last told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Used {
+    pub lease: String,
+    pub gpu: u32,
+    pub nanoseconds: u64,
+}
+
+enum Order {
+    Share { lease: Id, places: Vec<Place> },
+    Join { session: Id, lease: Id, socket: OwnedFd },
+    Forget(Id),
+}
+
+/// The way to the thread, which ends when this is dropped.
+pub struct Turns {
+    orders: Sender<Order>,
+    wake: OwnedFd,
+}
+
+impl Turns {
+    /// `used` gets what was used, without waiting.
+    ///
+    /// # Errors
+    /// If there are no threads or descriptors left.
+    pub fn start(used: impl Fn(Vec<Used>) + Send + 'static) -> io::Result<Self> {
+        let start = Instant::now();
+        Self::start_by(move || start.elapsed().as_nanos() as Nanos, used)
+    }
+
+    /// The same by another clock, which turns last by.
+    ///
+    /// # Errors
+    /// As [`Turns::start`].
+    pub fn start_by(
+        clock: impl Fn() -> Nanos + Send + 'static,
+        used: impl Fn(Vec<Used>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (orders, receiver) = mpsc::channel();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let woken = wake.try_clone()?;
+        let mut desk = Desk::new(first_number());
+        let body = move || {
+            while desk.serve(&receiver, woken.as_fd(), &clock, &used).is_ok() {}
+        };
+        std::thread::Builder::new().name("turns".into()).spawn(body)?;
+        Ok(Turns { orders, wake })
+    }
+
+    /// A lease has these parts, from here on.
+    pub fn share(&self, lease: Id, places: Vec<Place>) {
+        self.order(Order::Share { lease, places });
+    }
+
+    /// The worker of a session takes turns on this socket.
+    pub fn join(&self, session: Id, lease: Id, socket: OwnedFd) {
+        self.order(Order::Join { session, lease, socket });
+    }
+
+    /// A session or a lease is gone.
+    pub fn forget(&self, id: Id) {
+        self.order(Order::Forget(id));
+    }
+
+    fn order(&self, order: Order) {
+        // The thread lives as long as this.
+        let _ = self.orders.send(order);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // A full counter wakes as well.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        // It finds nobody who could give an order.
+        self.orders = mpsc::channel().0;
+        self.ring();
+    }
+}
+
+/// Turns of the gateway before this one have smaller numbers.
+fn first_number() -> u64 {
+    rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec as u64 * 1_000_000_000
+}
+
+struct Worker {
+    session: Id,
+    socket: OwnedFd,
+    /// By the number that the GPU has in the lease.
+    gpus: Vec<u32>,
+}
+
+/// All that the thread has.
+struct Desk {
+    arbiters: BTreeMap<u32, Arbiter<Id>>,
+    leases: HashMap<Id, Vec<Place>>,
+    workers: BTreeMap<Member, Worker>,
+    last_member: Member,
+    first_number: u64,
+    tell_used_at: Instant,
+}
+
+impl Desk {
+    fn new(first_number: u64) -> Self {
+        Desk {
+            arbiters: BTreeMap::new(),
+            leases: HashMap::new(),
+            workers: BTreeMap::new(),
+            last_member: 0,
+            first_number,
+            tell_used_at: Instant::now() + USED_EVERY,
+        }
+    }
+
+    /// Waits for something, and does what it asks for.
+    ///
+    /// # Errors
+    /// If nobody gives orders any more.
+    fn serve(
+        &mut self,
+        orders: &Receiver<Order>,
+        wake: BorrowedFd<'_>,
+        clock: &impl Fn() -> Nanos,
+        used: &impl Fn(Vec<Used>),
+    ) -> io::Result<()> {
+        let (ordered, readable) = self.wait(wake)?;
+        if ordered {
+            let _ = rustix::io::read(wake, &mut [0; 8]);
+            loop {
+                match orders.try_recv() {
+                    Ok(order) => {
+                        // Before the lease is gone.
+                        if matches!(order, Order::Forget(_)) {
+                            self.tell_used(clock(), used);
+                        }
+                        self.obey(order, clock());
+                    }
+                    Err(mpsc::TryRecvError::Empty) => break,
+                    Err(mpsc::TryRecvError::Disconnected) => return Err(io::ErrorKind::BrokenPipe.into()),
+                }
+            }
+        }
+        for member in readable {
+            if !self.hear(member, clock) {
+                self.dismiss(member, clock());
+            }
+        }
+        let now = clock();
+        self.arbiters.values_mut().for_each(|arbiter| arbiter.look(now));
+        self.tell(clock);
+        if Instant::now() >= self.tell_used_at {
+            self.tell_used(now, used);
+        }
+        Ok(())
+    }
+
+    /// Whether there are orders, and the workers that said something.
+    fn wait(&self, wake: BorrowedFd<'_>) -> io::Result<(bool, Vec<Member>)> {
+        let due = self.arbiters.values().filter_map(Arbiter::patience).min().map(Duration::from_nanos);
+        let telling = self.tell_used_at.saturating_duration_since(Instant::now());
+        let timeout = due.into_iter().chain((!self.workers.is_empty()).then_some(telling)).min();
+        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        let sockets = self.workers.values().map(|worker| PollFd::new(&worker.socket, PollFlags::IN));
+        let mut fds: Vec<_> = std::iter::once(PollFd::new(&wake, PollFlags::IN)).chain(sockets).collect();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let members = self.workers.keys().zip(&ready[1..]).filter(|(_, ready)| **ready).map(|(member, _)| *member);
+        Ok((ready[0], members.collect()))
+    }
+
+    fn obey(&mut self, order: Order, now: Nanos) {
+        match order {
+            Order::Share { lease, places } => {
+                for place in &places {
+                    let arbiter =
+                        self.arbiters.entry(place.gpu).or_insert_with(|| Arbiter::new(self.first_number, now));
+                    arbiter.set_share(lease, Part { weight: place.weight, limit: place.limit }, now);
+                }
+                self.leases.insert(lease, places);
+            }
+            Order::Join { session, lease, socket } => {
+                let Some(places) = self.leases.get(&lease) else { return };
+                self.last_member += 1;
+                let (member, gpus) = (self.last_member, places.iter().map(|place| place.gpu).collect::<Vec<_>>());
+                for gpu in &gpus {
+                    if let Some(arbiter) = self.arbiters.get_mut(gpu) {
+                        arbiter.join(member, lease, now);
+                    }
+                }
+                self.workers.insert(member, Worker { session, socket, gpus });
+                self.send(member, Told::Begin, now);
+            }
+            Order::Forget(id) => {
+                let gone = self.workers.iter().filter(|(_, worker)| worker.session == id).map(|(member, _)| *member);
+                gone.collect::<Vec<_>>().into_iter().for_each(|member| self.dismiss(member, now));
+                for place in self.leases.remove(&id).unwrap_or_default() {
+                    if let Some(arbiter) = self.arbiters.get_mut(&place.gpu) {
+                        arbiter.forget_share(&id, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what a worker says, which may be under its tenant's control. False if it is gone, or says what is no word.
+    fn hear(&mut self, member: Member, clock: &impl Fn() -> Nanos) -> bool {
+        let mut packet = [0; PACKET];
+        for _ in 0..MOST_READ {
+            let Some(worker) = self.workers.get(&member) else { return true };
+            let said = match recv(&worker.socket, &mut packet[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return false,
+                Ok((count, _)) => serde_json::from_slice::<Said>(&packet[..count]),
+                Err(Errno::AGAIN | Errno::INTR) => return true,
+                Err(_) => return false,
+            };
+            let Ok(said) = said else { return false };
+            let (Said::Want { device } | Said::Done { device, .. }) = said;
+            let Some(arbiter) = worker.gpus.get(device as usize).and_then(|gpu| self.arbiters.get_mut(gpu)) else {
+                return false;
+            };
+            match said {
+                Said::Want { .. } => arbiter.want(member, clock()),
+                Said::Done { turn, more, .. } => arbiter.done(member, turn, more, clock()),
+            }
+        }
+        true
+    }
+
+    /// Tells workers what was decided for them.
+    fn tell(&mut self, clock: &impl Fn() -> Nanos) {
+        loop {
+            let words: Vec<_> = self.arbiters.iter_mut().map(|(gpu, arbiter)| (*gpu, arbiter.take_words())).collect();
+            if words.iter().all(|(_, words)| words.is_empty()) {
+                return;
+            }
+            for (gpu, (member, word)) in words.into_iter().flat_map(|(gpu, all)| all.into_iter().map(move |w| (gpu, w)))
+            {
+                let Some(worker) = self.workers.get(&member) else { continue };
+                let Some(device) = worker.gpus.iter().position(|each| *each == gpu) else { continue };
+                let device = device as u32;
+                let told = match word {
+                    Word::Turn { turn, sharers } => Told::Turn { device, turn, sharers },
+                    Word::Sharers(present) => Told::Sharers { device, present },
+                    Word::Yield(turn) => Told::Yield { device, turn },
+                    Word::Over(turn) => Told::Over { device, turn },
+                };
+                self.send(member, told, clock());
+            }
+        }
+    }
+
+    /// A worker that is gone, or reads nothing, has no more turns.
+    fn send(&mut self, member: Member, told: Told, now: Nanos) {
+        let Some(worker) = self.workers.get(&member) else { return };
+        let sent = serde_json::to_vec(&told)
+            .ok()
+            .map(|packet| send(&worker.socket, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT));
+        if !matches!(sent, Some(Ok(_))) {
+            self.dismiss(member, now);
+        }
+    }
+
+    fn dismiss(&mut self, member: Member, now: Nanos) {
+        if let Some(worker) = self.workers.remove(&member) {
+            self.tell_used_at = Instant::now();
+            for gpu in &worker.gpus {
+                if let Some(arbiter) = self.arbiters.get_mut(gpu) {
+                    arbiter.leave(member, now);
+                }
+            }
+        }
+    }
+
+    fn tell_used(&mut self, now: Nanos, used: &impl Fn(Vec<Used>)) {
+        self.tell_used_at = Instant::now() + USED_EVERY;
+        let of_gpu = |(gpu, arbiter): (&u32, &mut Arbiter<Id>)| {
+            let gpu = *gpu;
+            let used = arbiter.take_used(now);
+            used.into_iter().map(move |(lease, nanoseconds)| Used { lease: carrier::to_hex(&lease), gpu, nanoseconds })
+        };
+        let all: Vec<_> = self.arbiters.iter_mut().flat_map(of_gpu).collect();
+        if !all.is_empty() {
+            used(all);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "turns_tests.rs"]
+mod tests;

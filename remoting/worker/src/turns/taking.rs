@@ -1,0 +1,146 @@
+//! A session's turns: where launches ask whether they may, and completions are told. Without `Session::turns` whoever asks may.
+
+use super::places::Places;
+use super::{Said, Told};
+use crate::completions::Action;
+use crate::driver::{Handle, Result};
+use crate::session::Session;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+const PACKET: usize = 256;
+
+/// The turns of a session, and the socket on which they are given.
+#[derive(Debug)]
+pub struct Turns {
+    socket: OwnedFd,
+    places: Places,
+}
+
+impl Turns {
+    pub fn new(socket: OwnedFd) -> Self {
+        Turns { socket, places: Places::default() }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub fn patience(&self) -> Option<Duration> {
+        self.places.patience(Instant::now())
+    }
+
+    /// All launches that wait are tried again.
+    pub fn retry(&mut self) {
+        self.places.retry();
+    }
+
+    /// # Errors
+    /// If nobody gives turns any more.
+    fn hear(&mut self) -> io::Result<bool> {
+        let (mut packet, mut any) = ([0; PACKET], false);
+        loop {
+            match recv(&self.socket, &mut packet[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((count, _)) => any |= self.places.hear(serde_json::from_slice::<Told>(&packet[..count])?),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(any),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// # Errors
+    /// If nobody gives turns any more, or listens.
+    fn speak(&mut self) -> io::Result<()> {
+        for said in std::mem::take(&mut self.places.said) {
+            send(&self.socket, &serde_json::to_vec::<Said>(&said)?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// May a kernel be launched in this stream now? If not, it is tried again.
+    pub fn may_launch(&mut self, stream_id: u64) -> Result<bool> {
+        if self.turns.is_none() {
+            return Ok(true);
+        }
+        let device = self.device_of(stream_id)?;
+        Ok(self.turns.as_mut().is_none_or(|turns| turns.places.may_launch(device, stream_id, Instant::now())))
+    }
+
+    /// A launch waits for room in its stream.
+    pub fn launch_waits(&mut self, stream_id: u64) -> Result<()> {
+        if self.turns.is_none() {
+            return Ok(());
+        }
+        let device = self.device_of(stream_id)?;
+        if let Some(turns) = &mut self.turns {
+            turns.places.want(device);
+        }
+        Ok(())
+    }
+
+    /// A function, or an executable graph, was launched.
+    pub fn launched(&mut self, stream_id: u64, work: Handle) -> Result<()> {
+        if self.turns.is_none() {
+            return Ok(());
+        }
+        let device = self.device_of(stream_id)?;
+        let Some(turns) = &mut self.turns else { return Ok(()) };
+        if turns.places.launched(device, stream_id, work, Instant::now()) {
+            self.close_batch(stream_id);
+        }
+        Ok(())
+    }
+
+    /// All launches of a batch are complete.
+    pub fn batch_complete(&mut self, number: u64) {
+        if let Some(turns) = &mut self.turns {
+            turns.places.complete(number, Instant::now());
+        }
+    }
+
+    /// Asks for turns and ends them; launches that wait are tried again where they may go now. Returns whether any may.
+    /// `resting`: nothing is launched before something happens.
+    ///
+    /// # Errors
+    /// If nobody gives turns any more.
+    pub fn take_turns(&mut self, resting: bool) -> io::Result<bool> {
+        let holds = self.hold.stops();
+        let Some(turns) = &mut self.turns else { return Ok(false) };
+        let now = Instant::now();
+        let moved = turns.hear()? || (!holds && turns.places.is_stuck(now));
+        turns.places.look(now, holds);
+        turns.speak()?;
+        for stream in turns.places.open(resting) {
+            self.close_batch(stream);
+        }
+        if moved {
+            self.retry_blocked();
+        }
+        Ok(moved)
+    }
+
+    /// A stream is gone with all that was to be told of it.
+    pub fn forget_batches(&mut self, stream_id: u64) {
+        if let Some(turns) = &mut self.turns {
+            turns.places.forget(stream_id, Instant::now());
+        }
+    }
+
+    /// Has it told when what was launched in the stream is complete.
+    pub fn close_batch(&mut self, stream_id: u64) {
+        let Some(number) = self.turns.as_mut().and_then(|turns| turns.places.close(stream_id)) else { return };
+        if let Err(code) = self.entry_if_needed(stream_id, 0, Action::Batch { number }) {
+            self.late(code);
+        }
+    }
+
+    fn device_of(&self, stream_id: u64) -> Result<u32> {
+        Ok(self.contexts.get(self.streams.get(stream_id)?.context)?.device)
+    }
+}
