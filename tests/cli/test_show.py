@@ -30,6 +30,7 @@ def test_ls(appliance: StandIn) -> None:
         "used_bytes": 0,
         "healthy": True,
         "health_message": "",
+        "guaranteed_milli": 0,
     }
     assert other["leased_bytes"] == 0
     assert [one["gpus"] for one in found["leases"]] == [[0]]
