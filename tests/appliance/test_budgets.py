@@ -151,7 +151,8 @@ def test_many_that_take_a_little_each_are_too_many_together() -> None:
     leases[0].sessions["2"].ended = True
     assert [(each.sentence, each.sessions) for each in HostMemory(100, 60, software=False).excesses(leases)] == [
         (
-            "alice holds 65 B of the appliance's own memory, its budget is 60 B (--host-memory-per-tenant)",
+            "alice holds 65 B of the appliance's own memory, its budget is 60 B (--host-memory-per-tenant), "
+            "and this process holds most: load less device code, copy less at a time",
             [leases[0].sessions["1"]],
         )
     ]

@@ -47,6 +47,7 @@ class Worker:
         self.control = control
         self.next_id = 1
         self.eaten: list[bytes] = []
+        self.overfill = 0
 
     def send(self, **packet: Any) -> None:
         self.control.send(json.dumps(packet).encode())
@@ -82,16 +83,28 @@ class Worker:
             case "eat":
                 # So many MiB of the machine.
                 return self.eaten.append(os.urandom(1 << 20) * int(rest[0]))
+            case "overfill":
+                # So many bytes more than it has room for, of the image that it is given next.
+                self.overfill = int(rest[0])
+                return None
             case "die":
                 os.kill(os.getpid(), int(rest[0]))
         raise ValueError(line)
+
+    def suspend(self, image: int) -> None:
+        size = os.fstat(image).st_size
+        os.pwrite(image, bytes(self.overfill), size)
+        self.send(op="suspended", bytes=size, kept=[0])
 
     def serve(self, data: socket.socket) -> None:
         connection: socket.socket | None = None
         while True:
             readable, _, _ = select.select([self.control, connection or data], [], [])
             if self.control in readable:
-                packet = self.control.recv(65536)
+                packet, fds, _, _ = socket.recv_fds(self.control, 65536, 1)
+                if packet and json.loads(packet)["op"] == "suspend":
+                    self.suspend(fds[0])
+                    continue
                 if packet and connection is not None and json.loads(packet)["op"] == "end":
                     connection.sendall(packet + b"\n")
                 return

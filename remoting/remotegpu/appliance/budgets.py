@@ -40,7 +40,7 @@ def held_by(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A lease or a tenant that holds more of the machine's memory than it may."""
+    """What a session, a lease or a tenant has more than it may."""
 
     sentence: str
     sessions: list[Session]  # those that hold most: without them the rest is within the budget
@@ -59,10 +59,14 @@ class HostMemory:
         return self.per_lease + self._of_gpus([lease])
 
     def excesses(self, leases: Iterable[Lease]) -> Iterator[Excess]:
-        """Leases past their budget, then tenants past theirs. What a session holds that ends already counts as free."""
+        """Sessions whose image is larger than it may be, leases past their budget, then tenants past theirs. What a
+        session holds that ends already counts as free."""
         by_tenant: defaultdict[str, list[Lease]] = defaultdict(list)
         for lease in leases:
             by_tenant[tenant_of(lease)].append(lease)
+            for session in lease.sessions.values():
+                if session.image is not None and not session.ended and (sentence := session.image.excess()):
+                    yield Excess(sentence, [session])
             yield from _beyond([lease], self.of_lease(lease), "the lease", "--host-memory-per-lease")
         for tenant, its in by_tenant.items():
             if tenant:
@@ -84,8 +88,9 @@ def _beyond(leases: list[Lease], budget: int, who: str, option: str) -> Iterator
         left -= session.host_bytes
         if left <= budget:
             break
-    holds = f"{who} holds {format_bytes(held)} of the appliance's own memory"
-    yield Excess(f"{holds}, its budget is {format_bytes(budget)} ({option})", ending)
+    holds = f"{who} holds {format_bytes(held)} of the appliance's own memory, its budget is {format_bytes(budget)}"
+    advice = "this process holds most: load less device code, copy less at a time"
+    yield Excess(f"{holds} ({option}), and {advice}", ending)
 
 
 def unknown_budget(option: str) -> str:

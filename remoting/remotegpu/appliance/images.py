@@ -38,6 +38,13 @@ class ImageFile:
     def closed(self) -> bool:
         return self.file.closed
 
+    def excess(self) -> str:
+        """How it is larger than what was reserved for it, empty if it is not: on a disk its writer can do that."""
+        has = 0 if self.file.closed else os.fstat(self.file.fileno()).st_size
+        if has <= self.bytes:
+            return ""
+        return f"its image has {format_bytes(has)} and was given {format_bytes(self.bytes)}"
+
     def trim(self, size: int) -> None:
         """It holds no more than this."""
         if size < self.bytes:

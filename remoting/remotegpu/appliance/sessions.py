@@ -237,17 +237,16 @@ class Sessions:
         await self._groups.leave(lease.lease_id)
 
     async def measure(self) -> NoReturn:
-        """Look from time to time what sessions hold of this machine's memory. A lease or tenant past its budget loses
-        those that hold most."""
+        """Look from time to time what sessions hold of this machine's memory and disk, and end those of which there is
+        too much."""
         while True:
             for session in self.all():
                 session.host_bytes = held_by(session.process.pid) if session.process is not None else 0
             for excess in self._host_memory.excesses(list(self.leases())):
-                reason = f"{excess.sentence}, and this process holds most: load less device code, copy less at a time"
                 for session in excess.sessions:
                     session.ended = True  # before the tenant is looked at
-                    _log.warning("session %s ends: %s", session.session_id[:8], reason)
-                    self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, reason))
+                    _log.warning("session %s ends: %s", session.session_id[:8], excess.sentence)
+                    self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, excess.sentence))
             await asyncio.sleep(_MEASURE_SECONDS)
 
     async def finish_ends(self) -> None:
