@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from remotegpu.api import names
+from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
 from remotegpu.rpc.client import Access
 
@@ -82,6 +83,13 @@ BackendOption = Annotated[
 EnvironmentOption = Annotated[
     str | None, typer.Option("--environment", "-e", help="That environment of an appliance; else the first that fits.")
 ]
+
+
+def bytes_of(option: str, text: str) -> int:
+    try:
+        return parse_memory(text)
+    except QuantityError as error:
+        raise exits.CliError(exits.USAGE, f"{option}: {error}") from None
 
 
 def split(appliances: str) -> list[str]:
