@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from remotegpu.api.pools import Backend
+from remotegpu.api.modes import Backend
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import Device, ListAndWatchResponse
 
 # The kubelet takes no message above gRPC's 4 MiB, and then says nothing: the node keeps its old figure.

@@ -13,7 +13,8 @@ from typing import Final
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
-from remotegpu.api.pools import ApplianceStatus, ComputeMode, GPUPool
+from remotegpu.api.modes import ComputeMode
+from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu_operator import audit, metrics
 from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
 from remotegpu_operator.builders import claims as statuses

@@ -15,8 +15,9 @@ from typing import Any, Final
 from remotegpu.api.claims import GPUClaim, Phase, Reason
 from remotegpu.api.durations import format_duration
 from remotegpu.api.kubernetes import DEFAULT_POOL, POOL_ANNOTATION
+from remotegpu.api.modes import ComputeMode
 from remotegpu.api.pods import LEAST_MEMORY
-from remotegpu.api.pools import ComputeMode, GPUPool
+from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli
 from remotegpu.api.waiting import Answer, Holder
 from remotegpu_operator.allocation import Allocator, Placed, Request, request_of

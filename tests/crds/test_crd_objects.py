@@ -28,19 +28,17 @@ from remotegpu.api.claims import (
 from remotegpu.api.conditions import Condition, with_condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import GROUP, VERSION
+from remotegpu.api.modes import Backend, ComputeMode, Landlock
 from remotegpu.api.pools import (
     Amount,
     AppliancePhase,
     ApplianceStatus,
-    Backend,
-    ComputeMode,
     EnvironmentSpec,
     EnvironmentStatus,
     GPUPool,
     GpuStatus,
     IdleAction,
     IdleSpec,
-    Landlock,
     LimitsSpec,
     OffloadBackend,
     PoolPhase,
@@ -245,7 +243,7 @@ def test_enumerations_and_names_are_those_of_the_schema() -> None:
         ("GPUClaim", "spec.placement", claims.Placement),
         ("GPUClaim", "spec.mode", claims.Mode),
         ("GPUPool", "status.phase", pools.PoolPhase),
-        ("GPUPool", "spec.backend", pools.Backend),
+        ("GPUPool", "spec.backend", Backend),
         ("GPUPool", "spec.offload.backend", pools.OffloadBackend),
         ("GPUPool", "status.appliances.phase", pools.AppliancePhase),
     ):

@@ -19,7 +19,8 @@ from remotegpu.api.kubernetes import (
     POOL_LABEL,
     STATUS_PREFIX,
 )
-from remotegpu.api.pools import Backend, ComputeMode, GPUPool
+from remotegpu.api.modes import Backend, ComputeMode
+from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import format_quantity
 
 Object = dict[str, Any]

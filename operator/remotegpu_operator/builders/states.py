@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from remotegpu.api.conditions import Condition, ConditionStatus, with_condition
 from remotegpu.api.kubernetes import CONTROL_PORT, server_name
+from remotegpu.api.modes import Landlock
 from remotegpu.api.pools import (
     AppliancePhase,
     ApplianceStatus,
     EnvironmentStatus,
     GPUPool,
     GpuStatus,
-    Landlock,
     PoolPhase,
     PoolStatus,
 )

@@ -7,27 +7,9 @@ from typing import Any
 
 from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
+from remotegpu.api.modes import Backend, ComputeMode, Landlock
 from remotegpu.api.quantities import format_quantity, parse_quantity
 from remotegpu.api.schedules import Schedule
-
-
-class Backend(StrEnum):
-    SOFTWARE = "software"
-    CUDA = "cuda"
-
-
-class Landlock(StrEnum):
-    """What appliances do on a kernel without Landlock."""
-
-    REQUIRE = "Require"
-    WARN = "Warn"
-
-
-class ComputeMode(StrEnum):
-    """How the time of a GPU is divided among its shares."""
-
-    SHARED = "Shared"  # as the driver does it: nobody is guaranteed anything
-    TURNS = "Turns"  # by the shares: one after another
 
 
 class PoolPhase(StrEnum):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc.aio
 
-from remotegpu.api.pools import ComputeMode, Landlock
+from remotegpu.api.modes import ComputeMode, Landlock
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.authority import Authority, SecretAuthority, WithAcceptors

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remotegpu.api.pools import ComputeMode, Landlock
+from remotegpu.api.modes import ComputeMode, Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.appliance.images import ImageRoom
 

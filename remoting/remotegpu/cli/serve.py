@@ -8,7 +8,7 @@ import typer
 from remotegpu import extensions
 from remotegpu.api import names
 from remotegpu.api.durations import parse_duration
-from remotegpu.api.pools import ComputeMode, Landlock
+from remotegpu.api.modes import ComputeMode, Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.cli import exits
 from remotegpu.cli.options import bytes_of
