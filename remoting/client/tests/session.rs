@@ -89,7 +89,7 @@ fn start_on(ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
 
 /// A session that speaks this version of the wire.
 fn start_in(wire: u32, ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
-    static ARENAS: AtomicU64 = AtomicU64::new(0x0100_0000_0000);
+    static ARENAS: AtomicU64 = AtomicU64::new(0x5900_0000_0000);
     let worker = thread::spawn(move || {
         // Reads and writes go to the descriptor whatever its family.
         let mut worker = Worker { socket: theirs.into(), decoder: Decoder::new() };
