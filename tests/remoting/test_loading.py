@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import urllib.request
+from pathlib import Path
 
 import pytest
-from support.system import REMOTEGPU, ROOT, appliance
+from support.stand_in import StandIn
+from support.system import PROGRAMS, REMOTEGPU, ROOT, appliance, free_port, until
+
+from remotegpu.paths import find_dist
+from remotegpu.rpc.client import Access
 
 PROGRAM = str(ROOT / "tests" / "programs" / "load_under_kernel.py")
 
@@ -29,3 +35,32 @@ def test_images_share_a_budget_and_one_beyond_it_is_refused_with_a_reason() -> N
     assert (run.returncode, run.stdout) == (0, "0 0 2 0 0 0 2 0\n"), run.stderr
     (line,) = (line for line in run.stderr.splitlines() if "--image-memory" in line)
     assert "2 MiB" in line and "1 MiB" in line, "once: what was to be loaded, and the limit"
+
+
+def received(port: int) -> int:
+    """Bytes that the appliance's workers got from clients."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    (value,) = (line.split()[1] for line in lines if line.startswith("remotegpu_received_bytes_total "))
+    return int(float(value))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_processes_of_one_tenant_send_their_code_once(kept: bool, tmp_path: Path) -> None:
+    """A large image; those of another tenant send it themselves."""
+    port, tokens = free_port(), tmp_path / "tokens"
+    tokens.write_text("[user]\nalice:one\nbob:two\n")
+    options = ("--tokens", str(tokens), "--metrics-port", str(port), *(() if kept else ("--code-cache", "0")))
+    sent = []
+    with StandIn(find_dist().root, *options, access=Access("one")) as it:
+        for token in ("one", "one", "two"):
+            before = received(port)
+            command = ("run", "--token", token, "--", sys.executable, str(PROGRAMS / "load_large.py"), "900")
+            run = it.cli(*command, timeout=60)
+            assert (run.returncode, run.stdout) == (0, "0 0\n"), run.stderr
+            until(lambda: not it.client.inventory().leases, 10, "its session has ended")
+            sent.append(received(port) - before)
+    first, second, other = sent
+    assert first > 900 << 10
+    assert (second < 100 << 10) == kept, "the same tenant's next process"
+    assert other > 900 << 10

@@ -31,3 +31,6 @@ pub const ACKNOWLEDGE_BYTES: u64 = 1 << 20;
 
 /// Bulk bytes travel in pieces of at most this many bytes, so that no frame holds up the connection for long.
 pub const BULK_CHUNK: usize = 512 << 10;
+
+/// Images up to this size are sent along unasked: that costs less than a second round trip.
+pub const SMALL_IMAGE: usize = 32 << 10;

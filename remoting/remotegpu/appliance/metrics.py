@@ -37,6 +37,12 @@ class Counters:
             "GPU memory that sessions left without overwriting it: killed, or their context was broken.",
             registry=registry,
         )
+        self.code_asked = Counter(
+            "remotegpu_code_cache_requests",
+            "Images of device code that workers asked for, before their client had to send them: hit, miss.",
+            ["result"],
+            registry=registry,
+        )
         self.worker_exits = Counter(
             "remotegpu_worker_exits",
             "Ended workers: clean, ended (by us), error, signal.",

@@ -25,6 +25,7 @@ from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claim_authority import ClaimAuthority
 from remotegpu.appliance.claim_leases import ClaimLeases
+from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.departures import Departures
 from remotegpu.appliance.drain import Drain
 from remotegpu.appliance.gateway import (
@@ -161,6 +162,7 @@ class Appliance:
         limits = settings.limits
         sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, limits.sessions_per_gpu) for g in gpus]
         turns = settings.compute_mode is ComputeMode.TURNS
+        code = CodeCache(settings.code_cache_bytes)
         allocator = GpuLeases(sizes, divides_time=turns)
         for capacity, test in zip(allocator.gpus, hardware.tests, strict=True):
             capacity.unhealthy = test.problem
@@ -174,7 +176,7 @@ class Appliance:
             gateway=gateway,
             workers=Workers(
                 worker,
-                worker_arguments(settings, backend, overhead),
+                worker_arguments(settings, backend, overhead, code.most_of_tenant),
                 worker_environment(backend, overhead),
                 gpus,
                 take_turns=turns,
@@ -182,6 +184,7 @@ class Appliance:
             groups=LeaseGroups(Cgroups()),
             limits=limits,
             host_memory=host_memory(settings),
+            code=code,
             grace_seconds=settings.grace_seconds,
             uids=uids,
             counters=self._counters,
@@ -463,13 +466,17 @@ async def _api_server() -> "ApiServer":
         raise StartError(f"--kubernetes: no API server ({error}); run it in a pod, or set KUBECONFIG") from None
 
 
-def worker_arguments(settings: Settings, backend: Backend, context_bytes: int) -> list[str]:
+def worker_arguments(settings: Settings, backend: Backend, context_bytes: int, shared_code_bytes: int) -> list[str]:
     """What a worker is told beside its sockets: what it must not be able to read, whoever takes it over, and what its
     session may have."""
     hidden = [("--hide", str(path)) for path in secret_files(settings)]
     files = () if backend.opens_files else ("--no-files",)
     landlock = ("--require-landlock",) if settings.landlock is Landlock.REQUIRE else ()
-    budgets = (f"image-bytes={settings.limits.image_bytes}", f"context-bytes={context_bytes}")
+    budgets = (
+        f"image-bytes={settings.limits.image_bytes}",
+        f"context-bytes={context_bytes}",
+        f"shared-code-bytes={shared_code_bytes}",
+    )
     told = (("--budget", budget) for budget in (*budgets, *settings.limits.session_budgets))
     options = itertools.chain.from_iterable((*hidden, *told))
     grace = ("--grace", str(settings.grace_seconds))

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 from remotegpu.appliance.budgets import HostMemory, held_by, tenant_of
 from remotegpu.appliance.cgroups import LeaseGroups
+from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.handover import NoHandoverError, State
 from remotegpu.appliance.metrics import Counters
@@ -60,6 +61,7 @@ class Sessions:
         groups: LeaseGroups,
         limits: Limits,
         host_memory: HostMemory,
+        code: CodeCache,
         grace_seconds: int,
         uids: Uids,
         counters: Counters,
@@ -76,6 +78,7 @@ class Sessions:
         self._workers = workers
         self._groups = groups
         self._host_memory = host_memory
+        self._code = code
         self._limits = limits
         self._grace_seconds = grace_seconds
         self._uids = uids
@@ -345,6 +348,19 @@ class Sessions:
             self._account(session, process, operation, device, packet)
         elif operation in ("export", "import", "release") and process is not None:
             _share(session, process, operation, packet, file)
+        elif operation in ("code", "offer") and process is not None:
+            self._share_code(session, process, operation, packet, file)
+
+    def _share_code(
+        self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
+    ) -> None:
+        tenant, name = tenant_of(session.lease), str(packet.get("hash"))
+        if operation == "code":
+            image = self._code.find(tenant, name)
+            self._counters.code_asked.labels("miss" if image is None else "hit").inc()
+            process.send({"op": "code", "id": whole_number(packet, "id")}, [] if image is None else [image.fileno()])
+        elif file is not None:
+            self._code.offer(tenant, name, file)
 
     def _account(self, session: Session, process: SessionProcess, operation: str, device: int, packet: Packet) -> None:
         quota = session.lease.quotas[device]

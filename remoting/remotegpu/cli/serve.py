@@ -102,6 +102,14 @@ def appliance(
     image_memory: Annotated[
         str, typer.Option(help="Device code that is kept for each process, in memory of this machine.")
     ] = "1GiB",
+    code_cache: Annotated[
+        str,
+        typer.Option(
+            help="Memory of this machine for device code that later processes of a tenant need not send. 0: none. "
+            "Default: a 32nd of it, at most 1GiB.",
+            show_default=False,
+        ),
+    ] = "",
     managed_memory: Annotated[
         str,
         typer.Option(help="Managed memory of a program that sets nothing itself. Default: 256MiB.", show_default=False),
@@ -177,6 +185,7 @@ def appliance(
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
         images=_image_room(suspend_memory, suspend_disk),
+        code_cache_bytes=_code_cache(code_cache),
         move_bytes_per_second=bytes_of("--move-bandwidth", move_bandwidth) if move_bandwidth else None,
         uid_base=uid_base,
         landlock=landlock,
@@ -222,6 +231,14 @@ def _image_room(memory: str, disk: str) -> "ImageRoom":
     if not equals or not Path(folder).is_dir():
         raise exits.CliError(exits.USAGE, f"--suspend-disk: {disk!r}: write FOLDER=SIZE, with a folder that is there")
     return ImageRoom(memory_bytes, Path(folder), bytes_of("--suspend-disk", size))
+
+
+def _code_cache(text: str) -> int:
+    from remotegpu.appliance.settings import default_code_cache  # noqa: PLC0415
+
+    if not text:
+        return default_code_cache()
+    return 0 if text == "0" else bytes_of("--code-cache", text)
 
 
 @appliances.command("init")

@@ -15,6 +15,8 @@ pub struct Budgets {
     pub graph_nodes: u64,
     /// Images that are kept in memory of the machine.
     pub image_bytes: u64,
+    /// Largest image that the appliance keeps for other sessions; 0 if it keeps none.
+    pub shared_code_bytes: u64,
     /// Page-locked memory that copies pass through.
     pub pinned_bytes: u64,
     /// What the driver takes for a context. A device's first is set aside by the appliance, others are charged.
@@ -32,6 +34,7 @@ impl Default for Budgets {
             graphs: 1 << 14,
             graph_nodes: 1 << 18,
             image_bytes: 1 << 30,
+            shared_code_bytes: 0,
             pinned_bytes: 1 << 30,
             context_bytes: 0,
             told: BTreeSet::new(),
@@ -51,6 +54,7 @@ impl Budgets {
             "graphs" => &mut self.graphs,
             "graph-nodes" => &mut self.graph_nodes,
             "image-bytes" => &mut self.image_bytes,
+            "shared-code-bytes" => &mut self.shared_code_bytes,
             "pinned-bytes" => &mut self.pinned_bytes,
             "context-bytes" => &mut self.context_bytes,
             _ => return None,

@@ -32,6 +32,10 @@ pub enum Order {
         device: u32,
         size: u64,
     },
+    /// With a descriptor of a sealed file, if the appliance has such an image.
+    Code {
+        id: u64,
+    },
     /// With a descriptor of the file for the image. What the GPU was given may take `seconds` to complete.
     Suspend {
         reason: String,
@@ -77,6 +81,7 @@ impl Session {
             }
             Order::Exported { id, token } => self.exported(id, token),
             Order::Imported { id, device, size } => self.imported(id, device, size, file),
+            Order::Code { id } => self.shared_code(id, file),
             Order::Suspend { reason, seconds } => self.suspend(file, reason, Duration::from_secs(seconds)),
             Order::Resume => self.resume(),
             Order::Ahead => self.send_ahead(file),

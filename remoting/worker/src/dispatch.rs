@@ -146,7 +146,7 @@ impl Session {
             Command::SharedEventSynchronize(c) => self.shared_event_synchronize(seq, c.event)?,
             Command::SharedEventQuery(c) => self.shared_event_query(seq, c.event)?,
 
-            Command::ImageChunk(c) => self.images.add(c.hash, c.offset, c.total, frame.tail()),
+            Command::ImageChunk(c) => self.image_chunk(c, frame.tail()),
             Command::ModuleLoad(c) => self.module_load(seq, c)?,
             Command::KernelDescribe(c) => self.kernel_describe(seq, c)?,
             Command::ModuleUnload(c) => self.module_unload(seq, c)?,

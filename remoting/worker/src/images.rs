@@ -34,42 +34,50 @@ impl ImageStore {
         ImageStore { images: HashMap::new(), arriving: HashMap::new(), bytes: 0, budget, uses: 0 }
     }
 
-    /// Takes a piece. Pieces come in order; what does not fit is dropped, and the load answers that it lacks the image.
-    pub fn add(&mut self, hash: Hash, offset: u64, total: u64, piece: &[u8]) {
+    /// Takes a piece; the image, if it is the last one. Pieces come in order; what does not fit is dropped, and the load
+    /// answers that it lacks the image.
+    pub fn add(&mut self, hash: Hash, offset: u64, total: u64, piece: &[u8]) -> Option<Arc<Vec<u8>>> {
         if self.images.contains_key(&hash) {
-            return;
+            return None;
         }
         if offset == 0 {
             self.drop_arriving(&hash);
             self.arriving.insert(hash, Arriving { bytes: Vec::new(), total, hasher: Sha256::new() });
         }
-        let Some((have, expected)) = self.arriving.get(&hash).map(|image| (image.bytes.len() as u64, image.total))
-        else {
-            return;
-        };
+        let (have, expected) = self.arriving.get(&hash).map(|image| (image.bytes.len() as u64, image.total))?;
         let more = piece.len() as u64;
         if have != offset
             || expected != total
             || have + more > total
             || !self.make_room(more) && stands(Defence::ImageBudget)
         {
-            return self.drop_arriving(&hash);
+            self.drop_arriving(&hash);
+            return None;
         }
-        let Some(image) = self.arriving.get_mut(&hash) else { return };
+        let image = self.arriving.get_mut(&hash)?;
         image.bytes.extend_from_slice(piece);
         image.hasher.update(piece);
         self.bytes += more;
-        if have + more == total
-            && let Some(mut image) = self.arriving.remove(&hash)
-        {
-            if Hash::from(image.hasher.finalize()) == hash {
-                image.bytes.push(0);
-                self.uses += 1;
-                self.images.insert(hash, Kept { bytes: Arc::new(image.bytes), used: self.uses });
-            } else {
-                self.bytes -= total;
-            }
+        if have + more < total {
+            return None;
         }
+        let image = self.arriving.remove(&hash)?;
+        self.bytes -= total;
+        if Hash::from(image.hasher.finalize()) == hash { self.insert(hash, image.bytes) } else { None }
+    }
+
+    /// Takes a whole image that has this hash; `None` if there is no room for it.
+    pub fn insert(&mut self, hash: Hash, mut bytes: Vec<u8>) -> Option<Arc<Vec<u8>>> {
+        let more = bytes.len() as u64;
+        if !self.images.contains_key(&hash) {
+            if !self.make_room(more) && stands(Defence::ImageBudget) {
+                return None;
+            }
+            bytes.push(0);
+            self.bytes += more;
+            self.images.insert(hash, Kept { bytes: Arc::new(bytes), used: 0 });
+        }
+        self.get(&hash)
     }
 
     /// Forgets images until there is room for `more` bytes, if that helps.

@@ -51,6 +51,7 @@ pub mod sched;
 pub mod server;
 pub mod session;
 mod settings;
+mod shared_code;
 mod shared_events;
 mod sharing;
 mod slabs;

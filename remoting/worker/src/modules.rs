@@ -93,7 +93,7 @@ impl Session {
         self.reply_with(seq, code, &ModuleLoaded { log, ..ModuleLoaded::default() }, &[]);
     }
 
-    pub fn module_load(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
+    pub fn load_module(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
         let Context { handle: context, device, .. } = *self.contexts.get(c.context)?;
         if self.modules.contains(c.module) {
             return Err(CUDA_ERROR_INVALID_VALUE);

@@ -1,10 +1,11 @@
 //! What the worker asks of the appliance and tells it. `control` takes the answers.
 
 use crate::driver::{Code, Result};
+use crate::images::Hash;
 use crate::pending::Described;
 use crate::shared_events::Page;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
-use protocol::{ContextCreate, EventImport, SlabImport};
+use protocol::{ContextCreate, EventImport, ModuleLoad, SlabImport};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{HashMap, VecDeque};
@@ -64,6 +65,15 @@ pub enum Request {
     /// What was exported or imported is not used any more.
     Release {
         token: Token,
+    },
+    /// Is there an image that has this hash? In hexadecimal digits.
+    Code {
+        id: u64,
+        hash: String,
+    },
+    /// With a descriptor: a sealed file with this image, for later sessions of the tenant.
+    Offer {
+        hash: String,
     },
     Log {
         line: String,
@@ -149,6 +159,8 @@ pub struct Requests {
     grants: HashMap<u64, (Asker, u32)>,
     queries: HashMap<u64, u64>,
     sharing: HashMap<u64, Sharing>,
+    /// Modules that are loaded as soon as it is known whether the appliance has their image.
+    code: HashMap<u64, (u64, ModuleLoad)>,
     unhealthy_told: bool,
     last_stats: Stats,
 }
@@ -225,6 +237,31 @@ impl Requests {
         self.sharing.remove(&id)
     }
 
+    /// Asks for the image of a module; `false` if too much was asked already.
+    pub fn shared_code(&mut self, seq: u64, load: ModuleLoad) -> bool {
+        if self.code.len() >= Self::MOST {
+            return false;
+        }
+        self.next_id += 1;
+        self.push(Request::Code { id: self.next_id, hash: digits(&load.hash) });
+        self.code.insert(self.next_id, (seq, load));
+        true
+    }
+
+    /// The module that waits for this answer, and its command.
+    pub fn shared_code_asked(&mut self, id: u64) -> Option<(u64, ModuleLoad)> {
+        self.code.remove(&id)
+    }
+
+    pub fn offer(&mut self, hash: &Hash, file: OwnedFd) {
+        self.queue.push_back((Request::Offer { hash: digits(hash) }, Some(file)));
+    }
+
+    /// Offers that are not sent yet.
+    pub fn offers(&self) -> usize {
+        self.queue.iter().filter(|(request, _)| matches!(request, Request::Offer { .. })).count()
+    }
+
     /// Who waits for this grant, and the device.
     pub fn granted(&mut self, id: u64) -> Option<(Asker, u32)> {
         self.grants.remove(&id)
@@ -237,7 +274,7 @@ impl Requests {
 
     /// Does anything wait for an answer of the appliance?
     pub fn are_open(&self) -> bool {
-        !(self.grants.is_empty() && self.queries.is_empty() && self.sharing.is_empty())
+        !(self.grants.is_empty() && self.queries.is_empty() && self.sharing.is_empty() && self.code.is_empty())
     }
 
     /// Told once in a session.
@@ -263,6 +300,10 @@ impl Requests {
     pub fn stats_are_due(&self, stats: Stats) -> bool {
         stats != self.last_stats
     }
+}
+
+fn digits(hash: &Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -11,14 +11,12 @@ use driverapi::device_bytes::device_bytes;
 use driverapi::errors::*;
 use driverapi::fatbin::{Executes, for_device};
 use driverapi::image::{ImageError, images};
-use protocol::{BULK_CHUNK, ImageChunk, Message, NEED_IMAGE, bundle_images, bundled_images};
+use protocol::{BULK_CHUNK, ImageChunk, Message, NEED_IMAGE, SMALL_IMAGE, bundle_images, bundled_images};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::ffi::c_void;
 use std::path::Path;
 
-/// Images up to this size are sent along unasked: that costs less than a second round trip.
-const SENT_UNASKED: usize = 32 << 10;
 /// Other threads' images may put this one out of the worker's store before it is loaded: so often it is sent.
 const ATTEMPTS: usize = 3;
 
@@ -117,7 +115,7 @@ pub fn call_with_images<M: Message>(live: &Live, message: &M, uploads: &[Upload]
         return Err(too_large(bytes, budget));
     }
     let send = || uploads.iter().try_for_each(|upload| upload.send(live));
-    if uploads.iter().all(|upload| upload.bytes.len() <= SENT_UNASKED) {
+    if uploads.iter().all(|upload| upload.bytes.len() <= SMALL_IMAGE) {
         send()?;
     }
     for _ in 0..ATTEMPTS {
