@@ -108,7 +108,7 @@ mod tests {
         let mut open = File::from(memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap());
         open.write_all(&image).unwrap();
         assert_eq!(read(open.into(), &hash(&image), 1000), None, "it could be changed while it is read");
-        let (pipe, _) = rustix::pipe::pipe().unwrap();
-        assert_eq!(read(pipe, &hash(&[]), 1000), None);
+        let null = File::open("/dev/null").unwrap();
+        assert_eq!(read(null.into(), &hash(&[]), 1000), None);
     }
 }
