@@ -1,0 +1,151 @@
+"""The ledger of performance: what `remotegpu bench --all` measured, one JSON for each run, in benchmarks/.
+
+python tools/ledger.py record      measure everything, store it, and draw docs/figures/ledger.svg
+python tools/ledger.py check       measure three times, and fail for what has become slower since the last stored run
+python tools/ledger.py draw        draw only
+
+Times are compared as ratios to raw TCP of the same run, and only with a run on the same kind of machine.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+LEDGER: Final = ROOT / "benchmarks"
+PICTURE: Final = ROOT / "docs" / "figures" / "ledger.svg"
+REPEATS: Final = 3
+# A ratio may be so much larger than the stored one.
+TOLERANCE: Final = 1.15
+# Calls that cross the network in all configurations, and copies of both kinds and directions.
+DRAWN: Final = ("idle_sync_us", "ten_launches_sync_us", "launch_caller_us", "pinned_h2d_gbps", "pinned_d2h_gbps")
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A ratio to raw TCP that was larger in every repeat than it may be."""
+
+    configuration: str
+    figure: str
+    before: float
+    now: tuple[float, ...]
+
+    def __str__(self) -> str:
+        now = ", ".join(f"{ratio:.3g}" for ratio in self.now)
+        return f"{self.configuration}: {self.figure}: {self.before:.3g} times raw TCP before, now {now}"
+
+
+def kind(document: Document) -> tuple[str, int, str]:
+    """Of the machine and the appliance; ratios are compared within one."""
+    return document["machine"]["cpu"], document["machine"]["cpus"], document["appliance"]
+
+
+def ratios(document: Document) -> dict[tuple[str, str], float]:
+    """By configuration and figure; all are times, so less is better."""
+    return {
+        (result["name"], figure): ratio
+        for result in document["configurations"]
+        for figure, ratio in result["ratios"].items()
+        if ratio
+    }
+
+
+def losses(stored: Document, repeats: Sequence[Document]) -> list[Loss]:
+    """What every repeat has more than 15 % above the stored run. What only one of them measured is not compared."""
+    before, now = ratios(stored), [ratios(document) for document in repeats]
+    common = [key for key in before if all(key in each for each in now)]
+    return [
+        Loss(*key, before[key], tuple(each[key] for each in now))
+        for key in common
+        if all(each[key] > TOLERANCE * before[key] for each in now)
+    ]
+
+
+def runs(folder: Path) -> list[Document]:
+    """All that is stored, oldest first."""
+    documents = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    return sorted(documents, key=lambda document: str(document["measured_at"]))
+
+
+def last(documents: Sequence[Document], like: Document) -> Document | None:
+    """The newest that a run may be compared with."""
+    return next((each for each in reversed(documents) if kind(each) == kind(like)), None)
+
+
+def store(document: Document, folder: Path) -> Path:
+    """In a file that is named by time and commit."""
+    folder.mkdir(exist_ok=True)
+    time = document["measured_at"][:16].replace(":", "")
+    file = folder / f"{time}-{document['commit']}.json"
+    file.write_text(json.dumps(document, indent=1) + "\n")
+    return file
+
+
+def measure(*options: str) -> Document:
+    program = Path(sys.executable).with_name("remotegpu")
+    found = subprocess.run([program, "bench", "--json", *options], stdout=subprocess.PIPE, check=True)
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, check=True)
+    document: dict[str, Any] = json.loads(found.stdout)
+    return document | {"commit": commit.stdout.decode().strip()}
+
+
+def draw(documents: Sequence[Document], target: Path) -> None:
+    """A panel for each configuration: its ratios from run to run."""
+    import matplotlib as mpl  # noqa: PLC0415 (`check` needs none)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    # Text stays text, and the same runs give the same bytes.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "remotegpu"})
+    found = [ratios(document) for document in documents]
+    names = sorted({name for each in found for name, figure in each if figure in DRAWN})
+    figure = Figure(figsize=(9, 1.6 * -(-len(names) // 2) + 1.2), layout="constrained")
+    all_axes = figure.subplots(-(-len(names) // 2), 2, sharex=True, squeeze=False).flat
+    labels = [f"{document['measured_at'][5:10]}\n{document['commit'][:7]}" for document in documents]
+    for name, axes in zip(names, all_axes, strict=False):
+        for key in DRAWN:
+            axes.plot(range(len(found)), [each.get((name, key)) for each in found], marker="o", label=key)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_yscale("log")
+        axes.set_title(name, fontsize="small")
+        axes.set_xticks(range(len(labels)), labels, fontsize="x-small")
+    handles, texts = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside lower center", ncols=len(DRAWN), fontsize="x-small")
+    figure.suptitle("time as a ratio to raw TCP in the same run (less is better)", fontsize="medium")
+    figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+def check(documents: Sequence[Document]) -> Iterator[str]:
+    """What is wrong, a line each."""
+    repeats = [measure("--runs", "1") for _ in range(REPEATS)]
+    stored = last(documents, repeats[0])
+    if stored is None:
+        cpu, cpus, _ = kind(repeats[0])
+        yield f"benchmarks/ has no run on {cpus} CPUs of {cpu}: store one with `make bench-all`"
+        return
+    print(f"compared with {stored['commit']} of {stored['measured_at']}")
+    yield from map(str, losses(stored, repeats))
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["record"]:
+            print(store(measure("--all"), LEDGER).relative_to(ROOT))
+            draw(runs(LEDGER), PICTURE)
+        case ["check"]:
+            if wrong := list(check(runs(LEDGER))):
+                sys.exit("\n".join(wrong))
+            print("nothing has become slower by more than 15 %")
+        case ["draw"]:
+            draw(runs(LEDGER), PICTURE)
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
