@@ -135,7 +135,7 @@ target/undefended/.built: $(RUST_SOURCES)
 # loads, the software GPU, is as it is built otherwise. Leaks are not looked for: a session is a process, and tests' drivers
 # forget what they gave. The thread sanitizer admits no memory where the software GPU has its own, so that its tests are
 # those that need none.
-sanitize: sanitize-address sanitize-thread ## The tests of client and worker, and both of them, with the address and the thread sanitizer: an hour to build
+sanitize: sanitize-address sanitize-thread ## The tests of client and worker, and both of them, with the address and the thread sanitizer: some 20 minutes
 
 sanitize-thread: SANITIZER_FLAGS := -Cunsafe-allow-abi-mismatch=sanitizer
 sanitize-thread: SANITIZER_TESTS := --test session --test connect --test gateway
