@@ -32,6 +32,7 @@ from remotegpu.cli.options import (
     TokenFileOption,
     TokenOption,
     WaitOption,
+    WatchOption,
     read_access,
     required,
     split,
@@ -174,6 +175,7 @@ def trace(
 def ls(
     appliance: ApplianceOption = "",
     as_json: JsonOption = False,
+    watch: WatchOption = False,
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,
@@ -182,7 +184,7 @@ def ls(
     """List appliances, their GPUs and what is free."""
     from remotegpu.cli import show  # noqa: PLC0415
 
-    show.ls(required(appliance), read_access(token, token_file, ca, server_name), as_json=as_json)
+    show.ls(required(appliance), read_access(token, token_file, ca, server_name), as_json=as_json, watch=watch)
 
 
 @app.command()
