@@ -4,7 +4,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -20,11 +20,15 @@ WATCH_SECONDS: Final = 1.0
 
 
 def ls(appliances: Sequence[str], access: Access, *, as_json: bool, watch: bool = False) -> None:
-    """What there is, once; with `watch` again after each change, until Ctrl-C. A terminal shows the latest only."""
+    present(lambda: _listing(inventories(appliances, access), as_json=as_json), watch=watch)
+
+
+def present(listing: Callable[[], str], *, watch: bool) -> None:
+    """A listing, once; with `watch` again after each change, until Ctrl-C. A terminal shows the latest only."""
     out, before = console(), ""
     with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
         while True:
-            shown = _listing(inventories(appliances, access), as_json=as_json)
+            shown = listing()
             if shown != before:
                 if watch:
                     out.clear()
