@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import threading
 from pathlib import Path
 
 from support.stand_in import StandIn
-from support.system import free_port
+from support.system import REMOTEGPU, free_port, until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc import WIRE_VERSION
@@ -40,6 +43,33 @@ def test_ls(appliance: StandIn) -> None:
         appliance.endpoint, "0", "Stand-in", "GPU", "1.0", "GiB", "768.0", "MiB", "0.75", "1", "ready",
     ]  # fmt: skip
     lease.close()
+
+
+def test_ls_watch_shows_a_change(appliance: StandIn) -> None:
+    """Free memory of the first GPU, line by line: before a lease, with it, and after it."""
+    environment = {**appliance.environment, "REMOTEGPU_APPLIANCE": appliance.endpoint}
+    watching = subprocess.Popen([REMOTEGPU, "ls", "--watch"], env=environment, stdout=subprocess.PIPE, text=True)
+    shown: list[str] = []
+    assert watching.stdout is not None
+    reader = threading.Thread(target=shown.extend, args=(watching.stdout,))
+    reader.start()
+
+    def parts() -> list[str]:
+        return [line.split()[8] for line in list(shown) if line.startswith(f"{appliance.endpoint}  0")]
+
+    try:
+        until(lambda: parts() == ["1.00"], 20, "the first table")
+        lease = appliance.lease(Ask(milli_per_gpu=250))
+        until(lambda: parts() == ["1.00", "0.75"], 20, "the lease")
+        lease.close()
+        until(lambda: parts() == ["1.00", "0.75", "1.00"], 20, "its end")
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 0
+    finally:
+        watching.kill()
+        watching.wait()
+        reader.join()
+        watching.stdout.close()
 
 
 def test_smi_shows_who_holds_what(appliance: StandIn) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +80,24 @@ def lab(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Lab]:
             "the pool is ready",
         )
         yield Lab(server, kube, nodes)
+
+
+def test_ls_watch_shows_a_claim_that_comes(lab: Lab) -> None:
+    watching = lab.start("ls", "-n", SPACE, "--watch")
+    assert watching.stdout is not None
+    shown: list[str] = []
+    reader = threading.Thread(target=shown.extend, args=(watching.stdout,))
+    reader.start()
+    try:
+        until(lambda: "no claims\n" in shown, 30, "the first listing")
+        lab.kube("POST", MINE, claim("mine", "default", fraction="0.25"))
+        until(lambda: any("mine" in line and "Allocated" in line for line in list(shown)), 30, "the claim")
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 0
+    finally:
+        watching.kill()
+        reader.join()
+        watching.communicate()
 
 
 def test_an_appliance_is_drained(lab: Lab) -> None:

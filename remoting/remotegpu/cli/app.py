@@ -28,6 +28,7 @@ from remotegpu.cli.options import (
     TokenFileOption,
     TokenOption,
     WaitOption,
+    WatchOption,
     bytes_of,
     read_access,
     required,
@@ -169,6 +170,7 @@ def trace(
 def ls(
     appliance: ApplianceOption = "",
     as_json: JsonOption = False,
+    watch: WatchOption = False,
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,
@@ -177,7 +179,7 @@ def ls(
     """List appliances, their GPUs and what is free."""
     from remotegpu.cli import show  # noqa: PLC0415
 
-    show.ls(required(appliance), read_access(token, token_file, ca, server_name), as_json=as_json)
+    show.ls(required(appliance), read_access(token, token_file, ca, server_name), as_json=as_json, watch=watch)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -12,7 +13,7 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
-from remotegpu.cli.show import add_row, console, new_table, print_json
+from remotegpu.cli.show import add_row, console, new_table, present
 from remotegpu.cli.why import claim_name, next_step
 
 _POLL_SECONDS: Final = 0.5
@@ -21,16 +22,19 @@ _MOST_EVENTS: Final = 20
 Outcome = Callable[[GPUClaim], str | None]
 
 
-def ls(cluster: Cluster, namespace: str, *, as_json: bool) -> None:
+def ls(cluster: Cluster, namespace: str, *, as_json: bool, watch: bool = False) -> None:
     """Claims of one namespace, or of all if it is empty; pools and appliances for those who may read them."""
+    present(lambda: _listing(cluster, namespace, as_json=as_json), watch=watch)
+
+
+def _listing(cluster: Cluster, namespace: str, *, as_json: bool) -> str:
     with refusals():
         claims = cluster.list(_path(namespace))
     pools: list[Object] = []
     with contextlib.suppress(RefusedError):
         pools = cluster.list(f"/apis/{API_VERSION}/{POOLS}")
     if as_json:
-        print_json({"pools": pools, "claims": claims})
-        return
+        return json.dumps({"pools": pools, "claims": claims}, indent=2) + "\n"
     table = new_table("APPLIANCE", "POOL", "NODE", "PHASE", "GPUS", "FREE", "FREE MEMORY")
     for pool in map(GPUPool.from_object, pools):
         for each in pool.status.appliances:
@@ -43,10 +47,12 @@ def ls(cluster: Cluster, namespace: str, *, as_json: bool) -> None:
             gpus_text(claim.status.allocations), ", ".join(places(claim)) or "-",
         )  # fmt: skip
     out = console()
-    if table.row_count:
-        out.print(table)
-        out.print()
-    out.print(rows if rows.row_count else "no claims")
+    with out.capture() as captured:
+        if table.row_count:
+            out.print(table)
+            out.print()
+        out.print(rows if rows.row_count else "no claims")
+    return captured.get()
 
 
 def describe(cluster: Cluster, namespace: str, name: str, *, is_claim: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from remotegpu.cli.app import start, usage, why
 from remotegpu.cli.cluster import Cluster
-from remotegpu.cli.options import ContextOption, JsonOption, KubeconfigOption, NamespaceOption
+from remotegpu.cli.options import ContextOption, JsonOption, KubeconfigOption, NamespaceOption, WatchOption
 
 ApplianceArgument = Annotated[str, typer.Argument(help="As `kubectl remotegpu ls` names it.")]
 PodArgument = Annotated[str, typer.Argument(help="A pod that asks for a share, or with --claim a GPUClaim.")]
@@ -34,12 +34,13 @@ def ls(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
     as_json: JsonOption = False,
+    watch: WatchOption = False,
 ) -> None:
     """Pools, appliances and claims."""
     from remotegpu.cli.claims import ls  # noqa: PLC0415
 
     cluster = Cluster(kubeconfig, context)
-    ls(cluster, "" if all_namespaces else namespace or cluster.namespace, as_json=as_json)
+    ls(cluster, "" if all_namespaces else namespace or cluster.namespace, as_json=as_json, watch=watch)
 
 
 @app.command()

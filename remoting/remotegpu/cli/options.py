@@ -51,6 +51,7 @@ CountOption = Annotated[
 ]
 FractionOption = Annotated[str | None, typer.Option("--fraction", "-p", help="Part of each GPU, as 0.25.")]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show it again after each change, until Ctrl-C.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="Less of everything: rough figures.")]
 RunsOption = Annotated[int | None, typer.Option("--runs", min=1, help="How often everything is measured; 3.")]
 ClusterOption = Annotated[

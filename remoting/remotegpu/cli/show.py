@@ -1,9 +1,11 @@
 """`ls`, `smi` and `version`: what appliances say about themselves, as a table or JSON."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -14,24 +16,48 @@ from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
+WATCH_SECONDS: Final = 1.0
 
-def ls(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
-    found = inventories(appliances, access)
+
+def ls(appliances: Sequence[str], access: Access, *, as_json: bool, watch: bool = False) -> None:
+    present(lambda: _listing(inventories(appliances, access), as_json=as_json), watch=watch)
+
+
+def present(listing: Callable[[], str], *, watch: bool) -> None:
+    """A listing, once; with `watch` again after each change, until Ctrl-C. A terminal shows the latest only."""
+    out, before = console(), ""
+    with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
+        while True:
+            shown = listing()
+            if shown != before:
+                if watch:
+                    out.clear()
+                print(shown, end="", flush=True)  # noqa: T201
+                before = shown
+            if not watch:
+                return
+            time.sleep(WATCH_SECONDS)
+
+
+def _listing(found: Sequence[tuple[str, pb.InventoryReply]], *, as_json: bool) -> str:
     if as_json:
-        print_json({"appliances": [describe(endpoint, inventory) for endpoint, inventory in found]})
-        return
-    table = new_table("APPLIANCE", "GPU", "NAME", "MEMORY", "FREE", "FREE PART", "LEASES", "STATE")
-    for endpoint, inventory in found:
-        for gpu in inventory.gpus:
-            free = gpu.shareable_bytes - gpu.leased_bytes
-            part = f"{free / gpu.shareable_bytes:.2f}" if gpu.shareable_bytes else "-"
-            leases = sum(gpu.index in lease.gpus for lease in inventory.leases)
-            add_row(table,
-                endpoint, str(gpu.index), gpu.name, format_bytes(gpu.shareable_bytes), format_bytes(free), part,
-                str(leases), _state(inventory, gpu),
-            )  # fmt: skip
-    console().print(table)
-    print_environments(console(), found)
+        document = {"appliances": [describe(endpoint, inventory) for endpoint, inventory in found]}
+        return json.dumps(document, indent=2) + "\n"
+    out = console()
+    with out.capture() as captured:
+        table = new_table("APPLIANCE", "GPU", "NAME", "MEMORY", "FREE", "FREE PART", "LEASES", "STATE")
+        for endpoint, inventory in found:
+            for gpu in inventory.gpus:
+                free = gpu.shareable_bytes - gpu.leased_bytes
+                part = f"{free / gpu.shareable_bytes:.2f}" if gpu.shareable_bytes else "-"
+                leases = sum(gpu.index in lease.gpus for lease in inventory.leases)
+                add_row(table,
+                    endpoint, str(gpu.index), gpu.name, format_bytes(gpu.shareable_bytes), format_bytes(free), part,
+                    str(leases), _state(inventory, gpu),
+                )  # fmt: skip
+        out.print(table)
+        print_environments(out, found)
+    return captured.get()
 
 
 def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
