@@ -374,7 +374,9 @@ def test_a_worker_that_dies_on_the_way_is_an_error_of_its_program(two: tuple[App
         os.kill(worker, signal.SIGKILL)
         _, errors = moving.communicate(timeout=100)
         assert moving.returncode == BUSY, errors
-        tell(program)
+        # One that stood still in a call has perhaps ended by now.
+        with contextlib.suppress(BrokenPipeError):
+            tell(program)
         _, errors = program.communicate(timeout=60)
         assert program.returncode != 0
         assert "911" in errors
