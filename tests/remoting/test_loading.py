@@ -50,7 +50,7 @@ def test_the_processes_of_one_tenant_send_their_code_once(kept: bool, tmp_path: 
     """A large image; those of another tenant send it themselves."""
     port, tokens = free_port(), tmp_path / "tokens"
     tokens.write_text("[user]\nalice:one\nbob:two\n")
-    options = ("--tokens", str(tokens), "--metrics-port", str(port), *(() if kept else ("--code-cache", "0")))
+    options = ("--tokens", str(tokens), "--metrics-port", str(port), *(("--code-cache", "256MiB") if kept else ()))
     sent = []
     with StandIn(find_dist().root, *options, access=Access("one")) as it:
         for token in ("one", "one", "two"):

@@ -14,11 +14,6 @@ def physical_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def default_code_cache() -> int:
-    """Bytes: a 32nd of this machine's memory, at most 1 GiB."""
-    return min(physical_bytes() // 32, 1 << 30)
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What keeps one tenant from taking everything that is not memory of a GPU."""
@@ -80,8 +75,7 @@ class Settings:
     drain_seconds: float = 20.0
     grace_seconds: int = 60  # sessions and leases without a connection; 0: they end with it
     images: ImageRoom = field(default_factory=lambda: ImageRoom(physical_bytes() // 4))  # of suspended leases
-    # Device code for later sessions of a tenant; 0: none is kept.
-    code_cache_bytes: int = field(default_factory=default_code_cache)
+    code_cache_bytes: int = 0  # device code for later sessions of a tenant; 0: none is kept
     move_bytes_per_second: int | None = None  # of a lease that moves to another appliance; None: no limit
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE

@@ -105,8 +105,7 @@ def appliance(
     code_cache: Annotated[
         str,
         typer.Option(
-            help="Memory of this machine for device code that later processes of a tenant need not send. 0: none. "
-            "Default: a 32nd of it, at most 1GiB.",
+            help="Memory for device code that later processes of a tenant need not send. Default: none.",
             show_default=False,
         ),
     ] = "",
@@ -185,7 +184,7 @@ def appliance(
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
         images=_image_room(suspend_memory, suspend_disk),
-        code_cache_bytes=_code_cache(code_cache),
+        code_cache_bytes=bytes_of("--code-cache", code_cache) if code_cache else 0,
         move_bytes_per_second=bytes_of("--move-bandwidth", move_bandwidth) if move_bandwidth else None,
         uid_base=uid_base,
         landlock=landlock,
@@ -231,14 +230,6 @@ def _image_room(memory: str, disk: str) -> "ImageRoom":
     if not equals or not Path(folder).is_dir():
         raise exits.CliError(exits.USAGE, f"--suspend-disk: {disk!r}: write FOLDER=SIZE, with a folder that is there")
     return ImageRoom(memory_bytes, Path(folder), bytes_of("--suspend-disk", size))
-
-
-def _code_cache(text: str) -> int:
-    from remotegpu.appliance.settings import default_code_cache  # noqa: PLC0415
-
-    if not text:
-        return default_code_cache()
-    return 0 if text == "0" else bytes_of("--code-cache", text)
 
 
 @appliances.command("init")
