@@ -75,7 +75,8 @@ def _part(target: str, base: Image) -> Image:
     )
     key = images.key_of(base.key, target, *(ROOT / source for source in SOURCES), *native)
     contexts = {"wheels": wheels, "native": DIST}
-    return images.cached(tag, key, lambda: _bud(tag, ROOT, contexts, f"--target={target}"))
+    # The parts have stages in common, which layers keep from one to the next.
+    return images.cached(tag, key, lambda: _bud(tag, ROOT, contexts, f"--target={target}", "--layers"))
 
 
 def _examples(base: Image) -> Image:
@@ -104,7 +105,7 @@ def _environment(base: Image, appliance: Image) -> Image:
 
 def _bud(tag: str, context: Path, contexts: dict[str, Path], *more: str) -> None:
     images.buildah(
-        *("bud", "--quiet", "--isolation=chroot", "--network=host", "--layers", f"--tag={tag}"),
+        *("bud", "--quiet", "--isolation=chroot", "--network=host", f"--tag={tag}"),
         *(f"--build-arg=BASE={BASE}", "--build-arg=PIP_NO_INDEX=1"),
         *(f"--build-context={name}={folder}" for name, folder in contexts.items()),
         *more,

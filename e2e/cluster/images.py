@@ -10,6 +10,7 @@ import io
 import json
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection, Iterable
@@ -207,7 +208,17 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 def buildah(*arguments: str) -> str:
     """With a store in target/, which goes with it."""
     store = PROGRAMS.parent / "buildah"
-    return _run("buildah", f"--root={store / 'root'}", f"--runroot={store / 'run'}", *arguments)
+    command = ("buildah", f"--root={store / 'root'}", f"--runroot={store / 'run'}", *arguments)
+    try:
+        return _run(*command)
+    except RuntimeError as error:
+        # That is all buildah says where what writes a layer ended; it has happened once, and a full disk is one cause.
+        if "closed pipe" not in str(error):
+            raise
+        places = (PROGRAMS.parent, Path(tempfile.gettempdir()), Path("/var/tmp"))
+        free = ", ".join(f"{place} {shutil.disk_usage(place).free >> 20} MiB" for place in places)
+        print(f"{error}\nFree on disk: {free}. Once more.", file=sys.stderr, flush=True)
+        return _run(*command)
 
 
 def _run(*command: str) -> str:
