@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -11,76 +12,111 @@ from io import FileIO
 
 import pytest
 
+from remotegpu.appliance import code_cache
 from remotegpu.appliance.code_cache import CodeCache
 
-ALL = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 MIB = 1 << 20
-
-
-Image = Callable[..., tuple[str, FileIO]]
+NewCache = Callable[[int], CodeCache]
 
 
 @pytest.fixture
-def image() -> Iterator[Image]:
-    """Makes files as workers offer them."""
+def new_cache() -> Iterator[NewCache]:
     with contextlib.ExitStack() as stack:
-
-        def make(content: bytes, seals: int = ALL) -> tuple[str, FileIO]:
-            descriptor = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            file = stack.enter_context(contextlib.closing(FileIO(descriptor, "r+b")))
-            file.write(content)
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
-            return hashlib.sha256(content).hexdigest(), file
-
-        yield make
+        yield lambda size: stack.enter_context(contextlib.closing(CodeCache(size)))
 
 
-def test_one_tenant_never_sees_the_code_of_another(image: Image) -> None:
-    cache = CodeCache(8 * MIB)
-    name, file = image(b"code")
-    cache.offer("alice", name, file)
-    assert cache.find("alice", name) is file
+def pipe() -> tuple[FileIO, FileIO]:
+    """As a worker makes one: what it hands over, and its own end."""
+    theirs, ours = os.pipe()
+    return FileIO(theirs), FileIO(ours, "w")
+
+
+async def offer(cache: CodeCache, tenant: str, content: bytes, *, size: int | None = None) -> str:
+    name = hashlib.sha256(content).hexdigest()
+    theirs, ours = pipe()
+
+    def send() -> None:
+        # An end that is closed says that nobody wants it.
+        with ours, contextlib.suppress(BrokenPipeError):
+            ours.write(content)
+
+    offered = cache.offer(tenant, name, len(content) if size is None else size, theirs)
+    await asyncio.gather(offered, asyncio.to_thread(send))
+    assert theirs.closed
+    return name
+
+
+def content_of(file: FileIO | None) -> bytes:
+    assert file is not None
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
+def test_one_tenant_never_sees_the_code_of_another(new_cache: NewCache) -> None:
+    cache = new_cache(8 * MIB)
+    name = asyncio.run(offer(cache, "alice", b"code"))
+    assert content_of(cache.find("alice", name)) == b"code"
     assert cache.find("bob", name) is None
     assert cache.find("", name) is None
 
 
-def test_what_nobody_asked_for_longest_goes_first_and_one_tenant_has_half(image: Image) -> None:
-    cache = CodeCache(8 * MIB)
-    names = []
-    for number in range(4):
-        name, file = image(bytes([number]) * MIB)
-        names.append(name)
-        cache.offer("alice", name, file)
+def test_what_nobody_asked_for_longest_goes_first_and_one_tenant_has_half(new_cache: NewCache) -> None:
+    cache = new_cache(8 * MIB)
+    names = [asyncio.run(offer(cache, "alice", bytes([number]) * MIB)) for number in range(4)]
     assert cache.find("alice", names[0]) is not None
-    more, file = image(b"x" * 2 * MIB)
-    cache.offer("alice", more, file)
+    more = asyncio.run(offer(cache, "alice", b"x" * 2 * MIB))
     assert [cache.find("alice", name) is not None for name in (*names, more)] == [True, False, False, True, True]
     for tenant in ("bob", "carol"):
-        name, file = image(tenant.encode() * MIB)
-        cache.offer(tenant, name, file)
+        asyncio.run(offer(cache, tenant, tenant.encode() * MIB))
     assert cache.bytes <= 8 * MIB, "in all"
 
 
-@pytest.mark.parametrize("missing", [fcntl.F_SEAL_WRITE, fcntl.F_SEAL_GROW, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_SEAL])
-def test_a_file_that_could_be_changed_is_not_kept(missing: int, image: Image) -> None:
-    cache = CodeCache(8 * MIB)
-    name, file = image(b"code", ALL & ~missing)
-    cache.offer("alice", name, file)
-    assert cache.find("alice", name) is None
-    assert file.closed
+def test_what_comes_is_kept_in_a_file_that_nobody_can_change(new_cache: NewCache) -> None:
+    cache, content = new_cache(8 * MIB), os.urandom(3 * MIB)
+    file = cache.find("alice", asyncio.run(offer(cache, "alice", content)))
+    assert content_of(file) == content
+    assert file is not None
+    assert fcntl.fcntl(file, fcntl.F_GET_SEALS) == (
+        fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    )
 
 
-def test_nothing_is_kept_that_is_no_image(image: Image) -> None:
-    cache = CodeCache(2 * MIB)
-    for name, file in (
-        ("../" + "0" * 61, image(b"code")[1]),
-        image(b""),
-        image(b"x" * (MIB + 1)),
-        ("0" * 64, FileIO(os.open(os.devnull, os.O_RDONLY))),
-    ):
-        cache.offer("alice", name, file)
-        assert cache.find("alice", name) is None
-        assert file.closed
-    name, file = image(b"code")
-    CodeCache(0).offer("alice", name, file)
-    assert file.closed
+@pytest.mark.parametrize("size", [0, -1, 5, MIB + 1])
+def test_nothing_is_kept_of_a_worker_that_does_not_send_what_it_said(new_cache: NewCache, size: int) -> None:
+    cache = new_cache(2 * MIB)
+    name = asyncio.run(offer(cache, "alice", b"code", size=size))
+    assert (cache.find("alice", name), cache.bytes) == (None, 0)
+
+
+def test_nothing_is_kept_of_a_worker_that_sends_nothing(new_cache: NewCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_cache, "_ARRIVES_WITHIN", 0.05)
+    cache, (theirs, ours) = new_cache(2 * MIB), pipe()
+    with ours:
+        asyncio.run(cache.offer("alice", "0" * 64, 100, theirs))
+    assert (cache.find("alice", "0" * 64), cache.bytes, theirs.closed) == (None, 0, True)
+
+
+def test_nothing_is_kept_that_is_no_image(new_cache: NewCache) -> None:
+    cache = new_cache(2 * MIB)
+    theirs, ours = pipe()
+    with ours:
+        for name, file in (("../" + "0" * 61, theirs), ("0" * 64, FileIO(os.open(os.devnull, os.O_RDONLY)))):
+            asyncio.run(cache.offer("alice", name, 4, file))
+            assert (cache.find("alice", name), file.closed) == (None, True)
+    nothing = new_cache(0)
+    assert nothing.find("alice", asyncio.run(offer(nothing, "alice", b"code"))) is None
+
+
+def test_an_image_that_has_to_make_room_while_it_arrives_is_not_kept(new_cache: NewCache) -> None:
+    async def scene() -> None:
+        cache, (theirs, ours) = new_cache(2 * MIB), pipe()
+        with ours:
+            arriving = asyncio.create_task(cache.offer("alice", "0" * 64, MIB, theirs))
+            await asyncio.sleep(0)
+            other = await offer(cache, "alice", b"y" * MIB)
+            ours.write(b"0" * 1000)
+        await arriving
+        assert cache.find("alice", "0" * 64) is None
+        assert content_of(cache.find("alice", other)) == b"y" * MIB
+        assert cache.bytes == MIB
+
+    asyncio.run(scene())

@@ -50,17 +50,21 @@ def test_the_processes_of_one_tenant_send_their_code_once(kept: bool, tmp_path: 
     """A large image; those of another tenant send it themselves."""
     port, tokens = free_port(), tmp_path / "tokens"
     tokens.write_text("[user]\nalice:one\nbob:two\n")
-    options = ("--tokens", str(tokens), "--metrics-port", str(port), *(("--code-cache", "256MiB") if kept else ()))
-    sent = []
+    options = ("--tokens", str(tokens), "--metrics-port", str(port), *(() if kept else ("--code-cache", "0")))
     with StandIn(find_dist().root, *options, access=Access("one")) as it:
-        for token in ("one", "one", "two"):
+
+        def is_sent(token: str) -> bool:
             before = received(port)
             command = ("run", "--token", token, "--", sys.executable, str(PROGRAMS / "load_large.py"), "900")
             run = it.cli(*command, timeout=60)
             assert (run.returncode, run.stdout) == (0, "0 0\n"), run.stderr
             until(lambda: not it.client.inventory().leases, 10, "its session has ended")
-            sent.append(received(port) - before)
-    first, second, other = sent
-    assert first > 900 << 10
-    assert (second < 100 << 10) == kept, "the same tenant's next process"
-    assert other > 900 << 10
+            return received(port) - before > 900 << 10
+
+        assert is_sent("one")
+        if kept:
+            # A worker may end while it hands the image over; then the next one does.
+            until(lambda: not is_sent("one"), 20, "the tenant's next process does not send it")
+        else:
+            assert is_sent("one")
+        assert is_sent("two")

@@ -3,11 +3,17 @@
 A worker offers what its client has sent, and asks before it has its client send an image. It believes no content: what
 has not the hash that it asked for is as good as nothing. Tenants never see each other's code: an answer would tell what
 another one runs.
+
+An image comes through a pipe into a file that the appliance makes: a file of the worker would count in the memory of
+its lease for as long as the appliance keeps it.
 """
 
+import asyncio
+import contextlib
 import fcntl
 import os
 import re
+import stat
 from collections import OrderedDict
 from dataclasses import dataclass
 from io import FileIO
@@ -15,17 +21,18 @@ from typing import Final
 
 # One tenant leaves something to others.
 _TENANTS_PART: Final = 0.5
-# Each keeps a descriptor open.
-_MOST_FILES: Final = 2048
+# Each keeps a descriptor open, and two while it arrives.
+_MOST_FILES: Final = 1024
+_ARRIVES_WITHIN: Final = 10.0  # seconds
 _SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 # SHA-256 in hexadecimal digits.
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Image:
-    file: FileIO
     size: int
+    file: FileIO | None = None  # None: it is on its way
 
 
 class CodeCache:
@@ -44,37 +51,75 @@ class CodeCache:
     def bytes(self) -> int:
         return sum(image.size for image in self._images.values())
 
-    def offer(self, tenant: str, name: str, file: FileIO) -> None:
-        """Keep a file of a worker, which may be under its tenant's control, or close it."""
-        size = _sealed_size(file)
-        if size is None or not 0 < size <= self.most_of_tenant or not _HASH.fullmatch(name):
-            file.close()
-            return
-        self._drop((tenant, name))
-        self._images[tenant, name] = _Image(file, size)
-        while self._of(tenant) > self.most_of_tenant:
-            self._drop(next(key for key in self._images if key[0] == tenant))
-        while self.bytes > self._most or len(self._images) > _MOST_FILES:
-            self._drop(next(iter(self._images)))
+    async def offer(self, tenant: str, name: str, size: int, pipe: FileIO) -> None:
+        """Keep an image that comes through the pipe of a worker, which may be under its tenant's control."""
+        with contextlib.closing(pipe):
+            is_image = 0 < size <= self.most_of_tenant and _HASH.fullmatch(name)
+            if not is_image or (tenant, name) in self._images or not stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode):
+                return
+            image = self._images[tenant, name] = _Image(size)
+            self._make_room(tenant)
+            file = await _received(pipe, size)
+            if self._images.get((tenant, name)) is image:
+                image.file = file
+                if file is None:
+                    self._drop((tenant, name))
+            elif file is not None:
+                # Meanwhile it had to make room.
+                file.close()
 
     def find(self, tenant: str, name: str) -> FileIO | None:
-        if (image := self._images.get((tenant, name))) is None:
+        if (image := self._images.get((tenant, name))) is None or image.file is None:
             return None
         self._images.move_to_end((tenant, name))
         return image.file
 
-    def _of(self, tenant: str) -> int:
-        return sum(image.size for (owner, _), image in self._images.items() if owner == tenant)
+    def close(self) -> None:
+        for key in list(self._images):
+            self._drop(key)
+
+    def _make_room(self, tenant: str) -> None:
+        own = [(key, image) for key, image in self._images.items() if key[0] == tenant]
+        excess, files = sum(image.size for _, image in own) - self.most_of_tenant, len(own)
+        for key, image in own:
+            if excess <= 0 and files <= _MOST_FILES * _TENANTS_PART:
+                break
+            self._drop(key)
+            excess, files = excess - image.size, files - 1
+        while self.bytes > self._most or len(self._images) > _MOST_FILES:
+            self._drop(next(iter(self._images)))
 
     def _drop(self, key: tuple[str, str]) -> None:
-        if (image := self._images.pop(key, None)) is not None:
+        if (image := self._images.pop(key, None)) is not None and image.file is not None:
             image.file.close()
 
 
-def _sealed_size(file: FileIO) -> int | None:
-    """Bytes of a file that nobody changes any more; None for any other."""
+async def _received(pipe: FileIO, size: int) -> FileIO | None:
+    """A sealed file of what comes through the pipe; None if that is not `size` bytes in time."""
+    file = FileIO(os.memfd_create("remotegpu-code", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b")
+    os.set_blocking(pipe.fileno(), False)
     try:
-        seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
-    except OSError:
+        async with asyncio.timeout(_ARRIVES_WITHIN):
+            while size:
+                try:
+                    moved = os.splice(pipe.fileno(), file.fileno(), size)
+                except BlockingIOError:
+                    await _readable(pipe)
+                    continue
+                if not moved:
+                    raise EOFError
+                size -= moved
+    except (TimeoutError, EOFError):
+        file.close()
         return None
-    return os.fstat(file.fileno()).st_size if seals & _SEALS == _SEALS else None
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+    return file
+
+
+async def _readable(file: FileIO) -> None:
+    loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(file.fileno(), is_readable.set)
+    try:
+        await is_readable.wait()
+    finally:
+        loop.remove_reader(file.fileno())

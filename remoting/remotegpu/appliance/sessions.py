@@ -360,7 +360,7 @@ class Sessions:
             self._counters.code_asked.labels("miss" if image is None else "hit").inc()
             process.send({"op": "code", "id": whole_number(packet, "id")}, [] if image is None else [image.fileno()])
         elif file is not None:
-            self._code.offer(tenant, name, file)
+            self._spawn(self._code.offer(tenant, name, whole_number(packet, "size"), file))
 
     def _account(self, session: Session, process: SessionProcess, operation: str, device: int, packet: Packet) -> None:
         quota = session.lease.quotas[device]

@@ -14,6 +14,10 @@ def physical_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def default_code_cache_bytes() -> int:
+    return min(1 << 30, physical_bytes() // 32)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What keeps one tenant from taking everything that is not memory of a GPU."""
@@ -75,7 +79,7 @@ class Settings:
     drain_seconds: float = 20.0
     grace_seconds: int = 60  # sessions and leases without a connection; 0: they end with it
     images: ImageRoom = field(default_factory=lambda: ImageRoom(physical_bytes() // 4))  # of suspended leases
-    code_cache_bytes: int = 0  # device code for later sessions of a tenant; 0: none is kept
+    code_cache_bytes: int = field(default_factory=default_code_cache_bytes)  # 0: no code is kept for later sessions
     move_bytes_per_second: int | None = None  # of a lease that moves to another appliance; None: no limit
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE

@@ -105,7 +105,8 @@ def appliance(
     code_cache: Annotated[
         str,
         typer.Option(
-            help="Memory for device code that later processes of a tenant need not send. Default: none.",
+            help="Memory for device code that later processes of a tenant need not send; 0: none is kept. "
+            "Default: a 32nd of the machine's, 1GiB at most.",
             show_default=False,
         ),
     ] = "",
@@ -184,7 +185,7 @@ def appliance(
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
         images=_image_room(suspend_memory, suspend_disk),
-        code_cache_bytes=bytes_of("--code-cache", code_cache) if code_cache else 0,
+        code_cache_bytes=_code_cache_bytes(code_cache),
         move_bytes_per_second=bytes_of("--move-bandwidth", move_bandwidth) if move_bandwidth else None,
         uid_base=uid_base,
         landlock=landlock,
@@ -230,6 +231,14 @@ def _image_room(memory: str, disk: str) -> "ImageRoom":
     if not equals or not Path(folder).is_dir():
         raise exits.CliError(exits.USAGE, f"--suspend-disk: {disk!r}: write FOLDER=SIZE, with a folder that is there")
     return ImageRoom(memory_bytes, Path(folder), bytes_of("--suspend-disk", size))
+
+
+def _code_cache_bytes(text: str) -> int:
+    from remotegpu.appliance.settings import default_code_cache_bytes  # noqa: PLC0415
+
+    if text == "0":
+        return 0
+    return bytes_of("--code-cache", text) if text else default_code_cache_bytes()
 
 
 @appliances.command("init")

@@ -71,9 +71,10 @@ pub enum Request {
         id: u64,
         hash: String,
     },
-    /// With a descriptor: a sealed file with this image, for later sessions of the tenant.
+    /// With a descriptor: a pipe that this image of `size` bytes comes through, for later sessions of the tenant.
     Offer {
         hash: String,
+        size: usize,
     },
     Log {
         line: String,
@@ -253,13 +254,9 @@ impl Requests {
         self.code.remove(&id)
     }
 
-    pub fn offer(&mut self, hash: &Hash, file: OwnedFd) {
-        self.queue.push_back((Request::Offer { hash: digits(hash) }, Some(file)));
-    }
-
-    /// Offers that are not sent yet.
-    pub fn offers(&self) -> usize {
-        self.queue.iter().filter(|(request, _)| matches!(request, Request::Offer { .. })).count()
+    /// An image of this many bytes, which comes through the pipe.
+    pub fn offer(&mut self, hash: &Hash, size: usize, pipe: OwnedFd) {
+        self.queue.push_back((Request::Offer { hash: digits(hash), size }, Some(pipe)));
     }
 
     /// Who waits for this grant, and the device.

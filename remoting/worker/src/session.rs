@@ -78,6 +78,8 @@ pub struct Session {
     pub requests: Requests,
     pub budgets: Budgets,
     pub helpers: Helpers<Session>,
+    /// Images that are on their way to the appliance.
+    pub offers: usize,
     pub stats: Stats,
     pub contexts: Table<Context>,
     /// Of each device the one context that is not charged, from when it is asked for to its end.
@@ -125,6 +127,7 @@ impl Session {
             driver.device_count().map_err(|code| format!("the driver cannot count its GPUs: CUDA error {code}"))?;
         Ok(Session {
             helpers: Helpers::new(driver.clone()).map_err(|e| format!("no helper threads: {e}"))?,
+            offers: 0,
             driver,
             out: Outbox::default(),
             requests: Requests::default(),

@@ -1,27 +1,22 @@
-//! Device code that the appliance keeps for later sessions of the same tenant, in sealed files. What is in such a file is
-//! not believed: an image must have the hash that was asked for.
+//! Device code that the appliance keeps for later sessions of the same tenant. It reads an image from a pipe into memory
+//! of its own, so what it keeps is not this session's; it hands images out in sealed files. What is in such a file is not
+//! believed: an image must have the hash that was asked for.
 
 use crate::driver::Result;
 use crate::images::Hash;
 use crate::session::Session;
 use protocol::{ImageChunk, ModuleLoad, SMALL_IMAGE};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::pipe::{PipeFlags, pipe_with};
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 
 /// Of a file that nobody changes any more.
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
-/// Images that are on their way to the appliance at a time: each is in memory twice.
+/// Images that are on their way to the appliance at a time: each has a helper's thread.
 const MOST_OFFERS: usize = 16;
-
-fn seal(image: &[u8]) -> io::Result<OwnedFd> {
-    let mut file = File::from(memfd_create("remotegpu-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
-    file.write_all(image)?;
-    fcntl_add_seals(&file, SEALS)?;
-    Ok(file.into())
-}
 
 /// The image that has this hash and at most `most` bytes.
 fn read(file: OwnedFd, hash: &Hash, most: u64) -> Option<Vec<u8>> {
@@ -39,17 +34,16 @@ impl Session {
     pub fn image_chunk(&mut self, c: &ImageChunk, piece: &[u8]) {
         let Some(image) = self.images.add(c.hash, c.offset, c.total, piece) else { return };
         let (size, hash) = (image.len() - 1, c.hash);
-        if size <= SMALL_IMAGE || size as u64 > self.budgets.shared_code_bytes || self.requests.offers() >= MOST_OFFERS
-        {
+        if size <= SMALL_IMAGE || size as u64 > self.budgets.shared_code_bytes || self.offers >= MOST_OFFERS {
             return;
         }
+        let Ok((theirs, ours)) = pipe_with(PipeFlags::CLOEXEC) else { return };
+        self.requests.offer(&hash, size, theirs);
+        self.offers += 1;
         self.helpers.start(
-            move |_| seal(&image[..size]),
-            move |session: &mut Session, file| {
-                if let Ok(file) = file {
-                    session.requests.offer(&hash, file);
-                }
-            },
+            // An appliance that does not want it closes its end.
+            move |_| File::from(ours).write_all(&image[..size]),
+            |session: &mut Session, _| session.offers -= 1,
         );
     }
 
@@ -82,16 +76,23 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::ftruncate;
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     fn hash(bytes: &[u8]) -> Hash {
         Sha256::digest(bytes).into()
     }
 
+    fn file(image: &[u8], seals: SealFlags) -> OwnedFd {
+        let mut file = File::from(memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap());
+        file.write_all(image).unwrap();
+        fcntl_add_seals(&file, seals).unwrap();
+        file.into()
+    }
+
     #[test]
     fn what_was_sealed_is_read_by_everybody_and_changed_by_nobody() {
         let image = vec![7; 100_000];
-        let file = seal(&image).unwrap();
+        let file = file(&image, SEALS);
         for _ in 0..2 {
             assert_eq!(read(file.try_clone().unwrap(), &hash(&image), 100_000), Some(image.clone()));
         }
@@ -102,12 +103,10 @@ mod tests {
     #[test]
     fn what_is_not_the_image_is_none() {
         let image = vec![7; 1000];
-        let file = || seal(&image).unwrap();
-        assert_eq!(read(file(), &hash(&image), 999), None, "too large");
-        assert_eq!(read(file(), &hash(b"another"), 1000), None);
-        let mut open = File::from(memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap());
-        open.write_all(&image).unwrap();
-        assert_eq!(read(open.into(), &hash(&image), 1000), None, "it could be changed while it is read");
+        assert_eq!(read(file(&image, SEALS), &hash(&image), 999), None, "too large");
+        assert_eq!(read(file(&image, SEALS), &hash(b"another"), 1000), None);
+        let open = file(&image, SealFlags::empty());
+        assert_eq!(read(open, &hash(&image), 1000), None, "it could be changed while it is read");
         let null = File::open("/dev/null").unwrap();
         assert_eq!(read(null.into(), &hash(&[]), 1000), None);
     }
