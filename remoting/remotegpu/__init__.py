@@ -12,4 +12,9 @@ def load_ipython_extension(shell: Any) -> None:
     """`%load_ext remotegpu` in a notebook."""
     # By name: in a pod these packages are found by their paths, without the entry points of an installation.
     magics = importlib.import_module("remotegpu_offload.jupyter.magics")
-    shell.register_magics(magics.OffloadMagics)
+    shell.register_magics(magics.OffloadMagics(shell, _notebook_share))
+
+
+def _notebook_share() -> Any:
+    # Not before a share is asked for: a pod has one, and none of the packages that this needs.
+    return importlib.import_module("remotegpu.cli.notebook").NotebookShare()

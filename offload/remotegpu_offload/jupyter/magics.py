@@ -1,14 +1,19 @@
-"""`%load_ext remotegpu`: `%remotegpu use BACKEND`, `%remotegpu stats`, and `%%offload` for cells that run elsewhere."""
+"""`%load_ext remotegpu`: `%remotegpu -p 0.25` for a share of a GPU; `%%offload` for cells that run elsewhere, and
+`%remotegpu use BACKEND` for where that is."""
 
 import itertools
 import json
+import os
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, Protocol, cast, get_args
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display
 
+from remotegpu.api.names import SHARES_ENV
 from remotegpu_offload import config as configuration
 from remotegpu_offload.client import session as sessions
 from remotegpu_offload.config.model import Backend, FunctionRule
@@ -17,28 +22,47 @@ from remotegpu_offload.jupyter import cell
 from remotegpu_offload.program.main import thin
 from remotegpu_offload.wire import OffloadError
 
-_USAGE: Final = "write `%remotegpu use BACKEND` (cuda, rocm, xpu or cpu), `%remotegpu stats` or `%remotegpu close`"
+_USAGE: Final = (
+    "write `%remotegpu use BACKEND` (cuda, rocm, xpu or cpu), `%remotegpu stats`, `%remotegpu close`, or "
+    "`%remotegpu -p 0.25` and other options of `remotegpu run` for a share"
+)
 _RULE: Final = FunctionRule("remotegpu_offload.jupyter.cell.run")
+
+
+class Share(Protocol):
+    """What the notebook's own process has of a GPU."""
+
+    def take(self, words: Sequence[str], show: Callable[[str], None]) -> None:
+        """Raises ValueError if it cannot be had."""
+
+    def line(self) -> str: ...
+
+    def close(self) -> None: ...
 
 
 @magics_class
 class OffloadMagics(Magics):  # type: ignore[misc]
-    """One session for the notebook, opened when it is first needed."""
+    """One share and one session for the notebook, opened when they are first needed."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, new_share: Callable[[], Share]) -> None:
         super().__init__(shell)
         self._numbers = itertools.count(1)
+        self._new_share = new_share
+        self._share: Share | None = None
 
     @line_magic  # type: ignore[untyped-decorator]
     def remotegpu(self, line: str) -> None:
-        """Where `%%offload` runs, and what it cost.
+        """A share of a GPU for this notebook; where `%%offload` runs, and what it cost.
 
-        %remotegpu use cpu      run there from now on; what is there already moves
+        %remotegpu -p 0.25      CUDA of this notebook runs on a quarter of a GPU; options as of `remotegpu run`
+        %remotegpu use cpu      `%%offload` runs there from now on; what is there already moves
         %remotegpu stats        what crossed so far
-        %remotegpu close        end the session
+        %remotegpu close        end the session, and give the share back
         """
         try:
-            match shlex.split(line):
+            match words := shlex.split(line):
+                case [option, *_] if option.startswith("-"):
+                    self._take(words)
                 case ["use", backend] if backend in get_args(Backend):
                     self._use(cast(Backend, backend))
                 case ["stats"]:
@@ -46,6 +70,8 @@ class OffloadMagics(Magics):  # type: ignore[misc]
                 case ["close"]:
                     if (session := sessions.opened()) is not None:
                         session.close()
+                    if self._share is not None:
+                        self._share.close()
                 case _:
                     raise UsageError(_USAGE)
         except (OffloadError, configuration.ConfigError) as error:
@@ -86,8 +112,31 @@ class OffloadMagics(Magics):  # type: ignore[misc]
             session.switch(backend=backend)
         print(session.place)  # noqa: T201
 
+    def _take(self, words: Sequence[str]) -> None:
+        if self._share is None:
+            if SHARES_ENV in os.environ:
+                raise UsageError("this notebook has a share already, its pod's or that of `remotegpu run`")
+            self._share = self._new_share()
+        shown = False
+
+        def show(text: str) -> None:
+            # In a notebook the line changes in place; a terminal would get line after line.
+            nonlocal shown
+            if not shown or hasattr(self.shell, "kernel"):
+                display({"text/plain": text}, raw=True, display_id="remotegpu", update=shown)
+            shown = True
+
+        try:
+            self._share.take(words, show)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
     def _stats(self) -> None:
         session = sessions.opened()
+        if self._share is not None:
+            print(self._share.line())  # noqa: T201
+            if session is None:
+                return
         if session is None:
             print("no session yet: `%%offload` opens one")  # noqa: T201
             return

@@ -16,8 +16,11 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 from sklearn.linear_model import LinearRegression
+from support.stand_in import StandIn
 from support.system import until
 
+from remotegpu.api.quantities import format_bytes
+from remotegpu.paths import find_dist
 from remotegpu_offload.jupyter.cell import names_of
 from remotegpu_offload.jupyter.kernelspec import install, kernelspec
 
@@ -210,6 +213,46 @@ def test_the_traceback_of_an_offloaded_cell_is_not_one_of_ours(kernels: Path) ->
     )
     shows = run("local", kernels, *MAGIC, "%%offload\n1 / 0", frames, allow_errors=True)
     assert shows[3:] == [[("ZeroDivisionError", "division by zero")], ["[]"]]
+
+
+def test_a_notebook_takes_a_share_of_a_gpu(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy in the notebook's own process, and a program that it starts, use the share; it is given back."""
+    cells = (
+        "%load_ext remotegpu",
+        "%remotegpu -p 0.25",
+        "import cupy\na = cupy.arange(1 << 20, dtype='int64')\nint((a * a).sum()), cupy.cuda.runtime.memGetInfo()[1]",
+        "%remotegpu -p 0.5",
+        "%remotegpu stats",
+        "import subprocess\nprint(subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True).stdout)",
+        "%remotegpu close",
+        "%remotegpu stats",
+        "%remotegpu -p 0.25",
+    )
+    with StandIn(find_dist().root, "--memory", "4GiB") as appliance:
+        monkeypatch.setenv("REMOTEGPU_APPLIANCE", appliance.endpoint)
+        shows = run("local", kernels, *cells, allow_errors=True)
+        until(lambda: appliance.leased == 0, 10, "the share is free again")
+        size = appliance.gpus[0].shareable_bytes // 4
+    numbers = np.arange(1 << 20)
+    assert eval(shows[2][0]) == (int((numbers * numbers).sum()), size)
+    for line in (shows[1][0], shows[4][0][1]):
+        assert appliance.endpoint in line and f"of {format_bytes(size)} used" in line
+    assert "restart the kernel" in str(shows[3]) and "restart the kernel" in str(shows[8])
+    assert "GPU 0: " in shows[5][0][1]
+    assert shows[7] == [("stdout", "the share was given back\n")]
+
+
+def test_a_share_is_refused_where_something_uses_cuda_already(kernels: Path) -> None:
+    driver = find_dist().native / "libcuda.so.1"
+    cells = (
+        f"import ctypes\nit = ctypes.CDLL({str(driver)!r})",
+        "%load_ext remotegpu",
+        "%remotegpu -p 0.25",
+        "%remotegpu --nonsense",
+    )
+    shows = run("local", kernels, *cells, allow_errors=True)
+    assert str(driver) in str(shows[2]) and "restart the kernel" in str(shows[2])
+    assert "--nonsense" in str(shows[3])
 
 
 @pytest.mark.parametrize(

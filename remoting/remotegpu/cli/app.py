@@ -21,6 +21,7 @@ from remotegpu.cli.options import (
     FractionOption,
     JsonOption,
     KubeconfigOption,
+    MemoryOption,
     NamespaceOption,
     QuickOption,
     RunsOption,
@@ -68,7 +69,7 @@ def run(
     appliance: ApplianceOption = "",
     count: CountOption = 1,
     fraction: FractionOption = None,
-    memory: Annotated[str | None, typer.Option("-m", "--memory", help="Memory of each GPU, as 4GiB.")] = None,
+    memory: MemoryOption = None,
     compute: Annotated[
         str | None,
         typer.Option(

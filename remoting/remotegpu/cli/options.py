@@ -50,6 +50,7 @@ CountOption = Annotated[
     typer.Option("--count", "-n", min=1, max=1024, help="How many GPUs, of several appliances if need be."),
 ]
 FractionOption = Annotated[str | None, typer.Option("--fraction", "-p", help="Part of each GPU, as 0.25.")]
+MemoryOption = Annotated[str | None, typer.Option("--memory", "-m", help="Memory of each GPU, as 4GiB.")]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show it again after each change, until Ctrl-C.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="Less of everything: rough figures.")]

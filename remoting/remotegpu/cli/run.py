@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, parse_compute, parse_fraction, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, find_command, run_child
-from remotegpu.cli.leasing import leases
+from remotegpu.cli.leasing import HeldLease, leases
 from remotegpu.cli.local import local_appliance, software_memory
 from remotegpu.cli.report import reporting
 from remotegpu.frameworks import keep_ptx, prepend, suit_frameworks, use_client
@@ -72,6 +72,16 @@ def run(options: RunOptions) -> int:
         base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
         if options.native:
             return run_child(options.command, native_environment(base, dist, options.ask, profile), mask)
+        _, environment = stack.enter_context(shares(options, base, dist, profile))
+        return run_child(options.command, environment, mask)
+
+
+@contextlib.contextmanager
+def shares(
+    options: RunOptions, base: Mapping[str, str], dist: Dist, profile: Profile
+) -> Iterator[tuple[list[HeldLease], dict[str, str]]]:
+    """Leases as the options ask for them, held until the block ends, and what makes a program use them."""
+    with contextlib.ExitStack() as stack:
         endpoints = options.appliances or [stack.enter_context(local_appliance(options.ask, profile=profile))]
         clients = [ApplianceClient(parse_endpoint(text), options.access) for text in endpoints]
         for client in clients:
@@ -81,7 +91,7 @@ def run(options: RunOptions) -> int:
         environment = remote_environment(base, dist, [lease.share for lease in held], software=software)
         if options.managed_bytes is not None:
             environment[names.MANAGED_MEMORY_ENV] = str(options.managed_bytes >> 20)
-        return run_child(options.command, environment, mask)
+        yield held, environment
 
 
 def remote_environment(
