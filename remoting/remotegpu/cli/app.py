@@ -100,6 +100,12 @@ def run(
     report_file: Annotated[
         Path | None, typer.Option("--report-file", metavar="FILE", help="The same as JSON, into a file.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="When the program made its driver calls, for ui.perfetto.dev, and what to change."
+        ),
+    ] = None,
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,
@@ -120,6 +126,7 @@ def run(
         wait=wait,
         report=report,
         report_file=report_file,
+        trace=trace,
     )
     raise typer.Exit(end_like(lambda: run(options)))
 

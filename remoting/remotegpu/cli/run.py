@@ -1,10 +1,13 @@
 """`remotegpu run`: a share, the environment of the command, and the command."""
 
 import contextlib
+import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TextIO
 
 from remotegpu.api import names
 from remotegpu.api.objects import Share, shares_to_env
@@ -32,6 +35,7 @@ class RunOptions:
     wait: bool = True
     report: bool = False
     report_file: Path | None = None
+    trace: Path | None = None
 
 
 def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
@@ -70,10 +74,35 @@ def run(options: RunOptions) -> int:
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
     with contextlib.ExitStack() as stack:
         base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
+        trace_file = None if options.trace is None else stack.enter_context(_open(options.trace))
         if options.native:
-            return run_child(options.command, native_environment(base, dist, options.ask, profile), mask)
-        _, environment = stack.enter_context(shares(options, base, dist, profile))
+            environment = native_environment(base, dist, options.ask, profile)
+        else:
+            _, environment = stack.enter_context(shares(options, base, dist, profile))
+        if trace_file is not None:
+            environment = stack.enter_context(_tracing(environment, dist, trace_file))
         return run_child(options.command, environment, mask)
+
+
+def _open(file: Path) -> TextIO:
+    try:
+        return file.open("w")
+    except OSError as error:
+        raise exits.CliError(exits.USAGE, f"--trace {file}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterator[dict[str, str]]:
+    """The environment of a program whose calls go to `file` with their times; behind the block a summary is printed."""
+    # Only here: a run without it starts sooner.
+    from remotegpu.cli import timeline, trace  # noqa: PLC0415
+
+    recordings: list[trace.Recording] = []
+    with trace.timed(environment, dist, recordings) as traced:
+        yield traced
+    json.dump(timeline.events(recordings), file)
+    for line in timeline.report(timeline.summary(recordings)) if recordings else ["the program made no driver call"]:
+        sys.stderr.write(f"remotegpu: trace: {line}\n")
 
 
 @contextlib.contextmanager

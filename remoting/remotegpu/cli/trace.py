@@ -1,5 +1,6 @@
 """`remotegpu trace`: a program under the recorder, and what a recording says. The format: docs/trace-format.md."""
 
+import contextlib
 import json
 import os
 import tempfile
@@ -12,7 +13,8 @@ from typing import Any, TypeAlias
 from remotegpu.api import names
 from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, find_command, run_child
-from remotegpu.paths import find_dist
+from remotegpu.frameworks import prepend
+from remotegpu.paths import Dist, find_dist
 
 Record: TypeAlias = Mapping[str, Any]
 
@@ -28,15 +30,30 @@ def run_traced(command: Sequence[str], variable: str, file: Path, *, contents: b
     """Run the command under the recorder, which `variable` tells what to do with the file; as `run_child`."""
     mask = block_signals()
     find_command(command[0], os.environ.get("PATH"))
-    dist = find_dist()
-    recorder = dist.library(dist.trace)
-    with tempfile.TemporaryDirectory(prefix="remotegpu-trace-") as claims:
-        environment = dict(os.environ) | {variable: str(file.resolve()), names.TRACE_CLAIMS_ENV: claims}
-        if contents:
-            environment[names.TRACE_CONTENTS_ENV] = "1"
-        # Preloaded, it is the libcuda.so.1 that everything finds first, also behind an NVML of the same file.
-        environment["LD_PRELOAD"] = ":".join(filter(None, [str(recorder), os.environ.get("LD_PRELOAD")]))
+    told = {variable: str(file.resolve())} | ({names.TRACE_CONTENTS_ENV: "1"} if contents else {})
+    with under_recorder(dict(os.environ) | told, find_dist()) as environment:
         return run_child(command, environment, mask)
+
+
+@contextlib.contextmanager
+def under_recorder(base: Mapping[str, str], dist: Dist) -> Iterator[dict[str, str]]:
+    """The environment of a program that calls the driver through the recorder; `base` says what that does."""
+    with tempfile.TemporaryDirectory(prefix="remotegpu-trace-") as claims:
+        environment = dict(base) | {names.TRACE_CLAIMS_ENV: claims}
+        # Preloaded, it is the libcuda.so.1 that everything finds first, also behind an NVML of the same file.
+        prepend(environment, "LD_PRELOAD", str(dist.library(dist.trace)))
+        yield environment
+
+
+@contextlib.contextmanager
+def timed(base: Mapping[str, str], dist: Dist, recordings: list[Recording]) -> Iterator[dict[str, str]]:
+    """As `under_recorder`; behind the block `recordings` has, with times, what the program's processes did."""
+    with tempfile.TemporaryDirectory(prefix="remotegpu-trace-") as folder:
+        file = Path(folder, "recording")
+        told = {names.TRACE_RECORD_ENV: str(file), names.TRACE_TIMES_ENV: "1"}
+        with under_recorder(dict(base) | told, dist) as environment:
+            yield environment
+        recordings += [read(each) for each in sorted(file.parent.iterdir())]
 
 
 def record(command: Sequence[str], file: Path, *, contents: bool) -> int:

@@ -76,8 +76,9 @@ fn choose() -> Result<Mode, String> {
     }
     let below = Below::open()?;
     let Some(file) = variable("REMOTEGPU_TRACE_RECORD") else { return Ok(Mode::Pass(below)) };
-    let contents = std::env::var_os("REMOTEGPU_TRACE_CONTENTS").is_some();
-    Ok(Mode::Record(Box::new(Recorder::create(&of_process(file), below, contents)?)))
+    let [contents, times] =
+        ["REMOTEGPU_TRACE_CONTENTS", "REMOTEGPU_TRACE_TIMES"].map(|it| std::env::var_os(it).is_some());
+    Ok(Mode::Record(Box::new(Recorder::create(&of_process(file), below, contents, times)?)))
 }
 
 /// The first process that calls the driver has the file as it was named, others have their number after it.

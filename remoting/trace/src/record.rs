@@ -20,11 +20,14 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub struct Recorder {
     below: Below,
     path: PathBuf,
     contents: bool,
+    /// When the recording began, if it tells times.
+    began: Option<Instant>,
     state: Mutex<State>,
 }
 
@@ -39,25 +42,32 @@ struct State {
 }
 
 impl Recorder {
-    pub fn create(path: &Path, below: Below, contents: bool) -> Result<Self, String> {
+    pub fn create(path: &Path, below: Below, contents: bool, times: bool) -> Result<Self, String> {
         let cannot = |error: std::io::Error| format!("{} cannot be written: {error}", path.display());
         let mut output = Output::create(path).map_err(cannot)?;
         let program = std::env::args_os().map(|argument| Value::text(argument.to_string_lossy())).collect();
         let version = ask(&below, "cuDriverGetVersion", |out| vec![out]).unwrap_or(0);
         let mut header = String::new();
-        let fields: Fields = vec![
+        let mut fields: Fields = vec![
             ("remotegpu trace".into(), Value::Unsigned(1)),
             ("contents".into(), Value::Unsigned(contents.into())),
             ("version".into(), Value::Unsigned(version & 0xffff_ffff)),
             ("driver".into(), Value::text(below.path.display().to_string())),
             ("program".into(), Value::List(program)),
         ];
+        let began = times.then(|| {
+            // By the clock that the program's other processes have too.
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            fields.push(("began".into(), Value::Unsigned(since.as_nanos() as u64)));
+            Instant::now()
+        });
         write_fields(&fields, &mut header);
         output.append(&header).map_err(cannot)?;
         Ok(Self {
             below,
             path: path.into(),
             contents,
+            began,
             state: Mutex::new(State {
                 output: Some(output),
                 names: Names::default(),
@@ -86,7 +96,9 @@ impl Recorder {
         };
         let mut given = *arguments;
         let wrapped = self.wrap(&call, stream, &mut given);
+        let started = self.began.map(|began| (began.elapsed(), Instant::now()));
         let (code, nested) = threads::inside(|| forward(&self.below, place, &given));
+        let times = started.map(|(start, since)| [start, since.elapsed()].map(|it| it.as_nanos() as u64));
         let mut state = self.lock();
         let mut fields = vec![
             ("t".to_owned(), Value::text(threads::name())),
@@ -96,6 +108,10 @@ impl Recorder {
         ];
         if nested {
             fields.push(("nested".into(), Value::Unsigned(1)));
+        }
+        if let Some([start, took]) = times {
+            fields.push(("start".into(), Value::Unsigned(start)));
+            fields.push(("took".into(), Value::Unsigned(took)));
         }
         if code == 0 {
             fields.extend(self.answers(&call, &mut state));
