@@ -22,7 +22,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 const RECONNECT: Duration = Duration::from_secs(10);
 
 pub enum Waited {
-    Granted(Lease),
+    Granted(Box<Lease>),
     /// By this signal.
     Stopped(i32),
 }

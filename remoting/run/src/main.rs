@@ -62,7 +62,7 @@ fn run(signals: &Signals) -> Result<Ended, Failure> {
         holding::Waited::Granted(lease) => lease,
         holding::Waited::Stopped(number) => return Ok(Ended::Signal(number)),
     };
-    let held = holding::Held::new(lease)?;
+    let held = holding::Held::new(*lease)?;
     let stand_ins = environment::stand_ins(&dist);
     let environment = environment::of_share(inherited, &dist, &stand_ins, held.lease(), managed_mib);
     let ended = child::run(&command, &path, &environment, signals);

@@ -56,7 +56,7 @@ pub struct LeaseWish {
 pub enum Event {
     /// Why there is no share yet.
     Waiting(String),
-    Granted(Lease),
+    Granted(Box<Lease>),
 }
 
 #[derive(Debug, Clone)]
@@ -165,7 +165,7 @@ impl Caller {
                     let data_port = u16::try_from(data_port).unwrap_or_default();
                     let software = inventory.backend == "software";
                     let lease = Lease { share, software, grace, tls: hello.tls, data_port };
-                    let _ = sender.send(Ok(Event::Granted(lease)));
+                    let _ = sender.send(Ok(Event::Granted(Box::new(lease))));
                     return Ok(());
                 }
                 None => {
