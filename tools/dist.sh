@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
-#   bin/     remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect nvidia-smi
+#   bin/     remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect remotegpu-run nvidia-smi
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and libraries
 #                                             (stand-ins/) that are found in place of nvJitLink and refuse
@@ -28,7 +28,8 @@ else
     cargo build --release --locked "${server[@]}"
     server_built=$target/release
 fi
-cargo zigbuild "${portable[@]}" -p remotegpu-client -p remotegpu-smi -p remotegpu-connect -p remotegpu-trace -p remotegpu-sandbox
+cargo zigbuild "${portable[@]}" -p remotegpu-client -p remotegpu-smi -p remotegpu-connect -p remotegpu-run \
+    -p remotegpu-trace -p remotegpu-sandbox
 
 # A running program may have the old file mapped: write beside it and rename.
 put() {
@@ -38,7 +39,7 @@ put() {
 for program in remotegpu-worker remotegpu-gateway remotegpu-bench; do
     put "$server_built/$program" "$dist/bin/$program"
 done
-for program in remotegpu-connect nvidia-smi; do
+for program in remotegpu-connect remotegpu-run nvidia-smi; do
     put "$built/$program" "$dist/bin/$program"
 done
 put "$built/libremotegpu_client.so" "$dist/client/libcuda.so.1"

@@ -11,7 +11,7 @@ HEADING = "## Files by folder\n"
 # Below these, each folder with more than one file gets a line.
 ROOTS = (
     *(f"remoting/{crate}/src" for crate in ("client", "worker", "softgpu", "graphs", "protocol", "carrier")),
-    *(f"remoting/{crate}/src" for crate in ("driverapi", "sandbox", "trace", "smi", "bench", "connect")),
+    *(f"remoting/{crate}/src" for crate in ("driverapi", "sandbox", "trace", "smi", "bench", "connect", "run")),
     "remoting/remotegpu",
     "operator/remotegpu_operator",
     "deviceplugin/remotegpu_deviceplugin",

@@ -1,6 +1,7 @@
 """What `make release` puts into dist/, from target/portable (`make release` builds it) and the files of this clone:
 
     remotegpu-VERSION-….whl                      command line, appliance, client, worker, gateway, software GPU
+    remotegpu-VERSION-linux-x86_64.tar.gz        remotegpu-run and the client, for machines without Python
     remotegpu-VERSION.cdx.json                   what is linked into the programs of the wheel, or lies beside them
     remotegpu-VERSION.tgz                        the chart
     remotegpu-PART-VERSION.oci.tar, .cdx.json    images and their bills, where `make images` has built them
@@ -32,7 +33,9 @@ ROOT = Path(__file__).parents[1]
 OUT = ROOT / "dist"
 # Of target/dist, what an installation uses; `pod` is mounted into containers, by the device plugin's image.
 PARTS = ("bin", "client", "frameworks", "lib", "native", "python", "trace")
-CRATES = ("worker", "softgpu", "bench", "client", "smi", "connect", "trace", "sandbox")
+# Of it, what a machine without Python uses to run programs on an appliance.
+ARCHIVED = ("bin/nvidia-smi", "bin/remotegpu-run", "client", "frameworks", "native/ptxas", "native/stand-ins")
+CRATES = ("worker", "softgpu", "bench", "client", "smi", "connect", "run", "trace", "sandbox")
 OLDEST_GLIBC = (2, 17)
 
 
@@ -42,6 +45,8 @@ def main() -> int:
     try:
         _say("wheel")
         wheel = make_wheel(OUT, builds.DIST)
+        _say("archive")
+        make_archive(OUT, builds.DIST)
         _write(f"remotegpu-{version}.cdx.json", bill_of(wheel.name))
         _write("RELEASE_NOTES.md", notes_of((ROOT / "CHANGELOG.md").read_text(), version))
         _make_chart()
@@ -69,20 +74,48 @@ def make_wheel(folder: Path, dist: Path) -> Path:
         inside = unpacked / "remotegpu" / "_dist"
         lay_out(dist, inside)
         _tag(unpacked, glibc_of(inside.rglob("*")))
-        # All files have the time of the commit, so that the same files make the same wheel.
-        epoch = os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "log", "-1", "--format=%ct").strip()
         command = [sys.executable, "-m", "wheel", "pack", "--dest-dir", str(packed), str(unpacked)]
-        _run(*command, SOURCE_DATE_EPOCH=epoch)
+        _run(*command, SOURCE_DATE_EPOCH=_epoch())
         (made,) = packed.glob("*.whl")
         return Path(shutil.copy(made, folder))
 
 
-def lay_out(dist: Path, folder: Path) -> None:
+def make_archive(folder: Path, dist: Path) -> Path:
+    """One folder, `remotegpu-VERSION`, for machines without Python."""
+    made = folder / f"remotegpu-{version}-linux-x86_64.tar.gz"
+    with tempfile.TemporaryDirectory() as name:
+        unpacked = Path(name, f"remotegpu-{version}")
+        lay_out(dist, unpacked, ARCHIVED)
+        shutil.copy(ROOT / "LICENSE", unpacked)
+        same = ("--sort=name", f"--mtime=@{_epoch()}", "--owner=0", "--group=0", "--numeric-owner")
+        _run(
+            "tar",
+            "--create",
+            "--use-compress-program=gzip -9n",
+            f"--file={made}",
+            f"--directory={name}",
+            *same,
+            unpacked.name,
+        )
+    return made
+
+
+def _epoch() -> str:
+    """All files have the time of the commit, so that the same files make the same release."""
+    return os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "log", "-1", "--format=%ct").strip()
+
+
+def lay_out(dist: Path, folder: Path, parts: Iterable[str] = PARTS) -> None:
     """As it is in `dist`, without debug information and without links, which a wheel cannot have."""
-    for part in PARTS:
-        if not (dist / part).is_dir():
-            raise RuntimeError(f"{dist / part} is missing: `make release` makes it")
-        shutil.copytree(dist / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in parts:
+        source, target = dist / part, folder / part
+        if not source.exists():
+            raise RuntimeError(f"{source} is missing: `make release` makes it")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
     for file in sorted(folder.rglob("*")):
         if _is_elf(file):
             _run("strip", "--strip-debug", str(file))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.stand_in import StandIn, make_dist
+from support.system import REMOTEGPU, REMOTEGPU_RUN
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +25,10 @@ def appliance(dist: Path) -> Iterator[StandIn]:
 def second(dist: Path) -> Iterator[StandIn]:
     with StandIn(dist, "--gpus", "2") as it:
         yield it
+
+
+@pytest.fixture(params=[[REMOTEGPU, "run"], [REMOTEGPU_RUN]], ids=["python", "rust"])
+def run(request: pytest.FixtureRequest) -> list[str]:
+    """`remotegpu run`, and the program that does the same without Python."""
+    words: list[str] = request.param
+    return words

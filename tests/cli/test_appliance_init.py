@@ -15,6 +15,8 @@ import pytest
 from support.stand_in import StandIn
 from support.system import REMOTEGPU, free_port, until
 
+from remotegpu.rpc.client import Access
+
 
 def remotegpu(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | (env or {})
@@ -109,6 +111,24 @@ def test_the_unit_starts_the_same_appliance_and_ends_it(made: tuple[Path, str], 
         until(lambda: remotegpu("ls", *access).returncode == 0, 30, "it answers")
         process.terminate()
         assert process.wait(20) == 0
+
+
+def test_a_program_runs_with_ca_and_token_and_no_other(run: list[str], made: tuple[Path, str], dist: Path) -> None:
+    folder, _ = made
+    files = (f"--tokens={folder / 'tokens'}", f"--cert={folder / 'server.pem'}", f"--key={folder / 'server.key'}")
+    known = Access((folder / "user.token").read_text().strip(), folder / "ca.pem")
+    ca, token = ("--ca", str(folder / "ca.pem")), ("--token-file", str(folder / "user.token"))
+    with StandIn(dist, *files, access=known) as appliance:
+        for options, code, words in (
+            ((*ca, *token), 0, ""),
+            (ca, 77, "--token-file"),
+            ((*ca, "--token-file", "/etc/hostname"), 77, "--token-file"),
+            (token, 69, "TLS"),
+            ((*ca, *token, "--server-name", "elsewhere"), 69, "elsewhere"),
+        ):
+            done = appliance.start([*run, *options, "-p", "0.1", "--", "echo", "done"])
+            assert (done.returncode, done.stdout) == (code, "" if code else "done\n"), done.stderr
+            assert words in done.stderr
 
 
 def test_systemd_understands_the_unit(made: tuple[Path, str]) -> None:

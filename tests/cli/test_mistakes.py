@@ -6,11 +6,12 @@ import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
 from support.stand_in import StandIn
-from support.system import Watch, free_port
+from support.system import REMOTEGPU, REMOTEGPU_RUN, Watch, free_port
 
 from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
@@ -27,8 +28,12 @@ def silent() -> Iterator[str]:
 
 
 def refused(appliance: StandIn, *arguments: str) -> tuple[int, str]:
+    return refused_start(appliance, [REMOTEGPU, *arguments])
+
+
+def refused_start(appliance: StandIn, command: list[str]) -> tuple[int, str]:
     started = Watch()
-    done = appliance.cli(*arguments)
+    done = appliance.start(command)
     assert started.within(5)
     assert done.stdout == ""
     assert done.stderr.startswith("remotegpu: ")
@@ -37,8 +42,8 @@ def refused(appliance: StandIn, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("fraction", ["0", "-1", "1.5", "abc", "nan", "1e-9", ""])
-def test_fractions(appliance: StandIn, fraction: str) -> None:
-    code, message = refused(appliance, "run", "-p", fraction, "--", "true")
+def test_fractions(run: list[str], appliance: StandIn, fraction: str) -> None:
+    code, message = refused_start(appliance, [*run, "-p", fraction, "--", "true"])
     assert code == USAGE
     assert fraction in message
     assert "0.25" in message
@@ -47,15 +52,44 @@ def test_fractions(appliance: StandIn, fraction: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "-m", "lots", "--", "true"], "'lots'"),
-        (["run", "-m", "-5", "--", "true"], "'-5'"),
-        (["run", "-m", "4GiB", "-p", "0.5", "--", "true"], "-p and -m"),
-        (["run", "-n", "2", "-p", "2", "--", "true"], "-n 2"),
-        (["run", "-n", "0", "--", "true"], "greater than or equal to 1"),
-        (["run"], "COMMAND"),
-        (["run", "--no-such-option", "--", "true"], "--no-such-option"),
+        (["-m", "lots", "--", "true"], "'lots'"),
+        (["-m", "-5", "--", "true"], "'-5'"),
+        (["-m", "4GiB", "-p", "0.5", "--", "true"], "-p and -m"),
+        (["-n", "2", "-p", "2", "--", "true"], "-n 2"),
+        (["-n", "0", "--", "true"], "greater than or equal to 1"),
+        ([], "COMMAND"),
+        (["--no-such-option", "--", "true"], "--no-such-option"),
+        (["-a", "nonsense:port", "--", "true"], "'nonsense:port'"),
+        (["--ca", "/etc/hostname", "--", "true"], "/etc/hostname"),
+        (["--token-file", "/none", "--", "true"], "/none"),
+        (["--compute", "0.5", "--", "true"], "--compute-mode turns"),
+    ],
+)
+def test_usage_of_run(run: list[str], appliance: StandIn, arguments: list[str], words: str) -> None:
+    code, message = refused_start(appliance, [*run, *arguments])
+    assert code == USAGE
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--native"], "--native"),
+        (["--report"], "--report"),
+        (["-a", "one:1,two:2"], "one:1,two:2"),
+        (["-a", ""], "-a"),
+    ],
+)
+def test_what_only_the_python_package_has(appliance: StandIn, options: list[str], words: str) -> None:
+    code, message = refused_start(appliance, [REMOTEGPU_RUN, *options, "--", "true"])
+    assert code == USAGE
+    assert words in message and "`remotegpu run`" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         (["walk"], "walk"),
-        (["run", "-a", "nonsense:port", "--", "true"], "'nonsense:port'"),
         (["ls", "-a", ":7070"], "':7070'"),
         (["ls", "--token-file", "/none"], "/none"),
         (["bench", "-a", "one:1,two:2"], "--appliance"),
@@ -67,13 +101,21 @@ def test_usage(appliance: StandIn, arguments: list[str], words: str) -> None:
     assert words in message
 
 
-@pytest.mark.parametrize("command", [["run", "--", "true"], ["ls"], ["smi"]], ids=["run", "ls", "smi"])
-def test_an_address_without_an_appliance(appliance: StandIn, command: list[str]) -> None:
+@pytest.mark.parametrize("command", ["ls", "smi"])
+def test_an_address_without_an_appliance(appliance: StandIn, command: str) -> None:
     endpoint = f"127.0.0.1:{free_port()}"
-    code, message = refused(appliance, command[0], "-a", endpoint, *command[1:])
+    code, message = refused(appliance, command, "-a", endpoint)
     assert code == UNAVAILABLE
     assert endpoint in message
     assert "remotegpu appliance --listen" in message
+
+
+def test_a_run_at_an_address_without_an_appliance(run: list[str], appliance: StandIn) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+    code, message = refused_start(appliance, [*run, "-a", endpoint, "--", "true"])
+    assert code == UNAVAILABLE
+    assert endpoint in message
+    assert "`remotegpu appliance" in message
 
 
 def test_no_such_host(appliance: StandIn) -> None:
@@ -82,15 +124,15 @@ def test_no_such_host(appliance: StandIn) -> None:
     assert "no-such-host.invalid:7070" in message
 
 
-def test_something_else_listens(appliance: StandIn, silent: str) -> None:
-    code, message = refused(appliance, "run", "-a", silent, "--", "true")
+def test_something_else_listens(run: list[str], appliance: StandIn, silent: str) -> None:
+    code, message = refused_start(appliance, [*run, "-a", silent, "--", "true"])
     assert code == UNAVAILABLE
     assert silent in message
 
 
-def test_the_data_port_instead_of_the_control_port(appliance: StandIn) -> None:
+def test_the_data_port_instead_of_the_control_port(run: list[str], appliance: StandIn) -> None:
     port = appliance.client.hello().data_port
-    code, message = refused(appliance, "run", "-a", f"127.0.0.1:{port}", "--", "true")
+    code, message = refused_start(appliance, [*run, "-a", f"127.0.0.1:{port}", "--", "true"])
     assert code == UNAVAILABLE
     assert f"127.0.0.1:{port}" in message
 
@@ -102,17 +144,23 @@ def test_tls_against_an_appliance_without_tls(appliance: StandIn) -> None:
 
 
 @pytest.mark.parametrize("count", ["3", "1000"])
-def test_a_request_for_more_than_the_appliance_has(appliance: StandIn, count: str) -> None:
-    code, message = refused(appliance, "run", "-n", count, "--", "true")
+def test_a_request_for_more_than_the_appliance_has(run: list[str], appliance: StandIn, count: str) -> None:
+    code, message = refused_start(appliance, [*run, "-n", count, "--", "true"])
     assert code == BUSY
     assert re.search(rf"\b{count} GPUs\b.*\b2 GPUs\b", message)
 
 
-def test_commands_that_cannot_run(appliance: StandIn) -> None:
-    for where in ([], ["--native"]):
-        code, message = refused(appliance, "run", *where, "-p", "0.1", "--", "no-such-command")
+def test_commands_that_cannot_run(run: list[str], appliance: StandIn, tmp_path: Path) -> None:
+    for where in (run, [REMOTEGPU, "run", "--native"]):
+        code, message = refused_start(appliance, [*where, "-p", "0.1", "--", "no-such-command"])
         assert code == NOT_FOUND
         assert "'no-such-command'" in message
+    lost = tmp_path / "lost"
+    lost.write_text("#!/no/such/interpreter\n")
+    lost.chmod(0o755)
+    code, message = refused_start(appliance, [*run, "-p", "0.1", "--", str(lost)])
+    assert code == NOT_EXECUTABLE
+    assert str(lost) in message
     assert appliance.leased == 0
 
 
@@ -123,13 +171,13 @@ class OtherVersion(pb_grpc.ControlServicer):
         return pb.HelloReply(refusal=f"versions do not fit: here 999, there {request.versions.wire}")
 
 
-def test_another_version(appliance: StandIn) -> None:
+def test_another_version(run: list[str], appliance: StandIn) -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     pb_grpc.add_ControlServicer_to_server(OtherVersion(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        code, message = refused(appliance, "run", "-a", f"127.0.0.1:{port}", "--", "true")
+        code, message = refused_start(appliance, [*run, "-a", f"127.0.0.1:{port}", "--", "true"])
     finally:
         server.stop(None).wait()
     assert code == 76

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.stand_in import StandIn, all_back
-from support.system import REMOTEGPU, until
+from support.system import REMOTEGPU, REMOTEGPU_RUN, until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc.client import ApplianceError
@@ -22,19 +22,24 @@ from remotegpu.rpc.client import ApplianceError
 GIB = 1 << 30
 
 
-def environment_of(appliance: StandIn, *options: str, env: dict[str, str] | None = None) -> dict[str, str]:
+PYTHON = [REMOTEGPU, "run"]
+
+
+def environment_of(
+    run: list[str], appliance: StandIn, *options: str, env: dict[str, str] | None = None
+) -> dict[str, str]:
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    command = [REMOTEGPU, "run", *options, "--", sys.executable, "-c", script]
+    command = [*run, *options, "--", sys.executable, "-c", script]
     done = subprocess.run(command, env=appliance.environment | (env or {}), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     seen: dict[str, str] = json.loads(done.stdout)
     return seen
 
 
-def test_the_environment_of_a_share(appliance: StandIn, dist: Path) -> None:
+def test_the_environment_of_a_share(run: list[str], appliance: StandIn, dist: Path) -> None:
     own = {"LD_LIBRARY_PATH": "/mine", "REMOTEGPU_TOKEN": "secret", "CUDA_VISIBLE_DEVICES": "0"}
     with all_back(appliance):
-        seen = environment_of(appliance, "--appliance", appliance.endpoint, "-p", "0.25", env=own)
+        seen = environment_of(run, appliance, "--appliance", appliance.endpoint, "-p", "0.25", env=own)
     (share,) = json.loads(seen["REMOTEGPU_SHARES"])
     assert share["endpoint"] == appliance.endpoint
     assert (len(share["lease_id"]), len(share["lease_secret"]), share["ca"]) == (32, 64, None)
@@ -46,17 +51,35 @@ def test_the_environment_of_a_share(appliance: StandIn, dist: Path) -> None:
     assert not {"REMOTEGPU_TOKEN", "GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT"} & set(seen)
 
 
-def test_a_setting_of_the_user_stays(appliance: StandIn) -> None:
-    seen = environment_of(appliance, "-a", appliance.endpoint, "-p", "0.25", env={"TRITON_PTXAS_PATH": "/mine"})
+def test_both_programs_give_the_same_environment(appliance: StandIn, tmp_path: Path) -> None:
+    own = {
+        "PYTHONPATH": "/mine",
+        "LD_PRELOAD": "",
+        "TRITON_PTXAS_PATH": "",
+        "REMOTEGPU_TOKEN_FILE": str(tmp_path / "t"),
+    }
+    (tmp_path / "t").write_text("token\n")
+    options = ("-a", appliance.endpoint, "-m", "100MiB", "--managed-memory", "3MiB")
+    one, other = (environment_of(run, appliance, *options, env=own) for run in (PYTHON, [REMOTEGPU_RUN]))
+    (share,), (also,) = (json.loads(seen.pop("REMOTEGPU_SHARES")) for seen in (one, other))
+    assert one == other
+    of_one_lease = {"lease_id", "lease_secret"}
+    assert {k: v for k, v in share.items() if k not in of_one_lease} == {
+        k: v for k, v in also.items() if k not in of_one_lease
+    }
+
+
+def test_a_setting_of_the_user_stays(run: list[str], appliance: StandIn) -> None:
+    seen = environment_of(run, appliance, "-a", appliance.endpoint, "-p", "0.25", env={"TRITON_PTXAS_PATH": "/mine"})
     assert seen["TRITON_PTXAS_PATH"] == "/mine"
 
 
-def test_managed_memory_is_limited_by_option_or_environment(appliance: StandIn) -> None:
+def test_managed_memory_is_limited_by_option_or_environment(run: list[str], appliance: StandIn) -> None:
     share = ("-a", appliance.endpoint, "-p", "0.25")
     own = {"REMOTEGPU_MANAGED_MIB": "7"}
-    assert "REMOTEGPU_MANAGED_MIB" not in environment_of(appliance, *share)
-    assert environment_of(appliance, *share, env=own)["REMOTEGPU_MANAGED_MIB"] == "7"
-    seen = environment_of(appliance, *share, "--managed-memory", "1GiB", env=own)
+    assert "REMOTEGPU_MANAGED_MIB" not in environment_of(run, appliance, *share)
+    assert environment_of(run, appliance, *share, env=own)["REMOTEGPU_MANAGED_MIB"] == "7"
+    seen = environment_of(run, appliance, *share, "--managed-memory", "1GiB", env=own)
     assert seen["REMOTEGPU_MANAGED_MIB"] == "1024"
 
 
@@ -64,29 +87,34 @@ def test_managed_memory_is_limited_by_option_or_environment(appliance: StandIn) 
     ("name", "ours", "users"), [("NCCL_RUNTIME_CONNECT", "0", "1"), ("NCCL_SET_THREAD_NAME", "1", "0")]
 )
 def test_ranks_of_nccl_fail_at_the_start_unless_the_user_says(
-    appliance: StandIn, name: str, ours: str, users: str
+    run: list[str], appliance: StandIn, name: str, ours: str, users: str
 ) -> None:
-    assert environment_of(appliance, "--native")[name] == ours
-    assert environment_of(appliance, "--native", env={name: users})[name] == users
+    assert environment_of(run, appliance, "-a", appliance.endpoint, "-p", "0.1")[name] == ours
+    assert environment_of(run, appliance, "-a", appliance.endpoint, "-p", "0.1", env={name: users})[name] == users
 
 
-def test_plugins_of_frameworks_are_found_behind_the_users_modules(appliance: StandIn, dist: Path) -> None:
+def test_plugins_of_frameworks_are_found_behind_the_users_modules(
+    run: list[str], appliance: StandIn, dist: Path
+) -> None:
     ours = str(dist / "frameworks")
-    assert environment_of(appliance, "--native")["PYTHONPATH"] == ours
-    assert environment_of(appliance, "--native", env={"PYTHONPATH": "/mine"})["PYTHONPATH"] == f"/mine:{ours}"
+    assert environment_of(run, appliance, "-a", appliance.endpoint, "-p", "0.1")["PYTHONPATH"] == ours
+    assert (
+        environment_of(run, appliance, "-a", appliance.endpoint, "-p", "0.1", env={"PYTHONPATH": "/mine"})["PYTHONPATH"]
+        == f"/mine:{ours}"
+    )
 
 
-def test_stand_ins_are_loaded_before_what_the_user_preloads(appliance: StandIn, dist: Path) -> None:
+def test_stand_ins_are_loaded_before_what_the_user_preloads(run: list[str], appliance: StandIn, dist: Path) -> None:
     stand_in = dist / "native" / "stand-ins" / "libempty.so.1"
-    stand_in.parent.mkdir()
+    stand_in.parent.mkdir(exist_ok=True)
     compiler = ["cc", "-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", str(stand_in)]
     subprocess.run(compiler, check=True)
-    seen = environment_of(appliance, "--native", env={"LD_PRELOAD": "libc.so.6"})
+    seen = environment_of(run, appliance, "-a", appliance.endpoint, "-p", "0.1", env={"LD_PRELOAD": "libc.so.6"})
     assert seen["LD_PRELOAD"] == f"{stand_in}:libc.so.6"
 
 
 def test_the_environment_of_a_native_run(appliance: StandIn, dist: Path) -> None:
-    seen = environment_of(appliance, "--native", "-n", "2", "-p", "0.25")
+    seen = environment_of(PYTHON, appliance, "--native", "-n", "2", "-p", "0.25")
     assert seen["LD_LIBRARY_PATH"].split(":")[0] == str(dist / "native")
     assert (seen["REMOTEGPU_SOFTGPU_DEVICES"], seen["REMOTEGPU_SOFTGPU_MEMORY"]) == ("2", str(2 * GIB))
     assert "REMOTEGPU_SHARES" not in seen
@@ -98,7 +126,7 @@ def test_the_environment_of_a_native_run(appliance: StandIn, dist: Path) -> None
 def test_native_memory_follows_the_environment_and_the_share(
     appliance: StandIn, options: list[str], memory: int
 ) -> None:
-    seen = environment_of(appliance, "--native", *options, env={"REMOTEGPU_SOFTGPU_MEMORY": "4GiB"})
+    seen = environment_of(PYTHON, appliance, "--native", *options, env={"REMOTEGPU_SOFTGPU_MEMORY": "4GiB"})
     assert seen["REMOTEGPU_SOFTGPU_MEMORY"] == str(memory)
 
 
@@ -115,9 +143,9 @@ def brief(dist: Path) -> Iterator[StandIn]:
         yield it
 
 
-def test_the_share_is_held_while_the_command_runs(brief: StandIn) -> None:
+def test_the_share_is_held_while_the_command_runs(run: list[str], brief: StandIn) -> None:
     appliance = brief
-    with all_back(appliance), running(appliance, "-n", "2", "-p", "0.5", "--", "sleep", "60") as process:
+    with all_back(appliance), running(run, appliance, "-n", "2", "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: appliance.leased == GIB, 10, "both halves are leased")
         (lease,) = appliance.client.inventory().leases
         assert lease.client.endswith(f"pid {process.pid} sleep 60")
@@ -131,8 +159,8 @@ def test_the_share_is_held_while_the_command_runs(brief: StandIn) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_the_share_comes_back_when_we_are_killed(appliance: StandIn, how: signal.Signals) -> None:
-    with all_back(appliance), running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
+def test_the_share_comes_back_when_we_are_killed(run: list[str], appliance: StandIn, how: signal.Signals) -> None:
+    with all_back(appliance), running(run, appliance, "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: children_of(process.pid), 10, "the command runs")
         process.send_signal(how)
         process.wait(10)
@@ -141,8 +169,8 @@ def test_the_share_comes_back_when_we_are_killed(appliance: StandIn, how: signal
 class running:  # noqa: N801
     """A `run` in the background, in a process group of its own."""
 
-    def __init__(self, appliance: StandIn, *arguments: str) -> None:
-        self._command = [REMOTEGPU, "run", "--appliance", appliance.endpoint, *arguments]
+    def __init__(self, run: list[str], appliance: StandIn, *arguments: str) -> None:
+        self._command = [*run, "--appliance", appliance.endpoint, *arguments]
         self._environment = appliance.environment
 
     def __enter__(self) -> subprocess.Popen[str]:
@@ -163,17 +191,21 @@ class running:  # noqa: N801
         self._process.communicate()
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native", "remote"])
+@pytest.mark.parametrize(
+    "started",
+    [[*PYTHON, "--native"], [*PYTHON, "-p", "0.1"], [REMOTEGPU_RUN, "-p", "0.1"]],
+    ids=["native", "python", "rust"],
+)
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -TERM $$", -15), ("kill -KILL $$", -9)]
 )
-def test_exit_codes_pass_through(appliance: StandIn, script: str, code: int, native: bool) -> None:
-    where = ["--native"] if native else ["-p", "0.1"]
-    assert appliance.cli("run", *where, "--", "sh", "-c", script).returncode == code
+def test_exit_codes_pass_through(appliance: StandIn, script: str, code: int, started: list[str]) -> None:
+    with all_back(appliance):
+        assert appliance.start([*started, "--", "sh", "-c", script]).returncode == code
 
 
-def test_output_and_input_are_the_commands_own(appliance: StandIn) -> None:
-    command = [REMOTEGPU, "run", "-p", "0.1", "cat", "-"]
+def test_output_and_input_are_the_commands_own(run: list[str], appliance: StandIn) -> None:
+    command = [*run, "-p", "0.1", "cat", "-"]
     env = {**appliance.environment, "REMOTEGPU_APPLIANCE": appliance.endpoint}
     done = subprocess.run(command, env=env, input="through\n", capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stdout, done.stderr) == (0, "through\n", "")
@@ -189,10 +221,10 @@ while True:
 """
 
 
-def test_signals_reach_the_command_once(appliance: StandIn) -> None:
+def test_signals_reach_the_command_once(run: list[str], appliance: StandIn) -> None:
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT]
     script = REPORTER.format(numbers=[int(number) for number in numbers])
-    with running(appliance, "-p", "0.1", "--", sys.executable, "-c", script) as process:
+    with running(run, appliance, "-p", "0.1", "--", sys.executable, "-c", script) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         for number in numbers:
@@ -200,9 +232,9 @@ def test_signals_reach_the_command_once(appliance: StandIn) -> None:
             assert process.stdout.readline().strip() == number.name
 
 
-def test_stopping_and_continuing(appliance: StandIn) -> None:
+def test_stopping_and_continuing(run: list[str], appliance: StandIn) -> None:
     """As a shell does with Ctrl-Z and fg: the command stops, we stop with it, and both go on."""
-    with running(appliance, "-p", "0.1", "--", "sleep", "60") as process:
+    with running(run, appliance, "-p", "0.1", "--", "sleep", "60") as process:
         child = until(lambda: children_of(process.pid), 10, "the command runs")[0]
         os.killpg(process.pid, signal.SIGTSTP)
         # The group is an orphaned one, where the terminal's stop is ignored; a direct stop is not.
@@ -230,11 +262,11 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_command_once(appliance: StandIn) -> None:
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(run: list[str], appliance: StandIn) -> None:
     """The terminal sends it to both. Passed on as well it would be a second one, at which many tools stop at once."""
     script = REPORTER.format(numbers=[int(signal.SIGINT), int(signal.SIGUSR1)])
     ours, theirs = pty.openpty()
-    command = [REMOTEGPU, "run", "-a", appliance.endpoint, "-p", "0.1", "--", sys.executable, "-c", script]
+    command = [*run, "-a", appliance.endpoint, "-p", "0.1", "--", sys.executable, "-c", script]
     environment = appliance.environment
     process = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, *command], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
@@ -256,22 +288,22 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(appliance: StandIn) -> No
     os.close(ours)
 
 
-def test_the_command_has_a_default_sigpipe(appliance: StandIn) -> None:
+def test_the_command_has_a_default_sigpipe(run: list[str], appliance: StandIn) -> None:
     """Python ignores it for itself; `head` depends on it."""
     script = "trap - PIPE; (yes; echo status $? >&2) | head -1"
-    done = appliance.cli("run", "--native", "--", "sh", "-c", script)
+    done = appliance.start([*run, "-p", "0.1", "--", "sh", "-c", script])
     assert "status 141" in done.stderr
 
 
 def test_processes_are_spread_over_several_appliances(appliance: StandIn, second: StandIn) -> None:
     both = f"{appliance.endpoint},{second.endpoint}"
     with all_back(appliance), all_back(second):
-        seen = environment_of(appliance, "--appliance", both, "-n", "2", "-p", "0.25")
+        seen = environment_of(PYTHON, appliance, "--appliance", both, "-n", "2", "-p", "0.25")
         shares = json.loads(seen["REMOTEGPU_SHARES"])
         assert [share["endpoint"] for share in shares] == [appliance.endpoint, second.endpoint]
-        seen = environment_of(appliance, "--appliance", both, "-n", "3", "-p", "0.25")
+        seen = environment_of(PYTHON, appliance, "--appliance", both, "-n", "3", "-p", "0.25")
         assert len(json.loads(seen["REMOTEGPU_SHARES"])) == 2
-        done = appliance.cli("run", "--appliance", both, "-n", "5", "-p", "0.25", "--", "true")
+        done = appliance.start([*PYTHON, "--appliance", both, "-n", "5", "-p", "0.25", "--", "true"])
         assert done.returncode == 75
         assert "0.25" in done.stderr and "5 GPUs" in done.stderr
 
@@ -279,7 +311,7 @@ def test_processes_are_spread_over_several_appliances(appliance: StandIn, second
 def test_waiting_for_several_appliances_holds_nothing(appliance: StandIn, second: StandIn) -> None:
     both = f"{appliance.endpoint},{second.endpoint}"
     holder = second.lease(Ask(count=2, milli_per_gpu=900))
-    with running(appliance, "--appliance", both, "-n", "4", "-p", "0.5", "--", "true") as process:
+    with running(PYTHON, appliance, "--appliance", both, "-n", "4", "-p", "0.5", "--", "true") as process:
         assert process.stderr is not None
         assert "waiting" in process.stderr.readline()
         assert appliance.leased == 0
@@ -287,9 +319,9 @@ def test_waiting_for_several_appliances_holds_nothing(appliance: StandIn, second
         assert process.wait(10) == 0
 
 
-def test_waiting_says_why_and_how_long_and_ends_with_the_share(appliance: StandIn) -> None:
+def test_waiting_says_why_and_how_long_and_ends_with_the_share(run: list[str], appliance: StandIn) -> None:
     holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
-    with running(appliance, "-p", "0.5", "--", "echo", "done") as process:
+    with running(run, appliance, "-p", "0.5", "--", "echo", "done") as process:
         assert process.stderr is not None
         assert process.stdout is not None
         line = process.stderr.readline()
@@ -300,9 +332,9 @@ def test_waiting_says_why_and_how_long_and_ends_with_the_share(appliance: StandI
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_waiting_can_be_interrupted(appliance: StandIn, number: signal.Signals) -> None:
+def test_waiting_can_be_interrupted(run: list[str], appliance: StandIn, number: signal.Signals) -> None:
     holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
-    with running(appliance, "-p", "0.5", "--", "true") as process:
+    with running(run, appliance, "-p", "0.5", "--", "true") as process:
         assert process.stderr is not None
         process.stderr.readline()
         process.send_signal(number)
@@ -312,9 +344,9 @@ def test_waiting_can_be_interrupted(appliance: StandIn, number: signal.Signals) 
     until(lambda: appliance.leased == 0, 5, "nobody waits any more")
 
 
-def test_no_wait_refuses_at_once(appliance: StandIn) -> None:
+def test_no_wait_refuses_at_once(run: list[str], appliance: StandIn) -> None:
     holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
-    done = appliance.cli("run", "--no-wait", "-p", "0.5", "--", "true")
+    done = appliance.start([*run, "--no-wait", "-p", "0.5", "--", "true"])
     assert done.returncode == 75
     assert "0.5 of a GPU" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -328,9 +360,9 @@ def leases_of(appliance: StandIn) -> int | None:
     return None
 
 
-def test_the_holding_connection_survives_a_new_gateway(brief: StandIn) -> None:
+def test_the_holding_connection_survives_a_new_gateway(run: list[str], brief: StandIn) -> None:
     appliance = brief
-    with running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
+    with running(run, appliance, "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: children_of(process.pid), 10, "the command runs")
         appliance.lease(Ask(milli_per_gpu=100))
         assert len(appliance.client.inventory().leases) == 2
@@ -343,8 +375,8 @@ def test_the_holding_connection_survives_a_new_gateway(brief: StandIn) -> None:
         assert process.poll() is None
 
 
-def test_the_end_of_a_lease_by_the_appliance_is_reported(dist: Path) -> None:
-    with StandIn(dist) as appliance, running(appliance, "-p", "0.5", "--", "sleep", "60") as process:
+def test_the_end_of_a_lease_by_the_appliance_is_reported(run: list[str], dist: Path) -> None:
+    with StandIn(dist) as appliance, running(run, appliance, "-p", "0.5", "--", "sleep", "60") as process:
         until(lambda: children_of(process.pid), 10, "the command runs")
         appliance.process.terminate()
         assert process.stderr is not None

@@ -76,6 +76,7 @@ CONTRACTS: dict[str, set[str]] = {
     "smi": {"driverapi"},
     "bench": {"driverapi"},
     "connect": {"carrier", "client"},
+    "run": {"client"},
     "trace": {"driverapi"},
 }
 

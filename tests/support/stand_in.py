@@ -83,8 +83,11 @@ class StandIn:
 
     def cli(self, *arguments: str, timeout: float = 20) -> subprocess.CompletedProcess[str]:
         """A command of ours, against this appliance unless it names another."""
+        return self.start([REMOTEGPU, *arguments], timeout)
+
+    def start(self, command: list[str], timeout: float = 20) -> subprocess.CompletedProcess[str]:
         environment = {**self.environment, "REMOTEGPU_APPLIANCE": self.endpoint}
-        return subprocess.run([REMOTEGPU, *arguments], env=environment, capture_output=True, text=True, timeout=timeout)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
 
     def lease(self, ask: Ask = Ask(), *, hold: bool = True) -> Tenant:
         with self.client.open_lease(ask, "test", wait=False) as events:

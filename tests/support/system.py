@@ -18,6 +18,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
 REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
+# `remotegpu run` for machines without Python.
+REMOTEGPU_RUN = str(DIST / "bin" / "remotegpu-run")
 PROGRAMS = ROOT / "tests" / "programs"
 MIB = 1 << 20
 # What `remotegpu run` preloads for a software GPU.

@@ -171,7 +171,7 @@ where
 /// What a failed call means to the user.
 pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> ConnectError {
     if let Some(told) = status.metadata().get(MOVED_METADATA)
-        && note_moved(&target.place, told.as_bytes()).is_some()
+        && note_moved(&target.place, told.as_bytes(), true).is_some()
     {
         return ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {}", target.peer()));
     }
@@ -207,7 +207,7 @@ pub fn versions() -> Versions {
     }
 }
 
-fn check_versions(peer: &str, reply: &HelloReply, ours: &Versions) -> Result<(), ConnectError> {
+pub fn check_versions(peer: &str, reply: &HelloReply, ours: &Versions) -> Result<(), ConnectError> {
     let theirs = reply.versions.clone().unwrap_or_default();
     let why = if !reply.refusal.is_empty() {
         reply.refusal.clone()

@@ -73,7 +73,7 @@ pub fn open_data_over(
     ticket: &SessionTicket,
 ) -> Result<OwnedFd, ConnectError> {
     let preface = Preface { kind: PrefaceKind::Session, id: ticket.session_id, ticket: ticket.ticket };
-    open(carrier, share, hello, ticket.data_port, &preface)
+    open(carrier, share, hello.tls, ticket.data_port, &preface)
 }
 
 /// Connects to the session's worker once more, where the connection before broke. `epoch` is higher than with each attempt
@@ -90,7 +90,7 @@ pub fn reopen_data(
 ) -> Result<(OwnedFd, u64), ConnectError> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?;
     let preface = Preface::resume(ticket.session_id, &ticket.ticket, epoch, received);
-    let socket = open(carrier, share, hello, ticket.data_port, &preface)?;
+    let socket = open(carrier, share, hello.tls, ticket.data_port, &preface)?;
     let mut theirs = [0; 8];
     match receive(socket.as_fd(), &mut theirs, TIMEOUT) {
         Ok(()) => Ok((socket, u64::from_le_bytes(theirs))),
@@ -101,10 +101,17 @@ pub fn reopen_data(
     }
 }
 
-fn open(carrier: Carrier, share: &Share, hello: &Hello, port: u16, preface: &Preface) -> Result<OwnedFd, ConnectError> {
+/// Connects to the data port, where the lease is now. `tls`: whether the appliance says that it speaks it.
+pub(super) fn open(
+    carrier: Carrier,
+    share: &Share,
+    tls: bool,
+    port: u16,
+    preface: &Preface,
+) -> Result<OwnedFd, ConnectError> {
     for _ in 0..MOST_MOVES {
         let (share, moved) = followed(share);
-        match open_at(carrier, &share, hello, moved.unwrap_or(port), preface) {
+        match open_at(carrier, &share, tls, moved.unwrap_or(port), preface) {
             Err(error) if error.kind == ErrorKind::Moved => {}
             done => return done,
         }
@@ -115,15 +122,9 @@ fn open(carrier: Carrier, share: &Share, hello: &Hello, port: u16, preface: &Pre
 
 /// # Errors
 /// `Moved` if the lease is elsewhere.
-fn open_at(
-    carrier: Carrier,
-    share: &Share,
-    hello: &Hello,
-    port: u16,
-    preface: &Preface,
-) -> Result<OwnedFd, ConnectError> {
+fn open_at(carrier: Carrier, share: &Share, tls: bool, port: u16, preface: &Preface) -> Result<OwnedFd, ConnectError> {
     let target = Target::new(share, Some(port))?;
-    if hello.tls != target.speaks_tls() && !target.is_handed() {
+    if tls != target.speaks_tls() && !target.is_handed() {
         let message =
             format!("the data port {} and the share's CA file do not agree on TLS; give both or none", target.peer());
         return Err(ConnectError::new(ErrorKind::Tls, message));
@@ -241,7 +242,9 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, preface: &Preface, limit: 
                 receive(socket, &mut told, limit).map(|()| told)
             });
             let peer = target.peer();
-            match told.ok().and_then(|told| note_moved(&target.place, &told)) {
+            // Who only holds a lease leaves it to the programs to say so.
+            let tell = preface.kind != PrefaceKind::Lease;
+            match told.ok().and_then(|told| note_moved(&target.place, &told, tell)) {
                 Some(()) => Err(ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {peer}"))),
                 None => Err(ConnectError::new(
                     ErrorKind::Unreachable,
@@ -250,6 +253,10 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, preface: &Preface, limit: 
             }
         }
         (Err(Errno::AGAIN), _) => Err(target.too_slow(limit)),
+        _ if preface.kind == PrefaceKind::Lease => {
+            let message = format!("{} did not accept the lease: is it the appliance's data port?", target.peer());
+            Err(ConnectError::new(ErrorKind::Unreachable, message))
+        }
         _ => {
             let message = format!(
                 "{} did not accept this process's session; its ticket was used or is older than 10 s, or the port is not an appliance's; start the program again",

@@ -63,7 +63,8 @@ pub fn offload_hello(share: &Share) -> Result<Hello, ConnectError> {
     greet(share, versions())
 }
 
-fn versions() -> Versions {
+/// Of a program that makes no CUDA calls.
+pub fn versions() -> Versions {
     Versions { table_hash: 0, ..control::versions() }
 }
 

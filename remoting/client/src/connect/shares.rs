@@ -103,7 +103,8 @@ pub struct Moved {
 static MOVED: Mutex<BTreeMap<Place, Moved>> = Mutex::new(BTreeMap::new());
 
 /// An appliance says that a lease has moved from there, as [`carrier::MOVED`] describes. `None` if that makes no sense.
-pub fn note_moved(place: &Place, told: &[u8]) -> Option<()> {
+/// `tell`: the user is told where it is now.
+pub fn note_moved(place: &Place, told: &[u8], tell: bool) -> Option<()> {
     let moved: Moved = serde_json::from_slice(told).ok()?;
     address(&moved.endpoint)?;
     let to = Place {
@@ -113,7 +114,7 @@ pub fn note_moved(place: &Place, told: &[u8]) -> Option<()> {
     let mut all = MOVED.lock().unwrap_or_else(PoisonError::into_inner);
     all.remove(&to);
     let before = all.insert(place.clone(), moved.clone());
-    if before.as_ref() != Some(&moved) {
+    if tell && before.as_ref() != Some(&moved) {
         let (from, to) = (&place.appliance, to.appliance);
         log::error(&format!("the share on appliance {from} has moved to {to}; the program continues"));
     }
@@ -208,8 +209,8 @@ mod tests {
     fn a_lease_that_has_moved_is_followed() {
         let at = |endpoint: &str| Share { lease_id: "moved".into(), ..share(endpoint) };
         let told = |endpoint: &str| format!(r#"{{"endpoint":"{endpoint}","data_port":9,"server_name":null}}"#);
-        let moves = |from: &str, to: &str| note_moved(&at(from).place(), told(to).as_bytes()).unwrap();
-        assert_eq!(note_moved(&at("a:1").place(), b"{}"), None);
+        let moves = |from: &str, to: &str| note_moved(&at(from).place(), told(to).as_bytes(), true).unwrap();
+        assert_eq!(note_moved(&at("a:1").place(), b"{}", true), None);
         assert_eq!(followed(&at("a:1")), (at("a:1"), None));
         moves("a:1", "b:2");
         moves("b:2", "c:3");

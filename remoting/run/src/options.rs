@@ -1,0 +1,252 @@
+//! The options of `remotegpu run` that this program has. Pure but for the token's file.
+
+use std::ffi::OsString;
+
+use remotegpu_client::connect::{Access, LeaseWish};
+
+use crate::exits::{Failure, USAGE};
+use crate::quantities::{fraction, memory, part_of_time};
+
+pub const HELP: &str = "\
+Usage: remotegpu-run [OPTIONS] [--] COMMAND...
+
+Runs a command on a share of a GPU of an appliance.
+
+  -a, --appliance HOST:PORT   the appliance, or REMOTEGPU_APPLIANCE
+  -n, --count NUMBER          how many GPUs; 1
+  -p, --fraction PART         part of each GPU, as 0.25
+  -m, --memory SIZE           memory of each GPU, as 4GiB
+      --compute PART          of each GPU's time at least this
+      --compute-limit PART    of each GPU's time at most this
+      --managed-memory SIZE   managed memory that the program may have
+      --wait, --no-wait       wait until the share is free; --wait
+      --token TOKEN           or REMOTEGPU_TOKEN; better by file or variable
+      --token-file FILE       or REMOTEGPU_TOKEN_FILE
+      --ca FILE               certificate authority of the appliance, turns TLS on; or REMOTEGPU_CA
+      --server-name NAME      name in the certificate, if not the host; or REMOTEGPU_SERVER_NAME
+
+Exit code: the command's own; before it runs 2 usage, 69 no appliance, 70 not complete, 75 share not available, 76
+versions do not fit, 77 token, 126 not executable, 127 command not found.";
+
+const DEFAULT_PORT: u16 = 7070;
+const ONLY_IN_PYTHON: [&str; 4] = ["--native", "--profile", "--report", "--report-file"];
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Job {
+    Help,
+    Run(Options),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Options {
+    pub endpoint: String,
+    pub access: Access,
+    pub wish: LeaseWish,
+    pub managed_mib: Option<u64>,
+    /// Not empty.
+    pub command: Vec<OsString>,
+}
+
+#[derive(Default)]
+struct Given {
+    appliance: Option<String>,
+    count: Option<String>,
+    fraction: Option<String>,
+    memory: Option<String>,
+    compute: Option<String>,
+    compute_limit: Option<String>,
+    managed_memory: Option<String>,
+    token: Option<String>,
+    token_file: Option<String>,
+    ca: Option<String>,
+    server_name: Option<String>,
+    no_wait: bool,
+}
+
+/// `variable`: what the environment has, if it is not empty.
+pub fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Job, Failure> {
+    let (mut arguments, mut given) = (arguments.into_iter().peekable(), Given::default());
+    while let Some(argument) = arguments.next_if(|next| next.to_string_lossy().starts_with('-') && next != "-") {
+        let argument = argument.to_string_lossy().into_owned();
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
+            _ => (argument.as_str(), None),
+        };
+        match name {
+            "--" => break,
+            "--help" | "-h" => return Ok(Job::Help),
+            "--wait" => given.no_wait = false,
+            "--no-wait" => given.no_wait = true,
+            _ if ONLY_IN_PYTHON.contains(&name) => {
+                return Err(usage(format!("{name} is an option of `remotegpu run` of the Python package; use that")));
+            }
+            _ => {
+                let place = given.place(name).ok_or_else(|| usage(format!("No such option: {name}")))?;
+                let next = || arguments.next().map(|next| next.to_string_lossy().into_owned());
+                let value = value.or_else(next);
+                *place = Some(value.ok_or_else(|| usage(format!("Option '{name}' requires an argument")))?);
+            }
+        }
+    }
+    let command: Vec<_> = arguments.collect();
+    if command.is_empty() {
+        return Err(usage("Missing argument 'COMMAND...'".into()));
+    }
+    given.finish(command, variable).map(Job::Run)
+}
+
+fn usage(what: String) -> Failure {
+    Failure::new(USAGE, format!("{what}; see `remotegpu-run --help`"))
+}
+
+impl Given {
+    fn place(&mut self, name: &str) -> Option<&mut Option<String>> {
+        Some(match name {
+            "--appliance" | "-a" => &mut self.appliance,
+            "--count" | "-n" => &mut self.count,
+            "--fraction" | "-p" => &mut self.fraction,
+            "--memory" | "-m" => &mut self.memory,
+            "--compute" => &mut self.compute,
+            "--compute-limit" => &mut self.compute_limit,
+            "--managed-memory" => &mut self.managed_memory,
+            "--token" => &mut self.token,
+            "--token-file" => &mut self.token_file,
+            "--ca" => &mut self.ca,
+            "--server-name" => &mut self.server_name,
+            _ => return None,
+        })
+    }
+
+    fn finish(self, command: Vec<OsString>, variable: impl Fn(&str) -> Option<String>) -> Result<Options, Failure> {
+        let count = match self.count.as_deref().map_or(Ok(1), str::parse::<u32>) {
+            Ok(count @ 1..=1024) => count,
+            _ => {
+                let text = self.count.unwrap_or_default();
+                return Err(usage(format!("-n {text} is not a number greater than or equal to 1 and at most 1024")));
+            }
+        };
+        let (count, milli, memory_bytes) = match (&self.fraction, &self.memory) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::new(USAGE, "-p and -m both say how much of a GPU: give one of them"));
+            }
+            (None, Some(text)) => (count, 0, memory(text)?),
+            (None, None) => (count, 1000, 0),
+            (Some(text), None) => match fraction(text)? {
+                (gpus, _) if gpus > 1 && count > 1 => {
+                    let message = format!("-p {text} and -n {count} both say how many GPUs: give one of them");
+                    return Err(Failure::new(USAGE, message));
+                }
+                (gpus, milli) => (count.max(gpus), milli, 0),
+            },
+        };
+        let compute_milli = self.compute.as_deref().map_or(Ok(0), part_of_time)?;
+        let compute_limit_milli = self.compute_limit.as_deref().map_or(Ok(1000), part_of_time)?;
+        if compute_milli > compute_limit_milli {
+            let message = "--compute is more than --compute-limit: a limit is at least the guarantee";
+            return Err(Failure::new(USAGE, message));
+        }
+        let managed_mib = self.managed_memory.as_deref().map(memory).transpose()?.map(|bytes| bytes >> 20);
+        let endpoint = endpoint(self.appliance.or_else(|| variable("REMOTEGPU_APPLIANCE")))?;
+        if self.token.as_ref().is_some_and(|token| !token.is_empty()) {
+            let instead = "use --token-file or REMOTEGPU_TOKEN";
+            eprintln!("remotegpu: warning: everybody on this machine sees --token in `ps`: {instead}");
+        }
+        let token = self.token.or_else(|| variable("REMOTEGPU_TOKEN")).filter(|token| !token.is_empty());
+        let token_file = self.token_file.or_else(|| variable("REMOTEGPU_TOKEN_FILE"));
+        let access = Access {
+            token: token
+                .map_or_else(|| token_file.map(|file| read_token(&file)).transpose(), |token| Ok(Some(token)))?,
+            ca: self.ca.or_else(|| variable("REMOTEGPU_CA")),
+            server_name: self.server_name.or_else(|| variable("REMOTEGPU_SERVER_NAME")).filter(|name| !name.is_empty()),
+        };
+        let (client, wait) = (String::new(), !self.no_wait);
+        let wish = LeaseWish { count, milli, memory_bytes, compute_milli, compute_limit_milli, client, wait };
+        Ok(Options { endpoint, access, wish, managed_mib, command })
+    }
+}
+
+fn read_token(file: &str) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure::new(USAGE, format!("the token file {file} cannot be read: {error}; correct --token-file"))
+    })?;
+    let token = text.trim();
+    if !token.is_ascii() || token.split_whitespace().count() > 1 {
+        let message = format!("{file} holds more than a token: name a file with nothing else, as `user.token`");
+        return Err(Failure::new(USAGE, message));
+    }
+    Ok(token.to_owned())
+}
+
+/// HOST, HOST:PORT or [V6]:PORT, written as HOST:PORT.
+fn endpoint(appliance: Option<String>) -> Result<String, Failure> {
+    let text = appliance.unwrap_or_default();
+    let parts: Vec<_> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    let only_in_python = "the Python package's `remotegpu run` has that";
+    let text = match *parts {
+        [only] => only,
+        [] => {
+            let next = "give --appliance HOST:PORT or set REMOTEGPU_APPLIANCE";
+            let message = format!("no appliance is named: {next}; or a software GPU of this machine: {only_in_python}");
+            return Err(Failure::new(USAGE, message));
+        }
+        _ => {
+            let message = format!("--appliance {text} names several: give one; {only_in_python}");
+            return Err(Failure::new(USAGE, message));
+        }
+    };
+    let default = DEFAULT_PORT.to_string();
+    let (host, port) = match text.rsplit_once(':') {
+        Some(parts) if !text.ends_with(']') => parts,
+        _ => (text, default.as_str()),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    match port.parse::<u16>() {
+        Ok(port @ 1..) if !host.is_empty() && host.contains(':') => Ok(format!("[{host}]:{port}")),
+        Ok(port @ 1..) if !host.is_empty() => Ok(format!("{host}:{port}")),
+        _ => Err(Failure::new(USAGE, format!("'{text}' is not the address of an appliance; write HOST:PORT"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Options, Failure> {
+        let variable = |name: &str| (name == "REMOTEGPU_TOKEN").then(|| "secret".to_owned());
+        match parse(text.split_whitespace().map(OsString::from), variable)? {
+            Job::Run(options) => Ok(options),
+            Job::Help => Err(Failure::new(0, HELP)),
+        }
+    }
+
+    #[test]
+    fn options_end_where_the_command_begins() {
+        for text in ["-a gpu -p 0.25 -- sh -c -p", "--appliance=gpu:7070 --fraction=0.25 sh -c -p"] {
+            let options = parsed(text).unwrap();
+            assert_eq!((options.endpoint.as_str(), options.wish.milli), ("gpu:7070", 250));
+            assert_eq!(options.command, ["sh", "-c", "-p"]);
+            assert_eq!(options.access.token.as_deref(), Some("secret"));
+        }
+        assert_eq!(parsed("-a [::1]:9 true").unwrap().endpoint, "[::1]:9");
+    }
+
+    #[test]
+    fn what_it_does_not_have_is_named() {
+        for (text, word) in [
+            ("-a gpu --native true", "Python package"),
+            ("-a a:1,b:2 true", "several"),
+            ("true", "REMOTEGPU_APPLIANCE"),
+            ("-a gpu", "COMMAND"),
+            ("-a gpu -p", "-p"),
+            ("-a gpu:port true", "'gpu:port'"),
+            ("-a gpu -n 2 -p 2 true", "-n 2"),
+        ] {
+            let failure = parsed(text).unwrap_err();
+            assert_eq!(failure.code, USAGE);
+            assert!(failure.message.contains(word), "{}", failure.message);
+        }
+    }
+}
