@@ -83,3 +83,15 @@ def test_dividing_time_is_measured_for_each_case() -> None:
         case.name: sum(not tenant.idle for tenant in case.tenants) for case in CASES
     }
     assert all(rate > 0 for each in rates.values() for rate in each)
+
+
+def test_large_copies_stand_beside_what_bounds_them() -> None:
+    done = subprocess.run([REMOTEGPU, "bench", "bulk", "--quick", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rates = {rate.pop("name"): rate for rate in json.loads(done.stdout)}
+    sizes = ("64 KiB", "1 MiB", "16 MiB", "64 MiB")
+    copies = {f"{kind} {way} {size}" for kind in ("pinned", "pageable") for way in ("HtoD", "DtoH") for size in sizes}
+    references = {f"memcpy {size}" for size in sizes} | {f"tcp x{count}" for count in (1, 2, 4, 8)}
+    assert rates.keys() == copies | references | {"page faults", "unix x1"}
+    assert rates["memcpy 64 MiB"]["to_memcpy"] == 1
+    assert all(value >= 0 for rate in rates.values() for value in rate.values())

@@ -2,6 +2,7 @@
 //! Prints one JSON object. Microseconds are medians, bandwidths are 10^9 bits of data per second.
 
 mod backlog;
+mod bulk;
 mod delay;
 mod driver;
 mod measurements;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         }
         Job::Measure => measure(&options),
         Job::SoftwareGpu => softgpu::measure(&options),
+        Job::Bulk => bulk::measure(&options),
         Job::Backlog(time) => backlog::work(&options, *time),
         Job::Scenario(name) => scenarios::play(&options, name),
         Job::TcpPeer(address) => {

@@ -22,6 +22,8 @@ pub enum Job {
     Help,
     /// How fast kernels execute, instead of how far away the driver is.
     SoftwareGpu,
+    /// What bounds large copies.
+    Bulk,
     /// The other end of the raw TCP reference.
     TcpPeer(SocketAddr),
     /// A network that takes its time, each way.
@@ -60,6 +62,9 @@ Times are medians in microseconds, bandwidths 10^9 bits of random data per secon
 Other jobs:
   remotegpu-bench softgpu [--library PATH] [--quick]
         10^9 lane-instructions per second of processor time, and the cores that took part, for four kernels
+  remotegpu-bench bulk [--library PATH] [--quick]
+        gigabytes per second, their ratio to memcpy, and this process' seconds of processor time per gigabyte, of
+        memcpy, page faults, raw streams, and pageable and pinned copies of four sizes
   remotegpu-bench backlog SECONDS [--library PATH]
         prints `ready`, waits for a line, and prints how many kernels of 0.2 ms or so it got done in that time
   remotegpu-bench tcp-peer IP:PORT
@@ -79,6 +84,7 @@ impl Options {
                 "--reference" => options.reference = Some(address(&args.next().unwrap_or_default())?),
                 "--help" | "-h" => options.job = Job::Help,
                 "softgpu" => options.job = Job::SoftwareGpu,
+                "bulk" => options.job = Job::Bulk,
                 "tcp-peer" => options.job = Job::TcpPeer(address(&args.next().unwrap_or_default())?),
                 "delay-proxy" => {
                     let milliseconds = args.next().and_then(|text| text.parse::<u64>().ok());

@@ -350,8 +350,8 @@ def usage(
 @app.command()
 def bench(
     subject: Annotated[
-        Literal["share", "softgpu", "turns"],
-        typer.Argument(help="A share, the software GPU alone, or how the time of a GPU is divided."),
+        Literal["share", "softgpu", "turns", "bulk"],
+        typer.Argument(help="A share, the software GPU alone, how the time of a GPU is divided, or large copies."),
     ] = "share",
     appliance: ApplianceOption = "",
     everything: Annotated[bool, typer.Option("--all", help="Also TLS, and 1 and 10 ms away.")] = False,
@@ -383,6 +383,11 @@ def bench(
         from remotegpu.cli import bench_turns  # noqa: PLC0415
 
         bench_turns.bench(quick=quick, as_json=as_json)
+        return
+    if subject == "bulk":
+        from remotegpu.cli import bench_bulk  # noqa: PLC0415
+
+        bench_bulk.bench(quick=quick, as_json=as_json)
         return
     from remotegpu.cli.bench.command import BenchOptions, bench, show_saved  # noqa: PLC0415
 
