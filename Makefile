@@ -29,7 +29,7 @@ set-up: .venv/.installed ## Create .venv with everything the project and its tes
 
 build: target/dist/.built ## Build client, worker, gateway and software GPU into target/dist
 
-target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh $(RUST_SOURCES) $(OFFLOAD_SOURCES)
+target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh tools/dashboard.sh operator/dashboard/package-lock.json $(RUST_SOURCES) $(OFFLOAD_SOURCES)
 	@echo "==> Rust: client, worker, gateway, software GPU (about five minutes the first time)"
 	@tools/dist.sh
 	@touch $@

@@ -31,7 +31,7 @@ from remotegpu import __version__ as version
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "dist"
 # Of target/dist, what an installation uses; `pod` is mounted into containers, by the device plugin's image.
-PARTS = ("bin", "client", "frameworks", "lib", "native", "python", "trace")
+PARTS = ("bin", "client", "dashboard", "frameworks", "lib", "native", "python", "trace")
 CRATES = ("worker", "softgpu", "bench", "client", "smi", "connect", "trace", "sandbox")
 OLDEST_GLIBC = (2, 17)
 

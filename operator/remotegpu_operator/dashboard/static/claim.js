@@ -1,0 +1,83 @@
+// A claim's whole story: what it is, why it is so, what happened.
+
+import { html, useEffect, useState } from "./vendor/htm.js";
+import { age, bytes, seconds } from "./format.js";
+import { get } from "./stream.js";
+
+export function Claim({ id, claim, token, now }) {
+  const [story, setStory] = useState({ why: null, events: [], problem: "" });
+  const path = `api/claims/${id.split("/").map(encodeURIComponent).join("/")}`;
+  useEffect(() => {
+    const ending = new AbortController();
+    get(path, token, ending.signal)
+      .then((response) => response.json())
+      .then(setStory)
+      .catch((error) => ending.signal.aborted || setStory({ why: null, events: [], problem: error.message }));
+    return () => ending.abort();
+    // What is new about the claim has an event.
+  }, [path, claim]);
+
+  if (!claim) {
+    return html`<h2>${id}</h2><p>This claim has gone, or you may not list it. <a href="#/claims">All claims</a></p>`;
+  }
+  const facts = {
+    Pool: claim.pool,
+    "Asked for": `${claim.asks}, ${claim.mode}`,
+    GPUs: claim.gpus,
+    Priority: claim.priority,
+    Suspendable: claim.suspendable ? "yes" : "no",
+    Pods: claim.pods.join(", ") || "none",
+    Age: age(claim.created, now),
+    ...(claim.position ? { "Place in queue": claim.position } : {}),
+  };
+  return html`
+    <h2>${id} <span class=${`phase ${claim.phase}`}>${claim.phase}</span></h2>
+    <p><strong>${claim.reason}</strong> ${claim.message}</p>
+    <dl>${Object.entries(facts).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    ${claim.position > 0 && story.why && html`<${Why} why=${story.why} />`}
+    ${claim.shares.length > 0 &&
+    html`<${Table} title="Shares" head=${["Appliance", "GPU", "Memory"]} rows=${claim.shares.map((share) => [share.appliance, share.gpu, bytes(share.memory)])} />`}
+    <${Table} title="Conditions" head=${["Type", "Status", "Reason", "Message", "Since"]}
+      rows=${claim.conditions.map((each) => [each.type, each.status, each.reason, each.message, age(each.lastTransitionTime, now)])} />
+    <${Table} title="Events" head=${["When", "Type", "Reason", "Message"]}
+      rows=${story.events
+        .sort((one, other) => (one.lastTimestamp < other.lastTimestamp ? 1 : -1))
+        .map((each) => [age(each.lastTimestamp, now), each.type, each.reason, each.message])} />
+    ${story.problem && html`<p class="bad">${story.problem}</p>`}
+  `;
+}
+
+function Why({ why }) {
+  return html`
+    <section aria-labelledby="why">
+      <h3 id="why">Why it waits</h3>
+      <p>
+        ${why.starts_in_seconds === null ? "Nobody can say when it starts." : `It probably starts in ${seconds(why.starts_in_seconds)}.`}${" "}
+        ${why.estimate && `That rests on this: ${why.estimate}.`}
+        ${why.smaller.length > 0 && ` This would start now: ${why.smaller.join(", or ")}.`}
+      </p>
+      ${why.holders.length > 0 &&
+      html`
+        <p>What has to end before:</p>
+        <ul>${why.holders.map((each) => html`<li key=${each.claim}><a href=${`#/claims/${each.claim}`}>${each.claim}</a> has ${each.has}, for ${seconds(each.held_seconds)} now</li>`)}</ul>
+      `}
+    </section>
+  `;
+}
+
+function Table({ title, head, rows }) {
+  const name = title.toLowerCase();
+  return html`
+    <h3 id=${name}>${title}</h3>
+    ${rows.length === 0
+      ? html`<p>None</p>`
+      : html`
+          <div class="wide" role="region" aria-labelledby=${name} tabindex="0">
+            <table aria-labelledby=${name}>
+              <thead><tr>${head.map((each) => html`<th key=${each} scope="col">${each}</th>`)}</tr></thead>
+              <tbody>${rows.map((row, index) => html`<tr key=${index}>${row.map((cell, column) => html`<td key=${column}>${cell}</td>`)}</tr>`)}</tbody>
+            </table>
+          </div>
+        `}
+  `;
+}
