@@ -107,7 +107,8 @@ class Dashboard:
             raise gone
         try:
             # Who is ahead and who holds what it needs may be of any namespace.
-            why = dataclasses.asdict(self._live.why(namespace, name)) if reader.scope.namespaces is None else None
+            everywhere = reader.scope.namespaces is None
+            why = dataclasses.asdict(await self._live.why(namespace, name)) if everywhere else None
         except KeyError:
             raise gone from None
         selector = f"involvedObject.kind={GPUCLAIMS.kind},involvedObject.name={name}"

@@ -38,19 +38,24 @@ function App() {
         <${Tab} to="#/claims" now=${route.page !== "pools"}>Claims<//>
       </nav>
       <p class="who">
-        <span role="status" class=${state?.problem ? "bad" : ""}>${state?.problem || (state?.user ? "Live" : "Connecting")}</span>
+        <span role="status" class=${state?.problem ? "bad" : ""}>
+          ${state?.problem || (state?.user ? "Live" : "Connecting")}
+        </span>
         ${state?.user && html`<span>${state.user}</span>`}
         <button type="button" onClick=${() => (setToken(""), setState(null))}>Sign out</button>
       </p>
     </header>
-    <main>${state?.user ? html`<${Page} ...${{ route, state, token, now }} />` : html`<p>Waiting for the operator</p>`}</main>
+    <main>
+      ${state?.user ? html`<${Page} ...${{ route, state, token, now }} />` : html`<p>Waiting for the operator</p>`}
+    </main>
   `;
 }
 
 function Page({ route, state, token, now }) {
   if (route.page === "pools") return html`<${Pools} state=${state} />`;
   if (!route.claim) return html`<${Claims} key=${route.text} state=${state} text=${route.text} now=${now} />`;
-  return html`<${Claim} key=${route.claim} id=${route.claim} claim=${state.claims[route.claim]} token=${token} now=${now} />`;
+  const claim = state.claims[route.claim];
+  return html`<${Claim} key=${route.claim} id=${route.claim} claim=${claim} token=${token} now=${now} />`;
 }
 
 function Tab({ to, now, children }) {
@@ -68,11 +73,11 @@ function SignIn({ refusal, onToken }) {
     <main class="sign-in">
       <form onSubmit=${submit}>
         <label for="token">Token of the cluster</label>
-        <input id="token" name="token" type="password" autocomplete="off" spellcheck="false" required aria-describedby="about" />
+        <input id="token" name="token" type="password" autocomplete="off" required aria-describedby="about" />
         <button type="submit">Sign in</button>
         <p id="about">
-          <code>kubectl create token ACCOUNT -n NAMESPACE</code> makes one for a service account. The page shows the pools and
-          claims that the account may list. It forgets the token when it is closed or loaded again.
+          <code>kubectl create token ACCOUNT -n NAMESPACE</code> makes one for a service account. The page shows the
+          pools and claims that the account may list. It forgets the token when it is closed or loaded again.
         </p>
         ${refusal && html`<p role="alert" class="bad">${refusal}</p>`}
       </form>

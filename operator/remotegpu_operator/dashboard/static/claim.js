@@ -30,19 +30,24 @@ export function Claim({ id, claim, token, now }) {
     Age: age(claim.created, now),
     ...(claim.position ? { "Place in queue": claim.position } : {}),
   };
+  const shares = claim.shares.map((each) => [each.appliance, each.gpu, bytes(each.memory)]);
+  const conditions = claim.conditions.map((each) => [
+    age(each.lastTransitionTime, now), each.type, each.status, each.reason, each.message,
+  ]);
+  const events = [...story.events]
+    .sort((one, other) => (one.lastTimestamp < other.lastTimestamp ? 1 : -1))
+    .map((each) => [age(each.lastTimestamp, now), each.type, each.reason, each.message]);
   return html`
     <h2>${id} <span class=${`phase ${claim.phase}`}>${claim.phase}</span></h2>
     <p><strong>${claim.reason}</strong> ${claim.message}</p>
-    <dl>${Object.entries(facts).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    <dl>
+      ${Object.entries(facts).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
+    </dl>
     ${claim.position > 0 && story.why && html`<${Why} why=${story.why} />`}
     ${claim.shares.length > 0 &&
-    html`<${Table} title="Shares" head=${["Appliance", "GPU", "Memory"]} rows=${claim.shares.map((share) => [share.appliance, share.gpu, bytes(share.memory)])} />`}
-    <${Table} title="Conditions" head=${["Type", "Status", "Reason", "Message", "Since"]}
-      rows=${claim.conditions.map((each) => [each.type, each.status, each.reason, each.message, age(each.lastTransitionTime, now)])} />
-    <${Table} title="Events" head=${["When", "Type", "Reason", "Message"]}
-      rows=${story.events
-        .sort((one, other) => (one.lastTimestamp < other.lastTimestamp ? 1 : -1))
-        .map((each) => [age(each.lastTimestamp, now), each.type, each.reason, each.message])} />
+    html`<${Table} title="Shares" head=${["Appliance", "GPU", "Memory"]} rows=${shares} />`}
+    <${Table} title="Conditions" head=${["Since", "Type", "Status", "Reason", "Message"]} rows=${conditions} />
+    <${Table} title="Events" head=${["Before", "Type", "Reason", "Message"]} rows=${events} />
     ${story.problem && html`<p class="bad">${story.problem}</p>`}
   `;
 }
@@ -52,14 +57,25 @@ function Why({ why }) {
     <section aria-labelledby="why">
       <h3 id="why">Why it waits</h3>
       <p>
-        ${why.starts_in_seconds === null ? "Nobody can say when it starts." : `It probably starts in ${seconds(why.starts_in_seconds)}.`}${" "}
+        ${why.starts_in_seconds === null
+          ? "Nobody can say when it starts. "
+          : `It probably starts in ${seconds(why.starts_in_seconds)}. `}
         ${why.estimate && `That rests on this: ${why.estimate}.`}
         ${why.smaller.length > 0 && ` This would start now: ${why.smaller.join(", or ")}.`}
       </p>
       ${why.holders.length > 0 &&
       html`
         <p>What has to end before:</p>
-        <ul>${why.holders.map((each) => html`<li key=${each.claim}><a href=${`#/claims/${each.claim}`}>${each.claim}</a> has ${each.has}, for ${seconds(each.held_seconds)} now</li>`)}</ul>
+        <ul>
+          ${why.holders.map(
+            (each) => html`
+              <li key=${each.claim}>
+                <a href=${`#/claims/${each.claim}`}>${each.claim}</a> has ${each.has}, for
+                ${" "}${seconds(each.held_seconds)} now
+              </li>
+            `,
+          )}
+        </ul>
       `}
     </section>
   `;
@@ -75,7 +91,9 @@ function Table({ title, head, rows }) {
           <div class="wide" role="region" aria-labelledby=${name} tabindex="0">
             <table aria-labelledby=${name}>
               <thead><tr>${head.map((each) => html`<th key=${each} scope="col">${each}</th>`)}</tr></thead>
-              <tbody>${rows.map((row, index) => html`<tr key=${index}>${row.map((cell, column) => html`<td key=${column}>${cell}</td>`)}</tr>`)}</tbody>
+              <tbody>
+                ${rows.map((row, index) => html`<tr key=${index}>${row.map((cell) => html`<td>${cell}</td>`)}</tr>`)}
+              </tbody>
             </table>
           </div>
         `}

@@ -11,7 +11,7 @@ const COLUMNS = [
   ["phase", "Phase"],
   ["reason", "Reason"],
   ["position", "Place in queue"],
-  ["created", "Age"],
+  ["created", "Created"],
 ];
 
 export function Claims({ state, text, now }) {
@@ -30,18 +30,31 @@ export function Claims({ state, text, now }) {
   return html`
     <h2>Claims</h2>
     <form class="filter" role="search" onSubmit=${(event) => event.preventDefault()}>
-      <label>Find <input type="search" value=${filter.text} onInput=${(event) => narrow({ text: event.target.value })} /></label>
-      <${Choice} label="Phase" value=${filter.phase} of=${all.map((claim) => claim.phase)} onChoice=${(phase) => narrow({ phase })} />
-      <${Choice} label="Pool" value=${filter.pool} of=${all.map((claim) => claim.pool)} onChoice=${(pool) => narrow({ pool })} />
+      <label>
+        Find <input type="search" value=${filter.text} onInput=${(event) => narrow({ text: event.target.value })} />
+      </label>
+      ${["phase", "pool"].map(
+        (key) => html`
+          <${Choice} key=${key} label=${key === "phase" ? "Phase" : "Pool"} value=${filter[key]}
+            of=${all.map((claim) => claim[key])} onChoice=${(chosen) => narrow({ [key]: chosen })} />
+        `,
+      )}
     </form>
     <p>${found.length} of ${all.length} claims</p>
     <div class="wide" role="region" aria-label="Claims" tabindex="0">
       <table>
         <thead>
-          <tr>${COLUMNS.map(([key, title]) => html`<${Head} key=${key} title=${title} sort=${sort.key === key ? sort : null} onSort=${() => order(key)} />`)}</tr>
+          <tr>
+            ${COLUMNS.map(([key, title]) => {
+              const by = sort.key === key ? sort : null;
+              return html`<${Head} key=${key} title=${title} sort=${by} onSort=${() => order(key)} />`;
+            })}
+          </tr>
         </thead>
         <tbody>
-          ${found.slice(shown * ROWS, (shown + 1) * ROWS).map((claim) => html`<${Row} key=${claim.id} claim=${claim} now=${now} />`)}
+          ${found
+            .slice(shown * ROWS, (shown + 1) * ROWS)
+            .map((claim) => html`<${Row} key=${claim.id} claim=${claim} now=${now} />`)}
         </tbody>
       </table>
     </div>
@@ -73,7 +86,9 @@ function Head({ title, sort, onSort }) {
   const direction = sort ? (sort.descending ? "descending" : "ascending") : undefined;
   return html`
     <th scope="col" aria-sort=${direction}>
-      <button type="button" onClick=${onSort}>${title}<span aria-hidden="true">${sort ? (sort.descending ? " ▾" : " ▴") : ""}</span></button>
+      <button type="button" onClick=${onSort}>
+        ${title}<span aria-hidden="true">${sort ? (sort.descending ? " ▾" : " ▴") : ""}</span>
+      </button>
     </th>
   `;
 }
@@ -87,7 +102,7 @@ function Row({ claim, now }) {
       <td><span class=${`phase ${claim.phase}`}>${claim.phase}</span></td>
       <td>${claim.reason}</td>
       <td class="number">${claim.position || ""}</td>
-      <td class="number">${age(claim.created, now)}</td>
+      <td class="number">${age(claim.created, now)} ago</td>
     </tr>
   `;
 }

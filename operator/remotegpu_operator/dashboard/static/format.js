@@ -36,8 +36,9 @@ export function matches(claim, filter) {
     (!filter.phase || claim.phase === filter.phase) &&
     (!filter.pool || claim.pool === filter.pool) &&
     (!text ||
-      [`${claim.namespace}/${claim.name}`, claim.reason, claim.gpus, ...claim.pods, ...claim.shares.map((share) => share.gpu)]
-        .some((each) => each.toLowerCase().includes(text)))
+      [claim.id, claim.reason, claim.gpus, ...claim.pods, ...claim.shares.map((share) => share.gpu)].some((each) =>
+        each.toLowerCase().includes(text),
+      ))
   );
 }
 

@@ -12,14 +12,18 @@ export function Pools({ state }) {
   if (!state.pools.length) {
     return html`<h2>Pools</h2><p>There is no pool that ${state.user} may list. Claims are on their own page.</p>`;
   }
-  return state.pools.map((pool) => html`<${Pool} key=${pool.name} pool=${pool} shares=${shares} waiting=${queues[pool.name] ?? 0} />`);
+  return state.pools.map(
+    (pool) => html`<${Pool} key=${pool.name} pool=${pool} shares=${shares} waiting=${queues[pool.name] ?? 0} />`,
+  );
 }
 
 // By appliance and GPU: what each claim has of it.
 function sharesByGpu(claims) {
   const found = {};
   for (const [id, claim] of Object.entries(claims)) {
-    for (const share of claim.shares) (found[`${share.appliance} ${share.gpu}`] ??= []).push({ id, claim, memory: share.memory });
+    for (const { appliance, gpu, memory } of claim.shares) {
+      (found[`${appliance} ${gpu}`] ??= []).push({ id, claim, memory });
+    }
   }
   return found;
 }
@@ -30,11 +34,11 @@ function Pool({ pool, shares, waiting }) {
       <h2 id=${`pool-${pool.name}`}>${pool.name} <span class=${`phase ${pool.phase}`}>${pool.phase}</span></h2>
       <p>
         ${gpus(pool.free.milli)} of ${gpus(pool.total.milli)} GPUs free (${pool.backend}, ${pool.computeMode}),${" "}
-        ${waiting ? html`<a href="#/claims">${waiting} of these claims wait</a>` : "none of these claims waits"}
+        ${waiting ? html`<a href="#/claims">${waiting} of the claims shown wait</a>` : "none of the claims shown waits"}
       </p>
       ${pool.phase !== "Ready" && pool.message && html`<p class="bad">${pool.message}</p>`}
       ${pool.schedules.length > 0 && html`<ul class="schedules">${pool.schedules.map(Schedule)}</ul>`}
-      ${pool.appliances.map((appliance) => html`<${Appliance} key=${appliance.name} appliance=${appliance} shares=${shares} />`)}
+      ${pool.appliances.map((each) => html`<${Appliance} key=${each.name} appliance=${each} shares=${shares} />`)}
     </section>
   `;
 }
@@ -43,7 +47,8 @@ function Schedule(schedule) {
   return html`
     <li key=${schedule.name}>
       Schedule ${schedule.name}: suspends from ${schedule.from} to ${schedule.to} ${schedule.timeZone},${" "}
-      ${schedule.days.join(", ")}; ${schedule.problem ? html`<span class="bad">${schedule.problem}</span>` : schedule.active ? html`<strong>now</strong>` : "not now"}
+      ${schedule.days.join(", ")}; ${schedule.active ? html`<strong>now</strong>` : "not now"}
+      ${schedule.problem && html` <span class="bad">${schedule.problem}</span>`}
     </li>
   `;
 }
@@ -57,7 +62,10 @@ function Appliance({ appliance, shares }) {
       </h3>
       ${appliance.phase !== "Ready" && html`<p class="bad">${appliance.message}</p>`}
       <ul class="gpus">
-        ${appliance.gpus.map((gpu) => html`<${Gpu} key=${gpu.uuid} gpu=${gpu} shares=${shares[`${appliance.name} ${gpu.uuid}`] ?? []} />`)}
+        ${appliance.gpus.map((gpu) => {
+          const its = shares[`${appliance.name} ${gpu.uuid}`] ?? [];
+          return html`<${Gpu} key=${gpu.uuid} gpu=${gpu} shares=${its} />`;
+        })}
       </ul>
     </article>
   `;
@@ -81,9 +89,12 @@ function Gpu({ gpu, shares }) {
               style=${{ width: part(memory), "--hue": hue(claim.namespace) }}></span>
           `,
         )}
-        ${others > 0 && html`<span class="others" title=${`others: ${bytes(others)}`} style=${{ width: part(others) }}></span>`}
+        ${others > 0 &&
+        html`<span class="others" title=${`others: ${bytes(others)}`} style=${{ width: part(others) }}></span>`}
       </div>
-      <p class="small">${given}, ${shares.length} ${shares.length === 1 ? "claim" : "claims"}${others > 0 ? ", and others" : ""}</p>
+      <p class="small">
+        ${given}, ${shares.length} ${shares.length === 1 ? "claim" : "claims"}${others > 0 ? ", and others" : ""}
+      </p>
     </li>
   `;
 }

@@ -12,7 +12,7 @@ export async function get(path, token, signal) {
   throw response.status === 401 || response.status === 403 ? new Refused(error) : new Error(error);
 }
 
-// Calls `onState` with {user, pools, claims, problem} until `signal` ends it; throws Refused where the token is no good.
+// Calls `onState` with {user, pools, claims, problem} until `signal` ends it. Throws Refused if the token is no good.
 export async function follow(token, onState, signal) {
   let state = { user: "", pools: [], claims: {}, problem: "" };
   const show = (next) => onState((state = next));
