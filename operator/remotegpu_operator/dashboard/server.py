@@ -15,7 +15,7 @@ from remotegpu.paths import find_dist
 from remotegpu_operator.claims import GPUCLAIMS
 from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSignedInError, Reader
 from remotegpu_operator.dashboard.live import INTERVAL_SECONDS, Live
-from remotegpu_operator.dashboard.snapshot import Snapshot
+from remotegpu_operator.dashboard.snapshot import Scope, Snapshot
 from remotegpu_operator.events import EVENTS
 from remotegpu_operator.kube import Api, ApiError, Unanswered
 
@@ -47,6 +47,8 @@ class Dashboard:
         self._api = api
         self._live = live
         self._access = Access(api)
+        self._whole = live.snapshot()
+        self._seen: dict[Scope, Snapshot] = {}
         self._streams = 0
 
     def application(self) -> web.Application:
@@ -115,8 +117,8 @@ class Dashboard:
         try:
             # Not of our own right, but as the reader.
             found = await self._api.list_as(_token(request), EVENTS, namespace, selector)
-        except ApiError as error:
-            return _json({"why": why, "events": [], "problem": str(error)})
+        except (ApiError, *Unanswered) as error:
+            return _json({"why": why, "events": [], "problem": f"its events are not known: {error}"})
         events = [
             {key: each.get(key) for key in ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")}
             for each in found
@@ -129,7 +131,13 @@ class Dashboard:
         return await self._access.reader(_token(request), self._live.namespaces())
 
     def _seen_by(self, reader: Reader) -> Snapshot:
-        return self._live.snapshot().seen_by(reader.scope)
+        """The same object for all readers with the same rights, as long as nothing has changed."""
+        whole = self._live.snapshot()
+        if whole is not self._whole:
+            self._whole, self._seen = whole, {}
+        if reader.scope not in self._seen:
+            self._seen[reader.scope] = whole.seen_by(reader.scope)
+        return self._seen[reader.scope]
 
 
 def _token(request: web.Request) -> str:

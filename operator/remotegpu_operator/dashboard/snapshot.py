@@ -49,6 +49,8 @@ class Snapshot:
 
     def since(self, before: "Snapshot") -> Json:
         """What a page has to learn that shows `before`; empty if nothing."""
+        if self is before:
+            return {}
         claims = {key: claim for key, claim in self.claims.items() if before.claims.get(key) != claim}
         gone = sorted(before.claims.keys() - self.claims.keys())
         changes: Json = {"pools": self.pools} if self.pools != before.pools else {}
