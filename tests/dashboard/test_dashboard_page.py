@@ -108,6 +108,8 @@ def test_axe_finds_nothing(browser: Browser, page: Page, everything: str, scheme
         tab.evaluate("view => { location.hash = view; }", view)
         title = view.removeprefix("#/claims/") if view.count("/") > 1 else {"#/": "default", "#/claims": "Claims"}[view]
         expect(tab.get_by_role("heading", name=title, level=2)).to_be_visible(timeout=15_000)
+        if title == "team-a/waits":
+            expect(tab.get_by_role("region", name="Why it waits")).to_be_visible(timeout=15_000)
         assert findings(tab) == [], view
     tab.close()
 

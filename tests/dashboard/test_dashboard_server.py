@@ -23,7 +23,9 @@ def test_the_page_comes_to_everybody_and_allows_its_own_scripts_alone(page: Page
     assert "http:" not in html and "https:" not in html and "<style" not in html and "onload" not in html
 
 
-@pytest.mark.parametrize("path", ["/api/snapshot", "/api/events", "/api/claims/team-a/train"])
+@pytest.mark.parametrize(
+    "path", ["/api/snapshot", "/api/events", "/api/claims/team-a/train/events", "/api/claims/team-a/train/why"]
+)
 def test_without_a_good_token_there_is_nothing(page: Page, path: str) -> None:
     for token, said in (("", "there is no token"), ("not-a-token", "the API server refuses the token")):
         response = page.get(path, token)
@@ -55,10 +57,10 @@ def test_a_reader_of_everything_sees_pools_claims_and_events(page: Page, everyth
     about = {"kind": "GPUClaim", "name": "train", "namespace": "team-a"}
     event = {"metadata": {"name": "one"}, "involvedObject": about, "reason": "Tested", "message": "it is told"}
     page.kube("POST", "/api/v1/namespaces/team-a/events", event)
-    story = page.get("/api/claims/team-a/train", everything).json()
-    assert [(each["reason"], each["message"]) for each in story["events"]] == [("Tested", "it is told")]
-    assert (story["why"]["phase"], story["problem"]) == ("Allocated", "")
-    assert page.get("/api/claims/team-a/nothing", everything).status == 404
+    told = page.get("/api/claims/team-a/train/events", everything).json()
+    assert [(each["reason"], each["message"]) for each in told["events"]] == [("Tested", "it is told")]
+    assert page.get("/api/claims/team-a/train/why", everything).json()["phase"] == "Allocated"
+    assert page.get("/api/claims/team-a/nothing/why", everything).status == 404
 
 
 def test_who_may_list_one_namespace_sees_nothing_of_another(page: Page, of_team_a: str) -> None:
@@ -68,10 +70,12 @@ def test_who_may_list_one_namespace_sees_nothing_of_another(page: Page, of_team_
     assert {claim["namespace"] for claim in found["claims"].values()} == {"team-a"}
     assert "team-b" not in response.data.decode() and "secret-project" not in response.data.decode()
     # Who holds what it waits for may be of other namespaces, and events are another right.
-    story = page.get("/api/claims/team-a/train", of_team_a).json()
-    assert (story["why"], story["events"]) == (None, [])
-    assert "events is forbidden" in story["problem"]
-    hidden, missing = (page.get(f"/api/claims/{path}", of_team_a) for path in ("team-b/secret-project", "team-b/none"))
+    assert page.get("/api/claims/team-a/train/why", of_team_a).json() is None
+    told = page.get("/api/claims/team-a/train/events", of_team_a).json()
+    assert told["events"] == []
+    assert "events is forbidden" in told["problem"]
+    names = ("secret-project", "none")
+    hidden, missing = (page.get(f"/api/claims/team-b/{name}/events", of_team_a) for name in names)
     assert (hidden.status, missing.status) == (404, 404)
     assert hidden.data.replace(b"secret-project", b"none") == missing.data
 

@@ -59,7 +59,8 @@ class Dashboard:
                 web.get("/", _page),
                 web.get("/api/snapshot", self._snapshot),
                 web.get("/api/events", self._events),
-                web.get("/api/claims/{namespace}/{name}", self._claim),
+                web.get("/api/claims/{namespace}/{name}/events", self._events_of),
+                web.get("/api/claims/{namespace}/{name}/why", self._why),
                 web.get("/static/vendor/htm.js", _vendored),
                 web.static("/static", STATIC),
             ]
@@ -101,29 +102,34 @@ class Dashboard:
         finally:
             self._streams -= 1
 
-    async def _claim(self, request: web.Request) -> web.Response:
-        reader = await self._reader(request)
-        namespace, name = request.match_info["namespace"], request.match_info["name"]
-        gone = web.HTTPNotFound(text=f"there is no GPUClaim {namespace}/{name} that {reader.user} may list")
-        if f"{namespace}/{name}" not in self._seen_by(reader).claims:
-            raise gone
-        try:
-            # Who is ahead and who holds what it needs may be of any namespace.
-            everywhere = reader.scope.namespaces is None
-            why = dataclasses.asdict(await self._live.why(namespace, name)) if everywhere else None
-        except KeyError:
-            raise gone from None
+    async def _events_of(self, request: web.Request) -> web.Response:
+        _, namespace, name = await self._claim(request)
         selector = f"involvedObject.kind={GPUCLAIMS.kind},involvedObject.name={name}"
         try:
             # Not of our own right, but as the reader.
             found = await self._api.list_as(_token(request), EVENTS, namespace, selector)
         except (ApiError, *Unanswered) as error:
-            return _json({"why": why, "events": [], "problem": f"its events are not known: {error}"})
-        events = [
-            {key: each.get(key) for key in ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")}
-            for each in found
-        ]
-        return _json({"why": why, "events": events, "problem": ""})
+            return _json({"events": [], "problem": f"its events are not known: {error}"})
+        keys = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")
+        return _json({"events": [{key: each.get(key) for key in keys} for each in found], "problem": ""})
+
+    async def _why(self, request: web.Request) -> web.Response:
+        """Who is ahead and who holds what it needs may be of any namespace, hence it is for readers of all."""
+        reader, namespace, name = await self._claim(request)
+        if reader.scope.namespaces is not None:
+            return _json(None)
+        try:
+            return _json(dataclasses.asdict(await self._live.why(namespace, name)))
+        except KeyError:
+            raise web.HTTPNotFound(text=f"GPUClaim {namespace}/{name} has just gone") from None
+
+    async def _claim(self, request: web.Request) -> tuple[Reader, str, str]:
+        """The reader, and the claim's namespace and name, which it may list."""
+        reader = await self._reader(request)
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        if f"{namespace}/{name}" not in self._seen_by(reader).claims:
+            raise web.HTTPNotFound(text=f"there is no GPUClaim {namespace}/{name} that {reader.user} may list")
+        return reader, namespace, name
 
     async def _reader(self, request: web.Request) -> Reader:
         if problem := self._live.problem:

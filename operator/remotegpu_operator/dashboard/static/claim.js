@@ -5,17 +5,11 @@ import { age, bytes, seconds } from "./format.js";
 import { get } from "./stream.js";
 
 export function Claim({ id, claim, token, now }) {
-  const [story, setStory] = useState({ why: null, events: [], problem: "" });
   const path = `api/claims/${id.split("/").map(encodeURIComponent).join("/")}`;
-  useEffect(() => {
-    const ending = new AbortController();
-    get(path, token, ending.signal)
-      .then((response) => response.json())
-      .then(setStory)
-      .catch((error) => ending.signal.aborted || setStory({ why: null, events: [], problem: error.message }));
-    return () => ending.abort();
-    // What is new about the claim has an event.
-  }, [path, claim]);
+  // What becomes of a claim has an event; its place in the queue alone has none.
+  const state = `${claim?.phase} ${claim?.reason} ${claim?.message}`;
+  const story = useFetched(`${path}/events`, state, token, { events: [], problem: "" });
+  const why = useFetched(`${path}/why`, claim?.position ? state : "", token, null);
 
   if (!claim) {
     return html`<h2>${id}</h2><p>This claim has gone, or you may not list it. <a href="#/claims">All claims</a></p>`;
@@ -43,13 +37,28 @@ export function Claim({ id, claim, token, now }) {
     <dl>
       ${Object.entries(facts).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
     </dl>
-    ${claim.position > 0 && story.why && html`<${Why} why=${story.why} />`}
+    ${claim.position > 0 && why && html`<${Why} why=${why} />`}
     ${claim.shares.length > 0 &&
     html`<${Table} title="Shares" head=${["Appliance", "GPU", "Memory"]} rows=${shares} />`}
     <${Table} title="Conditions" head=${["Since", "Type", "Status", "Reason", "Message"]} rows=${conditions} />
     <${Table} title="Events" head=${["Before", "Type", "Reason", "Message"]} rows=${events} />
     ${story.problem && html`<p class="bad">${story.problem}</p>`}
   `;
+}
+
+// What `path` answers, asked again when `state` has changed; empty: not at all.
+function useFetched(path, state, token, otherwise) {
+  const [found, setFound] = useState(otherwise);
+  useEffect(() => {
+    if (!state) return undefined;
+    const ending = new AbortController();
+    get(path, token, ending.signal)
+      .then((response) => response.json())
+      .then(setFound)
+      .catch((error) => ending.signal.aborted || setFound(otherwise && { ...otherwise, problem: error.message }));
+    return () => ending.abort();
+  }, [path, state]);
+  return found;
 }
 
 function Why({ why }) {
