@@ -27,7 +27,8 @@ RUN python3 -m venv .venv && .venv/bin/python -c "import tomllib; project = toml
 COPY Cargo.toml Cargo.lock ./
 COPY remoting remoting
 COPY offload/remotegpu_offload offload/remotegpu_offload
-COPY tools/dist.sh tools/pod.sh tools/python.sh tools/
+COPY operator/dashboard operator/dashboard
+COPY tools/dashboard.sh tools/dist.sh tools/pod.sh tools/python.sh tools/
 RUN tools/dist.sh
 
 FROM scratch AS native
@@ -66,6 +67,7 @@ ENV PATH=/opt/remotegpu/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 R
 WORKDIR /
 
 FROM runtime AS operator
+COPY --from=native /dashboard /opt/remotegpu/dist/dashboard
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "remotegpu_operator"]
 

@@ -13,7 +13,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -29,7 +29,7 @@ set-up: .venv/.installed ## Create .venv with everything the project and its tes
 
 build: target/dist/.built ## Build client, worker, gateway and software GPU into target/dist
 
-target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh $(RUST_SOURCES) $(OFFLOAD_SOURCES)
+target/dist/.built: .venv/.installed tools/dist.sh tools/pod.sh tools/python.sh tools/dashboard.sh operator/dashboard/package-lock.json $(RUST_SOURCES) $(OFFLOAD_SOURCES)
 	@echo "==> Rust: client, worker, gateway, software GPU (about five minutes the first time)"
 	@tools/dist.sh
 	@touch $@
@@ -112,7 +112,13 @@ shard-programs shard-survival shard-chart-and-cli shard-security shard-suspensio
 
 shard-security: target/undefended/.built test-decoders-longer
 
-shard-chart-and-cli: target/portable/.built prometheus
+shard-chart-and-cli: target/portable/.built prometheus chromium
+
+# The dashboard's page is tested in it.
+chromium:
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "==> Debian package chromium"; \
+	    apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; fi
 
 prometheus:
 	@tools/prometheus.sh

@@ -32,7 +32,7 @@ from remotegpu import __version__ as version
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "dist"
 # Of target/dist, what an installation uses; `pod` is mounted into containers, by the device plugin's image.
-PARTS = ("bin", "client", "frameworks", "lib", "native", "python", "trace")
+PARTS = ("bin", "client", "dashboard", "frameworks", "lib", "native", "python", "trace")
 # Of it, what a machine without Python uses to run programs on an appliance.
 ARCHIVED = ("bin/nvidia-smi", "bin/remotegpu-run", "client", "frameworks", "native/ptxas", "native/stand-ins")
 CRATES = ("worker", "softgpu", "bench", "client", "smi", "connect", "run", "trace", "sandbox")

@@ -69,10 +69,8 @@ def _part(target: str, base: Image) -> Image:
         ],
     )
     tag = f"localhost/remotegpu-{target}:dev"
-    # Nothing built goes into the operator's image.
-    native = (
-        () if target == "operator" else tuple(DIST / part for part in ("bin", "client", "frameworks", "native", "pod"))
-    )
+    copied = ("dashboard",) if target == "operator" else ("bin", "client", "frameworks", "native", "pod")
+    native = tuple(DIST / part for part in copied)
     key = images.key_of(base.key, target, *(ROOT / source for source in SOURCES), *native)
     contexts = {"wheels": wheels, "native": DIST}
     # The parts have stages in common, which layers keep from one to the next.

@@ -15,6 +15,7 @@ from remotegpu_operator.authority import CertificateAuthority
 from remotegpu_operator.beside import beside
 from remotegpu_operator.builders.appliances import Installation
 from remotegpu_operator.claims import Claims
+from remotegpu_operator.dashboard import serving as dashboard
 from remotegpu_operator.events import Events
 from remotegpu_operator.handlers import nodes, pools
 from remotegpu_operator.inventory import Inventory
@@ -45,7 +46,10 @@ async def _run(settings: Settings) -> int:
         loop.add_signal_handler(number, stop.set)
     async with Api(await configuration(), connections=4, seconds=CALL_SECONDS) as api:
         leadership = Leadership(api, settings.namespace, settings.identity)
-        async with probes.serve(settings.http_port, lambda: leadership.problem):
+        async with (
+            probes.serve(settings.http_port, lambda: leadership.problem),
+            dashboard.serving(settings.dashboard_port),
+        ):
             stopping = asyncio.create_task(stop.wait())
             acquiring = asyncio.create_task(leadership.acquire())
             await asyncio.wait({stopping, acquiring}, return_when=asyncio.FIRST_COMPLETED)

@@ -29,6 +29,7 @@ class Settings:
     # A Secret with an authority that somebody else provides; empty: we make one.
     ca_secret: str = ""
     http_port: int = 8080
+    dashboard_port: int | None = None  # None: it is not served
     # Labels of other namespaces whose pods may read metrics.
     metrics_from: Mapping[str, str] = field(default_factory=dict)
     close_egress: bool = False
@@ -60,4 +61,5 @@ class Settings:
                 environment.get("REMOTEGPU_USAGE_USER_LABEL", ""),
             ),
             http_port=int(environment.get("REMOTEGPU_HTTP_PORT", "8080")),
+            dashboard_port=int(port) if (port := environment.get("REMOTEGPU_DASHBOARD_PORT")) else None,
         )

@@ -57,6 +57,11 @@ class Dist:
         return sorted((self.native / "stand-ins").glob("*.so.*"))
 
     @property
+    def dashboard(self) -> Path:
+        """The folder with what the operator's page loads that is not ours."""
+        return self.root / "dashboard"
+
+    @property
     def sandbox(self) -> Path:
         """The library with which an acceptor shuts itself in."""
         return _existing(self.root / "lib" / "libremotegpu_sandbox.so")

@@ -116,6 +116,32 @@ def test_rights_are_exactly_the_listed_ones(objects: list[Object]) -> None:
     assert {thing["metadata"]["namespace"] for thing in objects if thing["kind"] == "Role"} == {NAMESPACE}
 
 
+def test_the_dashboard_adds_two_reviews_and_no_more(tmp_path: Path) -> None:
+    objects = render({"dashboard": {"enabled": True}}, tmp_path)
+    reviews = {
+        "authentication.k8s.io/tokenreviews": "create",
+        "authorization.k8s.io/subjectaccessreviews": "create",
+    }
+    operator = CLUSTER_WIDE["remotegpu-operator"] | reviews
+    assert granted(objects, "ClusterRole") == CLUSTER_WIDE | {"remotegpu-operator": operator}
+    assert granted(objects, "Role") == IN_ITS_NAMESPACE
+
+
+def test_the_dashboard_is_reached_by_the_release_and_the_named_namespaces(tmp_path: Path) -> None:
+    proxies = {"kubernetes.io/metadata.name": "proxies"}
+    objects = render({"dashboard": {"enabled": True, "fromNamespaces": proxies}}, tmp_path)
+    rules = named(objects, "NetworkPolicy", "remotegpu-operator")["spec"]["ingress"]
+    assert rules[1:] == [
+        {
+            "from": [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": proxies}}],
+            "ports": [{"port": "dashboard"}],
+        }
+    ]
+    (port,) = named(objects, "Service", "remotegpu-dashboard")["spec"]["ports"]
+    container = named(objects, "Deployment", "remotegpu-operator")["spec"]["template"]["spec"]["containers"][0]
+    assert port["targetPort"] in {each["name"] for each in container["ports"]}
+
+
 # resource, object, verb: what `kubectl auth can-i --list` says of an account.
 Right = tuple[str, str, str]
 ELSEWHERE = "somebodys"

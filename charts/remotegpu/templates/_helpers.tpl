@@ -131,8 +131,13 @@ spec:
 
 {{/* Who may read metrics, as peers of a NetworkPolicy. Probes come from the pod's own node, which no policy keeps out. */}}
 {{- define "remotegpu.monitors" -}}
+{{- include "remotegpu.from" .Values.metrics.fromNamespaces }}
+{{- end }}
+
+{{/* The release's own pods, and those of the namespaces with these labels. Call with the labels. */}}
+{{- define "remotegpu.from" -}}
 - podSelector: {}
-{{- with .Values.metrics.fromNamespaces }}
+{{- with . }}
 - namespaceSelector:
     matchLabels: {{- toYaml . | nindent 6 }}
 {{- end }}

@@ -1,0 +1,98 @@
+"""Who reads, and what that reader may list: asked of the API server, and believed for some seconds."""
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from remotegpu.api.kubernetes import CLAIMS, GROUP, POOLS
+from remotegpu_operator.dashboard.snapshot import Scope
+from remotegpu_operator.kube import Api, Object, Resource
+
+_TOKEN_REVIEWS: Final = Resource("authentication.k8s.io/v1", "tokenreviews", "TokenReview")
+_ACCESS_REVIEWS: Final = Resource("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview")
+
+_BELIEVED_SECONDS: Final = 20.0
+_MOST_KEPT: Final = 1024
+# A stranger's tokens must not become a flood at the API server.
+_MOST_AT_A_TIME: Final = 8
+
+
+class NotSignedInError(Exception):
+    """There is no token, or it is no good; the message says which, and what to do."""
+
+
+class NotAllowedError(Exception):
+    """This user may list nothing that there is to be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    user: str
+    scope: Scope
+
+
+class Access:
+    """`namespaces` that have a claim are what a reader is asked about who may not list those of all.
+
+    Tokens themselves are not kept, and neither is a refusal: the API server answers those from its own cache.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._readers: OrderedDict[str, tuple[float, Reader]] = OrderedDict()
+        self._places = asyncio.Semaphore(_MOST_AT_A_TIME)
+        self._asking: dict[str, asyncio.Lock] = {}
+
+    async def reader(self, token: str, namespaces: Collection[str]) -> Reader:
+        """Raises NotSignedInError, NotAllowedError, and what `Api` raises."""
+        if not token:
+            raise NotSignedInError("there is no token: send one of the cluster as `Authorization: Bearer TOKEN`")
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        # Several requests of one page ask once.
+        async with self._asking.setdefault(digest, asyncio.Lock()):
+            try:
+                until, reader = self._readers.get(digest, (0.0, None))
+                if reader is None or time.monotonic() >= until:
+                    reader = await self._ask(token, namespaces)
+                    self._readers[digest] = (time.monotonic() + _BELIEVED_SECONDS, reader)
+                    self._readers.move_to_end(digest)
+                    if len(self._readers) > _MOST_KEPT:
+                        self._readers.popitem(last=False)
+            finally:
+                self._asking.pop(digest, None)
+        if not reader.scope.pools and reader.scope.namespaces == frozenset():
+            raise NotAllowedError(
+                f"{reader.user} may list neither gpupools nor the gpuclaims of a namespace that has some: bind a role "
+                f"with the verb list for {CLAIMS} of {GROUP}"
+            )
+        return reader
+
+    async def _ask(self, token: str, namespaces: Collection[str]) -> Reader:
+        review = await self._review(_TOKEN_REVIEWS, {"token": token})
+        if not review.get("authenticated"):
+            why = review.get("error") or "it has expired, or is none of this cluster"
+            raise NotSignedInError(f"the API server refuses the token: {why}; `kubectl create token ACCOUNT` makes one")
+        user = review["user"]
+        pools, everywhere = await asyncio.gather(self._may_list(user, POOLS), self._may_list(user, CLAIMS))
+        if everywhere:
+            return Reader(user["username"], Scope(None, pools))
+        asked = sorted(namespaces)
+        answers = await asyncio.gather(*(self._may_list(user, CLAIMS, each) for each in asked))
+        allowed = frozenset(each for each, yes in zip(asked, answers, strict=True) if yes)
+        return Reader(user["username"], Scope(allowed, pools))
+
+    async def _may_list(self, user: Object, plural: str, namespace: str = "") -> bool:
+        attributes = {"verb": "list", "group": GROUP, "resource": plural, "namespace": namespace}
+        about = {"user": user["username"], "resourceAttributes": attributes}
+        about |= {key: user[key] for key in ("uid", "groups", "extra") if key in user}
+        return bool((await self._review(_ACCESS_REVIEWS, about)).get("allowed"))
+
+    async def _review(self, kind: Resource, about: Object) -> Object:
+        async with self._places:
+            body = {"apiVersion": kind.api, "kind": kind.kind, "spec": about}
+            answer: Object = (await self._api.create(kind, None, body))["status"]
+            return answer

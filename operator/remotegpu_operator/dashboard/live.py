@@ -1,0 +1,70 @@
+"""The snapshot as of now: a cache of its own, so that each replica has it, also those that wait for the Lease."""
+
+import asyncio
+import datetime
+import time
+from typing import Final
+
+from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
+from remotegpu.api.waiting import Answer
+from remotegpu_operator import why
+from remotegpu_operator.cache import Cache
+from remotegpu_operator.claims import GPUCLAIMS, PRIORITY_CLASSES, QUOTAS
+from remotegpu_operator.dashboard.snapshot import Snapshot
+from remotegpu_operator.kube import Api, Object, Resource
+
+_GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
+INTERVAL_SECONDS: Final = 1.0
+# The operator's own work is in the same process: of its time a snapshot takes a fifth at most.
+_PAUSE_PER_WORK: Final = 4
+# Schedules begin and end though nothing changes.
+_STALE_SECONDS: Final = 20.0
+
+
+class Live:
+    def __init__(self, api: Api) -> None:
+        kinds = (_GPUPOOLS, GPUCLAIMS, QUOTAS, PRIORITY_CLASSES)
+        self._caches = {kind.plural: Cache(api, kind, self._changed) for kind in kinds}
+        self._stale = True
+        self._made = float("-inf")
+        self._pause = INTERVAL_SECONDS
+        self._explaining = asyncio.Lock()
+        self._snapshot = Snapshot([], {})
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for cache in self._caches.values():
+                group.create_task(cache.run())
+
+    @property
+    def problem(self) -> str:
+        """Why there is nothing to show yet; empty if there is."""
+        missing = [plural for plural, cache in self._caches.items() if not cache.synced.is_set()]
+        return f"the API server has not listed {', '.join(missing)} yet: try again" if missing else ""
+
+    def snapshot(self) -> Snapshot:
+        """The same object as long as nothing has changed, and for a second in any case."""
+        age = time.monotonic() - self._made
+        if (self._stale and age >= self._pause) or age >= _STALE_SECONDS:
+            begun, self._stale = time.monotonic(), False
+            made = Snapshot.of(self._objects(), datetime.datetime.now(datetime.UTC))
+            if made != self._snapshot:
+                self._snapshot = made
+            self._made = time.monotonic()
+            self._pause = max(INTERVAL_SECONDS, _PAUSE_PER_WORK * (self._made - begun))
+        return self._snapshot
+
+    def namespaces(self) -> set[str]:
+        return {claim["metadata"]["namespace"] for claim in self._caches[CLAIMS]}
+
+    async def why(self, namespace: str, name: str) -> Answer:
+        """Raises KeyError if there is no such claim. In a thread, one at a time: it may take seconds."""
+        async with self._explaining:
+            now = datetime.datetime.now(datetime.UTC)
+            return await asyncio.to_thread(why.explain, namespace, name, self._objects(), now)
+
+    def _objects(self) -> dict[str, list[Object]]:
+        return {plural: list(cache) for plural, cache in self._caches.items()} | {"pods": []}
+
+    def _changed(self, _before: Object | None, _now: Object | None) -> None:
+        self._stale = True

@@ -1,0 +1,200 @@
+"""The page and its data over HTTP. It only reads: each way is a GET, and a token counts only in a header, which no
+other site's page can send."""
+
+import asyncio
+import dataclasses
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from remotegpu.paths import find_dist
+from remotegpu_operator.claims import GPUCLAIMS
+from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSignedInError, Reader
+from remotegpu_operator.dashboard.live import INTERVAL_SECONDS, Live
+from remotegpu_operator.dashboard.snapshot import Scope, Snapshot
+from remotegpu_operator.events import EVENTS
+from remotegpu_operator.kube import Api, ApiError, Unanswered
+
+_log = logging.getLogger(__name__)
+
+STATIC: Final = Path(__file__).parent / "static"
+# The API server takes Authorization away from what it passes on to a service, as `kubectl proxy` has it do.
+TOKEN_HEADER: Final = "X-Remotegpu-Token"  # noqa: S105 (its name)
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+# So that whatever lies between does not take the stream for dead.
+_QUIET_SECONDS: Final = 15.0
+_MOST_STREAMS: Final = 200
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Dashboard:
+    def __init__(self, api: Api, live: Live) -> None:
+        self._api = api
+        self._live = live
+        self._access = Access(api)
+        self._whole = live.snapshot()
+        self._seen: dict[Scope, Snapshot] = {}
+        self._streams = 0
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[_with_json_errors])
+        app.on_response_prepare.append(_add_headers)
+        app.add_routes(
+            [
+                web.get("/", _page),
+                web.get("/api/snapshot", self._snapshot),
+                web.get("/api/events", self._events),
+                web.get("/api/claims/{namespace}/{name}/events", self._events_of),
+                web.get("/api/claims/{namespace}/{name}/why", self._why),
+                web.get("/static/vendor/htm.js", _vendored),
+                web.static("/static", STATIC),
+            ]
+        )
+        return app
+
+    async def _snapshot(self, request: web.Request) -> web.Response:
+        reader = await self._reader(request)
+        return _json({"user": reader.user, **self._seen_by(reader).to_object()})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """All of it first, then what has changed, at most once a second, until the reader may not see it any more."""
+        reader = await self._reader(request)
+        if self._streams >= _MOST_STREAMS:
+            raise web.HTTPServiceUnavailable(text=f"{_MOST_STREAMS} pages are open already: close some, or try later")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self._streams += 1
+        try:
+            sent = self._seen_by(reader)
+            await _send(response, {"user": reader.user, **sent.to_object()})
+            quiet = 0.0
+            while True:
+                await asyncio.sleep(INTERVAL_SECONDS)
+                quiet += INTERVAL_SECONDS
+                seen = self._seen_by(await self._reader(request))
+                if changes := seen.since(sent):
+                    await _send(response, {"changes": changes})
+                elif quiet < _QUIET_SECONDS:
+                    continue
+                else:
+                    await response.write(b":\n\n")
+                sent, quiet = seen, 0.0
+        except ConnectionError:
+            return response
+        except _REFUSALS as error:
+            await _send(response, {"error": _refusal(error).text})
+            return response
+        finally:
+            self._streams -= 1
+
+    async def _events_of(self, request: web.Request) -> web.Response:
+        _, namespace, name = await self._claim(request)
+        selector = f"involvedObject.kind={GPUCLAIMS.kind},involvedObject.name={name}"
+        try:
+            # Not of our own right, but as the reader.
+            found = await self._api.list_as(_token(request), EVENTS, namespace, selector)
+        except (ApiError, *Unanswered) as error:
+            return _json({"events": [], "problem": f"its events are not known: {error}"})
+        keys = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")
+        return _json({"events": [{key: each.get(key) for key in keys} for each in found], "problem": ""})
+
+    async def _why(self, request: web.Request) -> web.Response:
+        """Who is ahead and who holds what it needs may be of any namespace, hence it is for readers of all."""
+        reader, namespace, name = await self._claim(request)
+        if reader.scope.namespaces is not None:
+            return _json(None)
+        try:
+            return _json(dataclasses.asdict(await self._live.why(namespace, name)))
+        except KeyError:
+            raise web.HTTPNotFound(text=f"GPUClaim {namespace}/{name} has just gone") from None
+
+    async def _claim(self, request: web.Request) -> tuple[Reader, str, str]:
+        """The reader, and the claim's namespace and name, which it may list."""
+        reader = await self._reader(request)
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        if f"{namespace}/{name}" not in self._seen_by(reader).claims:
+            raise web.HTTPNotFound(text=f"there is no GPUClaim {namespace}/{name} that {reader.user} may list")
+        return reader, namespace, name
+
+    async def _reader(self, request: web.Request) -> Reader:
+        if problem := self._live.problem:
+            raise web.HTTPServiceUnavailable(text=problem)
+        return await self._access.reader(_token(request), self._live.namespaces())
+
+    def _seen_by(self, reader: Reader) -> Snapshot:
+        """The same object for all readers with the same rights, as long as nothing has changed."""
+        whole = self._live.snapshot()
+        if whole is not self._whole:
+            self._whole, self._seen = whole, {}
+        if reader.scope not in self._seen:
+            self._seen[reader.scope] = whole.seen_by(reader.scope)
+        return self._seen[reader.scope]
+
+
+def _token(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return request.headers.get(TOKEN_HEADER, "") or (token.strip() if scheme.lower() == "bearer" else "")
+
+
+async def _page(_request: web.Request) -> web.StreamResponse:
+    return web.FileResponse(STATIC / "index.html")
+
+
+async def _vendored(_request: web.Request) -> web.StreamResponse:
+    file = find_dist().dashboard / "htm.js"
+    if not file.exists():
+        raise web.HTTPNotFound(text=f"{file} does not exist: build it with `make build`")
+    return web.FileResponse(file)
+
+
+_REFUSALS: Final = (NotSignedInError, NotAllowedError, ApiError, *Unanswered)
+
+
+def _refusal(error: BaseException) -> web.HTTPException:
+    if isinstance(error, NotSignedInError):
+        return web.HTTPUnauthorized(text=str(error), headers={"WWW-Authenticate": "Bearer"})
+    if isinstance(error, NotAllowedError):
+        return web.HTTPForbidden(text=str(error))
+    _log.warning("the API server does not say who reads: %r", error)
+    return web.HTTPServiceUnavailable(text=f"the API server does not say who you are ({error}): try again")
+
+
+@web.middleware
+async def _with_json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except _REFUSALS as error:
+        refused = _refusal(error)
+    except web.HTTPException as error:
+        refused = error
+    headers = {key: value for key, value in refused.headers.items() if key in ("WWW-Authenticate", "Allow")}
+    return web.json_response({"error": refused.text}, status=refused.status, headers=headers)
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+
+
+def _json(value: Any) -> web.Response:
+    response = web.json_response(value)
+    response.enable_compression()
+    return response
+
+
+async def _send(response: web.StreamResponse, value: Any) -> None:
+    await response.write(b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n")

@@ -1,0 +1,48 @@
+"""The dashboard beside the operator: a thread, an event loop and a connection of its own, and no right to write."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from remotegpu_operator.beside import beside
+from remotegpu_operator.dashboard.live import Live
+from remotegpu_operator.dashboard.server import Dashboard
+from remotegpu_operator.kube import Api, configuration
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def serving(port: int | None) -> AsyncIterator[None]:
+    """None: there is none. Pools and claims are served without it too, so it ends nothing that it fails in."""
+    if port is None:
+        yield
+        return
+    task = asyncio.create_task(beside(lambda: _serve(port)))
+    task.add_done_callback(_tell)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        _log.error("the dashboard is not served any more; it is when this pod is started anew", exc_info=error)
+
+
+async def _serve(port: int) -> None:
+    async with Api(await configuration()) as api:
+        live = Live(api)
+        runner = web.AppRunner(Dashboard(api, live).application(), access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (a Service's requests come from outside)
+            _log.info("dashboard on port %d", port)
+            await live.run()
+        finally:
+            await runner.cleanup()

@@ -1,0 +1,127 @@
+"""What the page shows, as JSON: pools with their GPUs, and claims. Pure; the allocator says who waits where."""
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from remotegpu.api.claims import Allocation, GPUClaim
+from remotegpu.api.pools import ApplianceStatus, GPUPool
+from remotegpu.api.schedules import Schedule
+from remotegpu_operator.builders.claims import HOLDING
+from remotegpu_operator.why import Objects, State
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a reader may list."""
+
+    namespaces: frozenset[str] | None  # of claims; None: all
+    pools: bool
+
+    def shows(self, namespace: str) -> bool:
+        return self.namespaces is None or namespace in self.namespaces
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    pools: list[Json]
+    claims: dict[str, Json]  # by "namespace/name"
+
+    @classmethod
+    def of(cls, objects: Objects, now: datetime.datetime) -> "Snapshot":
+        """`objects` as `why.explain` takes them; of pods it needs none."""
+        state = State.of(objects)
+        positions = _positions(state)
+        return cls(
+            [_pool(pool, now) for pool in sorted(state.pools, key=lambda pool: pool.name)],
+            {claim.key: _claim(claim, positions.get(claim.uid, 0)) for claim in state.claims},
+        )
+
+    def seen_by(self, scope: Scope) -> "Snapshot":
+        """Without what the reader may not list. The sums of a pool are the pool's, and so is a place in its queue."""
+        if scope.namespaces is None and scope.pools:
+            return self
+        claims = {key: claim for key, claim in self.claims.items() if scope.shows(claim["namespace"])}
+        return Snapshot(self.pools if scope.pools else [], claims)
+
+    def since(self, before: "Snapshot") -> Json:
+        """What a page has to learn that shows `before`; empty if nothing."""
+        if self is before:
+            return {}
+        claims = {key: claim for key, claim in self.claims.items() if before.claims.get(key) != claim}
+        gone = sorted(before.claims.keys() - self.claims.keys())
+        changes: Json = {"pools": self.pools} if self.pools != before.pools else {}
+        return changes | ({"claims": claims} if claims else {}) | ({"gone": gone} if gone else {})
+
+    def to_object(self) -> Json:
+        return {"pools": self.pools, "claims": self.claims}
+
+
+def _positions(state: State) -> dict[str, int]:
+    """Of each claim that waits, its place in the queue of its pool, from 1."""
+    lengths: dict[str, int] = {}
+    found = {}
+    for request in state.allocator().waiting():
+        found[request.uid] = lengths[request.pool] = lengths.get(request.pool, 0) + 1
+    return found
+
+
+def _pool(pool: GPUPool, now: datetime.datetime) -> Json:
+    status = pool.status
+    return {
+        "name": pool.name,
+        "backend": str(pool.spec.backend),
+        "computeMode": str(pool.spec.compute_mode),
+        "phase": str(status.phase),
+        "message": status.message,
+        "total": status.total.to_object(),
+        "free": status.free.to_object(),
+        "schedules": [_schedule(each, now) for each in pool.spec.schedules],
+        "appliances": [_appliance(each, pool.spec.cordoned) for each in status.appliances],
+    }
+
+
+def _schedule(schedule: Schedule, now: datetime.datetime) -> Json:
+    return {**schedule.to_object(), "active": schedule.covers(now), "problem": schedule.problem}
+
+
+def _appliance(appliance: ApplianceStatus, cordoned: Iterable[str]) -> Json:
+    return {
+        "name": appliance.name,
+        "node": appliance.node,
+        "phase": str(appliance.phase),
+        "message": appliance.message,
+        "cordoned": appliance.node in cordoned,
+        "gpus": [gpu.to_object() for gpu in appliance.gpus],
+    }
+
+
+def _claim(claim: GPUClaim, position: int) -> Json:
+    spec, status = claim.spec, claim.status
+    return {
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "pool": spec.pool,
+        "mode": str(spec.mode),
+        "asks": str(spec.ask),
+        "priority": spec.priority_class or spec.priority,
+        "suspendable": spec.suspendable,
+        "pods": [pod.name for pod in status.consumers] or ([spec.pod.name] if spec.pod else []),
+        "created": claim.created,
+        "phase": str(status.phase),
+        "reason": str(status.reason),
+        "message": status.message,
+        "position": position,
+        "gpus": status.gpus,
+        "milli": status.milli,
+        "conditions": [each.to_object() for each in status.conditions],
+        "shares": [_share(each) for each in status.held] if status.phase in HOLDING else [],
+    }
+
+
+def _share(allocation: Allocation) -> Json:
+    """What the claim has of one GPU, so that nobody else has it."""
+    return {"appliance": allocation.appliance, "gpu": allocation.gpu, "memory": allocation.memory}

@@ -1,0 +1,110 @@
+// A claim's whole story: what it is, why it is so, what happened.
+
+import { html, useEffect, useState } from "./vendor/htm.js";
+import { age, bytes, seconds } from "./format.js";
+import { get } from "./stream.js";
+
+export function Claim({ id, claim, token, now }) {
+  const path = `api/claims/${id.split("/").map(encodeURIComponent).join("/")}`;
+  // What becomes of a claim has an event; its place in the queue alone has none.
+  const state = `${claim?.phase} ${claim?.reason} ${claim?.message}`;
+  const story = useFetched(`${path}/events`, state, token, { events: [], problem: "" });
+  const why = useFetched(`${path}/why`, claim?.position ? state : "", token, null);
+
+  if (!claim) {
+    return html`<h2>${id}</h2><p>This claim has gone, or you may not list it. <a href="#/claims">All claims</a></p>`;
+  }
+  const facts = {
+    Pool: claim.pool,
+    "Asked for": `${claim.asks}, ${claim.mode}`,
+    GPUs: claim.gpus,
+    Priority: claim.priority,
+    Suspendable: claim.suspendable ? "yes" : "no",
+    Pods: claim.pods.join(", ") || "none",
+    Age: age(claim.created, now),
+    ...(claim.position ? { "Place in queue": claim.position } : {}),
+  };
+  const shares = claim.shares.map((each) => [each.appliance, each.gpu, bytes(each.memory)]);
+  const conditions = claim.conditions.map((each) => [
+    age(each.lastTransitionTime, now), each.type, each.status, each.reason, each.message,
+  ]);
+  const events = [...story.events]
+    .sort((one, other) => (one.lastTimestamp < other.lastTimestamp ? 1 : -1))
+    .map((each) => [age(each.lastTimestamp, now), each.type, each.reason, each.message]);
+  return html`
+    <h2>${id} <span class=${`phase ${claim.phase}`}>${claim.phase}</span></h2>
+    <p><strong>${claim.reason}</strong> ${claim.message}</p>
+    <dl>
+      ${Object.entries(facts).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
+    </dl>
+    ${claim.position > 0 && why && html`<${Why} why=${why} />`}
+    ${claim.shares.length > 0 &&
+    html`<${Table} title="Shares" head=${["Appliance", "GPU", "Memory"]} rows=${shares} />`}
+    <${Table} title="Conditions" head=${["Since", "Type", "Status", "Reason", "Message"]} rows=${conditions} />
+    <${Table} title="Events" head=${["Before", "Type", "Reason", "Message"]} rows=${events} />
+    ${story.problem && html`<p class="bad">${story.problem}</p>`}
+  `;
+}
+
+// What `path` answers, asked again when `state` has changed; empty: not at all.
+function useFetched(path, state, token, otherwise) {
+  const [found, setFound] = useState(otherwise);
+  useEffect(() => {
+    if (!state) return undefined;
+    const ending = new AbortController();
+    get(path, token, ending.signal)
+      .then((response) => response.json())
+      .then(setFound)
+      .catch((error) => ending.signal.aborted || setFound(otherwise && { ...otherwise, problem: error.message }));
+    return () => ending.abort();
+  }, [path, state]);
+  return found;
+}
+
+function Why({ why }) {
+  return html`
+    <section aria-labelledby="why">
+      <h3 id="why">Why it waits</h3>
+      <p>
+        ${why.starts_in_seconds === null
+          ? "Nobody can say when it starts. "
+          : `It probably starts in ${seconds(why.starts_in_seconds)}. `}
+        ${why.estimate && `That rests on this: ${why.estimate}.`}
+        ${why.smaller.length > 0 && ` This would start now: ${why.smaller.join(", or ")}.`}
+      </p>
+      ${why.holders.length > 0 &&
+      html`
+        <p>What has to end before:</p>
+        <ul>
+          ${why.holders.map(
+            (each) => html`
+              <li key=${each.claim}>
+                <a href=${`#/claims/${each.claim}`}>${each.claim}</a> has ${each.has}, for
+                ${" "}${seconds(each.held_seconds)} now
+              </li>
+            `,
+          )}
+        </ul>
+      `}
+    </section>
+  `;
+}
+
+function Table({ title, head, rows }) {
+  const name = title.toLowerCase();
+  return html`
+    <h3 id=${name}>${title}</h3>
+    ${rows.length === 0
+      ? html`<p>None</p>`
+      : html`
+          <div class="wide" role="region" aria-labelledby=${name} tabindex="0">
+            <table aria-labelledby=${name}>
+              <thead><tr>${head.map((each) => html`<th key=${each} scope="col">${each}</th>`)}</tr></thead>
+              <tbody>
+                ${rows.map((row, index) => html`<tr key=${index}>${row.map((cell) => html`<td>${cell}</td>`)}</tr>`)}
+              </tbody>
+            </table>
+          </div>
+        `}
+  `;
+}

@@ -1,0 +1,108 @@
+// The table of claims: filtered, sorted, and a hundred at a time, so that thousands do not slow the page down.
+
+import { html, useMemo, useState } from "./vendor/htm.js";
+import { age, compare, matches } from "./format.js";
+
+const ROWS = 100;
+const COLUMNS = [
+  ["id", "Claim"],
+  ["pool", "Pool"],
+  ["asks", "Share"],
+  ["phase", "Phase"],
+  ["reason", "Reason"],
+  ["position", "Place in queue"],
+  ["created", "Created"],
+];
+
+export function Claims({ state, text, now }) {
+  const [filter, setFilter] = useState({ text, phase: "", pool: "" });
+  const [sort, setSort] = useState({ key: "created", descending: true });
+  const [page, setPage] = useState(0);
+  const all = useMemo(() => Object.entries(state.claims).map(([id, claim]) => ({ id, ...claim })), [state.claims]);
+  const found = useMemo(
+    () => all.filter((claim) => matches(claim, filter)).sort(compare(sort.key, sort.descending)),
+    [all, filter, sort],
+  );
+  const last = Math.max(0, Math.ceil(found.length / ROWS) - 1);
+  const shown = Math.min(page, last);
+  const narrow = (change) => (setFilter({ ...filter, ...change }), setPage(0));
+  const order = (key) => setSort({ key, descending: sort.key === key && !sort.descending });
+  return html`
+    <h2>Claims</h2>
+    <form class="filter" role="search" onSubmit=${(event) => event.preventDefault()}>
+      <label>
+        Find <input type="search" value=${filter.text} onInput=${(event) => narrow({ text: event.target.value })} />
+      </label>
+      ${["phase", "pool"].map(
+        (key) => html`
+          <${Choice} key=${key} label=${key === "phase" ? "Phase" : "Pool"} value=${filter[key]}
+            of=${all.map((claim) => claim[key])} onChoice=${(chosen) => narrow({ [key]: chosen })} />
+        `,
+      )}
+    </form>
+    <p>${found.length} of ${all.length} claims</p>
+    <div class="wide" role="region" aria-label="Claims" tabindex="0">
+      <table>
+        <thead>
+          <tr>
+            ${COLUMNS.map(([key, title]) => {
+              const by = sort.key === key ? sort : null;
+              return html`<${Head} key=${key} title=${title} sort=${by} onSort=${() => order(key)} />`;
+            })}
+          </tr>
+        </thead>
+        <tbody>
+          ${found
+            .slice(shown * ROWS, (shown + 1) * ROWS)
+            .map((claim) => html`<${Row} key=${claim.id} claim=${claim} now=${now} />`)}
+        </tbody>
+      </table>
+    </div>
+    ${last > 0 &&
+    html`
+      <nav class="pages" aria-label="Pages of the table">
+        <button type="button" disabled=${shown === 0} onClick=${() => setPage(shown - 1)}>Previous</button>
+        <span>Page ${shown + 1} of ${last + 1}</span>
+        <button type="button" disabled=${shown === last} onClick=${() => setPage(shown + 1)}>Next</button>
+      </nav>
+    `}
+  `;
+}
+
+function Choice({ label, value, of, onChoice }) {
+  const choices = [...new Set(value ? [...of, value] : of)].sort();
+  return html`
+    <label>
+      ${label}${" "}
+      <select value=${value} onChange=${(event) => onChoice(event.target.value)}>
+        <option value="">all</option>
+        ${choices.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
+      </select>
+    </label>
+  `;
+}
+
+function Head({ title, sort, onSort }) {
+  const direction = sort ? (sort.descending ? "descending" : "ascending") : undefined;
+  return html`
+    <th scope="col" aria-sort=${direction}>
+      <button type="button" onClick=${onSort}>
+        ${title}<span aria-hidden="true">${sort ? (sort.descending ? " ▾" : " ▴") : ""}</span>
+      </button>
+    </th>
+  `;
+}
+
+function Row({ claim, now }) {
+  return html`
+    <tr>
+      <th scope="row"><a href=${`#/claims/${claim.id}`}>${claim.id}</a></th>
+      <td>${claim.pool}</td>
+      <td>${claim.asks}</td>
+      <td><span class=${`phase ${claim.phase}`}>${claim.phase}</span></td>
+      <td>${claim.reason}</td>
+      <td class="number">${claim.position || ""}</td>
+      <td class="number">${age(claim.created, now)} ago</td>
+    </tr>
+  `;
+}

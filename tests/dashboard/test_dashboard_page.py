@@ -1,0 +1,122 @@
+"""The page in a real Chromium, of a real API server's objects."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Page as Tab
+from support.dashboard import GPU, Page
+from support.system import ROOT
+
+AXE = ROOT / "target" / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
+VIEWS = ("#/", "#/claims", "#/claims/team-a/train", "#/claims/team-a/waits")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("Chromium is not installed; `make chromium` installs it where it is run by root")
+    if not AXE.exists():
+        pytest.skip(f"{AXE} is missing; `make build` puts it there")
+    with sync_playwright() as playwright:
+        # A container has no user namespaces for Chromium's own sandbox.
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def tab(browser: Browser, page: Page) -> Iterator[Tab]:
+    """One that complains of whatever the browser complains of, and reaches nobody else."""
+    opened = browser.new_page()
+    problems: list[str] = []
+    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("request", lambda asked: None if asked.url.startswith(page.url) else problems.append(asked.url))
+    yield opened
+    opened.close()
+    assert problems == []
+
+
+def sign_in(tab: Tab, page: Page, token: str, view: str = "#/") -> None:
+    tab.goto(f"{page.url}/{view}")
+    tab.get_by_label("Token of the cluster").fill(token)
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("status")).to_have_text("Live", timeout=15_000)
+
+
+def test_a_pool_and_a_claim_are_shown_and_changes_come_by_themselves(tab: Tab, page: Page, everything: str) -> None:
+    sign_in(tab, page, everything)
+    expect(tab.get_by_role("heading", name="default")).to_be_visible()
+    bar = tab.get_by_role("img", name="512 MiB of 1 GiB given to claims")
+    expect(bar.locator("span")).to_have_count(2)
+    assert bar.locator("span").first.evaluate("each => each.style.width") == "25%"
+    tab.get_by_role("link", name="Claims", exact=True).click()
+    row = tab.get_by_role("row", name="team-a/late")
+    expect(tab.get_by_role("row", name="team-a/train")).to_be_visible()
+    expect(row).to_have_count(0)
+    page.claim("team-a", "late")
+    expect(row).to_contain_text("Pending", timeout=15_000)
+    page.has_share("team-a", "late")
+    expect(row).to_contain_text("Allocated", timeout=15_000)
+    page.kube("DELETE", "/apis/remotegpu.io/v1alpha1/namespaces/team-a/gpuclaims/late")
+    expect(row).to_have_count(0, timeout=15_000)
+
+
+def test_claims_are_found_and_sorted_by_the_keyboard_alone(tab: Tab, page: Page, everything: str) -> None:
+    sign_in(tab, page, everything, "#/claims")
+    tab.get_by_label("Find").focus()
+    tab.keyboard.type(GPU)
+    names = tab.get_by_role("rowheader")
+    expect(names).to_have_text(["team-a/train", "team-b/secret-project"])
+    head = tab.get_by_role("columnheader", name="Claim", exact=True)
+    head.get_by_role("button").focus()
+    tab.keyboard.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    tab.keyboard.press("Enter")
+    expect(names).to_have_text(["team-b/secret-project", "team-a/train"])
+    names.last.get_by_role("link").focus()
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("heading", name="team-a/train")).to_be_visible()
+    expect(tab.get_by_role("table", name="Conditions")).to_contain_text("it has its share")
+
+
+def test_a_refused_token_is_told_and_forgotten(browser: Browser, page: Page) -> None:
+    tab = browser.new_page()
+    tab.goto(page.url)
+    tab.get_by_label("Token of the cluster").fill("not-a-token")
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("alert")).to_contain_text("the API server refuses the token", timeout=15_000)
+    assert tab.evaluate("[document.cookie, localStorage.length, sessionStorage.length]") == ["", 0, 0]
+    tab.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Browser, page: Page, everything: str, scheme: str) -> None:
+    if page.kube.find("/apis/remotegpu.io/v1alpha1/namespaces/team-a/gpuclaims/waits") is None:
+        page.claim("team-a", "waits")
+    tab = browser.new_page(color_scheme="dark" if scheme == "dark" else "light")
+    tab.goto(page.url)
+    expect(tab.get_by_label("Token of the cluster")).to_be_visible()
+    assert findings(tab) == []
+    sign_in(tab, page, everything)
+    for view in VIEWS:
+        tab.evaluate("view => { location.hash = view; }", view)
+        title = view.removeprefix("#/claims/") if view.count("/") > 1 else {"#/": "default", "#/claims": "Claims"}[view]
+        expect(tab.get_by_role("heading", name=title, level=2)).to_be_visible(timeout=15_000)
+        if title == "team-a/waits":
+            expect(tab.get_by_role("region", name="Why it waits")).to_be_visible(timeout=15_000)
+        assert findings(tab) == [], view
+    tab.close()
+
+
+def findings(tab: Tab) -> list[str]:
+    # Not as an element, which the page's policy refuses.
+    tab.evaluate(AXE.read_text())
+    found = tab.evaluate("axe.run().then((result) => result.violations)")
+    assert tab.evaluate("axe.run().then((result) => result.passes.length)") > 5
+    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found]

@@ -1,0 +1,123 @@
+"""An operator that waits for the Lease and serves the dashboard, with the rights that the chart gives it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from support.apiserver import ApiServer
+from support.chart import render
+from support.kubelab import CLAIMS, MIB, POOLS, SYSTEM, Kube, Object, claim, operator, pool
+from support.system import free_port, until
+
+RBAC = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"}
+GPU = "GPU-0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Page:
+    url: str
+    server: ApiServer
+    kube: Kube
+
+    def get(self, path: str, token: str = "", method: str = "GET", **headers: str) -> urllib3.BaseHTTPResponse:
+        sent = ({"Authorization": f"Bearer {token}"} if token else {}) | headers
+        return urllib3.request(method, self.url + path, headers=sent, retries=False, timeout=20)
+
+    def snapshot(self, token: str) -> Object:
+        response = self.get("/api/snapshot", token)
+        assert response.status == 200, response.data
+        found: Object = response.json()
+        return found
+
+    def account(self, name: str, namespace: str, *rules: Object, everywhere: bool = False) -> str:
+        """A token of a new service account that has these rights in its namespace, or in all."""
+        self.server.kubeconfig_of(namespace, name)
+        scope: Object = {} if everywhere else {"namespace": namespace}
+        kind = "ClusterRole" if everywhere else "Role"
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+        group = "rbac.authorization.k8s.io"
+        self.server.apply(
+            {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": name, **scope}, "rules": list(rules)},
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": f"{kind}Binding",
+                "metadata": {"name": name, **scope},
+                "roleRef": {"apiGroup": group, "kind": kind, "name": name},
+                "subjects": [subject],
+            },
+        )
+        return self.server.token(namespace, name)
+
+    def claim(self, namespace: str, name: str, **share: Any) -> None:
+        self.kube("POST", CLAIMS.format(namespace), claim(name, "default", **(share or {"fraction": "0.25"})))
+
+    def status(self, namespace: str, name: str, **status: Any) -> None:
+        self.kube.merge(f"{CLAIMS.format(namespace)}/{name}/status", {"status": status})
+
+    def has_share(self, namespace: str, name: str, memory: int = 256 * MIB) -> None:
+        share = {"appliance": "a", "node": "node-a", "gpu": GPU, "model": "Test", "memory": memory, "milli": 250}
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Allocated",
+            "message": "it has its share",
+            "lastTransitionTime": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        status = {"reason": "Allocated", "message": "it has its share", "gpus": "1 x Test", "conditions": [ready]}
+        self.status(namespace, name, phase="Allocated", allocations=[share], **status)
+
+
+def may(verb: str, *resources: str, group: str = "remotegpu.io") -> Object:
+    return {"apiGroups": [group], "resources": list(resources), "verbs": [verb]}
+
+
+def pool_with_a_gpu(kube: Kube) -> None:
+    kube("POST", POOLS, pool("default"))
+    gpu = {"uuid": GPU, "model": "Test", "memory": 1024 * MIB, "shareable": 1024 * MIB, "healthy": True}
+    gpu |= {"allocatedMemory": 512 * MIB, "allocatedMilli": 500}
+    appliance = {"name": "a", "node": "node-a", "phase": "Ready", "gpus": [gpu]}
+    amounts = {"total": {"milli": 1000, "memory": "1Gi"}, "free": {"milli": 500, "memory": "512Mi"}}
+    status = {"phase": "Ready", "reason": "Ready", "appliances": [appliance], **amounts}
+    kube.merge(f"{POOLS}/default/status", {"status": status})
+
+
+@contextlib.contextmanager
+def serving(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Page]:
+    """Somebody else holds the Lease, so what tests write stays as it is."""
+    kube.clean()
+    rendered = [each for each in render({"dashboard": {"enabled": True}}, folder) if each["kind"] in RBAC]
+    kubeconfig = server.kubeconfig_of(SYSTEM, "remotegpu-operator")
+    server.apply(*(each for each in rendered if "helm.sh/hook" not in (each["metadata"].get("annotations") or {})))
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    held = {"holderIdentity": "another", "leaseDurationSeconds": 3600, "acquireTime": now, "renewTime": now}
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
+    kube("POST", leases, {"metadata": {"name": "remotegpu-operator"}, "spec": held})
+    port = free_port()
+    with operator(kubeconfig, folder, "operator-1", REMOTEGPU_DASHBOARD_PORT=str(port)) as running:
+        page = Page(f"http://127.0.0.1:{port}", server, kube)
+
+        def answers() -> bool:
+            assert running.process.poll() is None, running.log
+            with contextlib.suppress(urllib3.exceptions.HTTPError):
+                return page.get("/api/snapshot", "nobody's").status == 401
+            return False
+
+        until(answers, 30, "the dashboard answers")
+        yield page
+    kube.clean()
+
+
+def sent(stream: urllib3.BaseHTTPResponse) -> Iterator[Object]:
+    """The messages of the stream, as they come."""
+    rest = ""
+    for piece in stream.stream(1 << 16):
+        rest += piece.decode()
+        *events, rest = rest.split("\n\n")
+        yield from (json.loads(each.removeprefix("data: ")) for each in events if each.startswith("data: "))
