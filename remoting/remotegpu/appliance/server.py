@@ -52,6 +52,7 @@ from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.service import PROGRAM, ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings, physical_bytes
+from remotegpu.appliance.spares import Spares
 from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.suspension import Suspensions
 from remotegpu.appliance.tokens import TokenFile
@@ -160,7 +161,9 @@ class Appliance:
         self._counters = Counters()
         gpus, overhead = hardware.snapshot.gpus, hardware.overhead_bytes
         limits = settings.limits
-        sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, limits.sessions_per_gpu) for g in gpus]
+        # A spare worker has a context as a session has.
+        most = limits.sessions_per_gpu + settings.warm_contexts
+        sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, most) for g in gpus]
         turns = settings.compute_mode is ComputeMode.TURNS
         code = CodeCache(settings.code_cache_bytes)
         allocator = GpuLeases(sizes, divides_time=turns)
@@ -172,15 +175,17 @@ class Appliance:
             test=(lambda gpu: self_test(backend, gpus[gpu].uuid_text)) if settings.self_test else None,
             tells_recovery=lambda gpu: backend.tells_recovery(gpus[gpu].uuid_text),
         )
+        workers = Workers(
+            worker,
+            worker_arguments(settings, backend, overhead, code.most_of_tenant),
+            worker_environment(backend, overhead),
+            gpus,
+            take_turns=turns,
+        )
+        self._spares = Spares(workers, uids, len(gpus)) if settings.warm_contexts else None
         self._sessions = Sessions(
             gateway=gateway,
-            workers=Workers(
-                worker,
-                worker_arguments(settings, backend, overhead, code.most_of_tenant),
-                worker_environment(backend, overhead),
-                gpus,
-                take_turns=turns,
-            ).start,
+            workers=workers.start if self._spares is None else self._spares.start,
             groups=LeaseGroups(Cgroups()),
             limits=limits,
             host_memory=host_memory(settings),
@@ -269,6 +274,9 @@ class Appliance:
             self._unwatched = self._follow_xids()
             # Their self-tests open sessions, as tenants do.
             await self._environments.start()
+            if self._spares is not None:
+                stack.push_async_callback(self._spares.close)
+                self._spares.fill()
             self._announce(handed)
             follow = None
             if api_server is not None and self._claims is not None:
@@ -298,6 +306,8 @@ class Appliance:
             await server.stop(_CALLS_GRACE_SECONDS)
             await self._leases.finish_ends()
             await self._sessions.finish_ends()
+            if self._spares is not None:
+                await self._spares.close()
             execute(self._handed())
 
     def _check_handover(self) -> None:

@@ -40,6 +40,10 @@ class Worker:
         self._on_packet = on_packet
         self._channel = PacketChannel(control, self._receive)
 
+    def serve(self, on_packet: OnPacket) -> None:
+        """From now on this hears what the worker wants."""
+        self._on_packet = on_packet
+
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
         self._channel.send(packet, fds)
 
@@ -107,11 +111,16 @@ class Workers:
 
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
         """A `processes.Launch`."""
-        visible = ",".join(self.gpus[gpu].uuid_text for gpu in session.lease.placement.gpus)
+        return await self.start_on(session.lease.placement.gpus, session.uid, on_packet)
+
+    async def start_on(
+        self, gpus: Sequence[int], uid: int | None, on_packet: OnPacket, *, warm: bool = False
+    ) -> tuple[Worker, socket.socket]:
+        """`warm`: with a context on the first GPU."""
+        visible = ",".join(self.gpus[gpu].uuid_text for gpu in gpus)
         environment = {**self.environment, VISIBLE_DEVICES_ENV: visible}
-        return await start_worker(
-            self.program, self.arguments, environment, session.uid, on_packet, take_turns=self.take_turns
-        )
+        arguments = [*self.arguments, "--warm"] if warm else self.arguments
+        return await start_worker(self.program, arguments, environment, uid, on_packet, take_turns=self.take_turns)
 
 
 async def start_worker(

@@ -102,6 +102,13 @@ def appliance(
     image_memory: Annotated[
         str, typer.Option(help="Device code that is kept for each process, in memory of this machine.")
     ] = "1GiB",
+    warm_contexts: Annotated[
+        bool,
+        typer.Option(
+            help="Keep a worker with a context for each GPU, so that programs start sooner; it takes what a context "
+            "takes of the GPU.",
+        ),
+    ] = False,
     code_cache: Annotated[
         str,
         typer.Option(
@@ -185,6 +192,7 @@ def appliance(
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
         images=_image_room(suspend_memory, suspend_disk),
+        warm_contexts=warm_contexts,
         code_cache_bytes=_code_cache_bytes(code_cache),
         move_bytes_per_second=bytes_of("--move-bandwidth", move_bandwidth) if move_bandwidth else None,
         uid_base=uid_base,

@@ -14,7 +14,8 @@ use std::collections::HashMap;
 /// Page-locked memory of a new context, so that its first copies need not wait for more.
 const FIRST: [Growth; 2] = [Growth { size: SMALL, count: 16 }, Growth { size: LARGE, count: 2 }];
 
-struct Created {
+/// What belongs to a context from its start.
+pub struct Created {
     handle: Handle,
     internal: Handle,
     buffers: Vec<(usize, Vec<Handle>)>,
@@ -31,11 +32,47 @@ fn create(driver: &Driver, device: i32, flags: u32, primary: bool) -> Result<Cre
     Ok(Created { handle, internal, buffers })
 }
 
+/// `create`, or the context that is there already. If it is another one it goes first.
+fn create_or_take(driver: &Driver, warm: Option<Created>, c: &ContextCreate) -> Result<Created> {
+    match warm {
+        Some(warm) if c.primary && c.device == 0 && c.flags == 0 => return Ok(warm),
+        Some(warm) => {
+            destroy(driver, warm.handle, warm.internal, warm.buffers.into_iter().flat_map(|(_, all)| all), true, 0)?
+        }
+        None => {}
+    }
+    create(driver, c.device as i32, c.flags, c.primary)
+}
+
 fn allocate(driver: &Driver, growth: &Growth) -> Result<Vec<Handle>> {
     (0..growth.count).map(|_| driver.host_alloc(growth.size)).collect()
 }
 
+fn destroy(
+    driver: &Driver,
+    handle: Handle,
+    internal: Handle,
+    buffers: impl IntoIterator<Item = Handle>,
+    primary: bool,
+    device: i32,
+) -> Result<()> {
+    driver.set_current(handle)?;
+    buffers.into_iter().try_for_each(|buffer| driver.host_free(buffer))?;
+    driver.stream_destroy(internal)?;
+    driver.set_current(Handle::NULL)?;
+    if primary { driver.primary_release(driver.device(device)?) } else { driver.context_destroy(handle) }
+}
+
 impl Session {
+    /// Makes a context before there is a client.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn warm_up(&mut self) -> Result<()> {
+        self.warm = Some(create(&self.driver, 0, 0, true)?);
+        self.driver.set_current(Handle::NULL)
+    }
+
     pub fn context_create(&mut self, seq: u64, c: &ContextCreate) -> Result<Outcome> {
         if self.contexts.contains(c.context) || self.streams.contains(c.legacy_stream) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -76,9 +113,9 @@ impl Session {
     }
 
     fn make_context(&mut self, seq: u64, c: &ContextCreate, charged: u64) {
-        let (c, device, flags, primary) = (c.clone(), c.device, c.flags, c.primary);
+        let (c, asked, warm) = (c.clone(), c.clone(), self.warm.take());
         self.helpers.start(
-            move |driver| create(driver, device as i32, flags, primary),
+            move |driver| create_or_take(driver, warm, &asked),
             move |session: &mut Session, created| match created {
                 Ok(created) => {
                     session.context_created(&c, created, charged);
@@ -175,13 +212,7 @@ impl Session {
         self.memory.forget_context(id);
         // The context may be gone before the next one is made current.
         let _ = self.current.set(&self.driver, Handle::NULL);
-        let destroy = move |driver: &Driver| {
-            driver.set_current(handle)?;
-            buffers.into_iter().try_for_each(|buffer| driver.host_free(buffer))?;
-            driver.stream_destroy(internal)?;
-            driver.set_current(Handle::NULL)?;
-            if primary { driver.primary_release(driver.device(device)?) } else { driver.context_destroy(handle) }
-        };
+        let destroy = move |driver: &Driver| destroy(driver, handle, internal, buffers, primary, device);
         let then = move |session: &mut Session, destroyed: Result<()>| {
             if let Err(code) = destroyed {
                 session.late(code);

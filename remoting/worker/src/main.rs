@@ -1,4 +1,4 @@
-//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N]`, or `--snapshot --driver PATH`.
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N] [--warm]`, or `--snapshot --driver PATH`.
 
 use remotegpu_worker::budgets::Budgets;
 use remotegpu_worker::connection::Connection;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files] \
-     [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]... [--turns-fd N])";
+     [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]... [--turns-fd N] [--warm])";
 
 enum Mode {
     Snapshot,
@@ -36,12 +36,15 @@ struct Place {
     budgets: Budgets,
     /// Where turns at the GPUs are given, if they are.
     turns: Option<RawFd>,
+    /// It has a context before there is a client.
+    warm: bool,
 }
 
 fn arguments() -> Option<(String, Mode)> {
     let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
     let (mut hidden, mut files, mut landlock) = (Vec::new(), Files::Needed, Landlock::Welcome);
     let (mut threads, mut grace, mut budgets, mut turns) = (None, Duration::ZERO, Budgets::default(), None);
+    let mut warm = false;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -55,6 +58,7 @@ fn arguments() -> Option<(String, Mode)> {
             "--threads" => threads = Some(arguments.next()?.parse().ok()?),
             "--grace" => grace = Duration::from_secs(arguments.next()?.parse().ok()?),
             "--turns-fd" => turns = Some(arguments.next()?.parse().ok()?),
+            "--warm" => warm = true,
             "--budget" => budgets.set(&arguments.next()?)?,
             _ => return None,
         }
@@ -63,7 +67,7 @@ fn arguments() -> Option<(String, Mode)> {
         Mode::Snapshot
     } else {
         let (control, data) = (control?, data?);
-        Mode::Session(Place { control, data, hidden, files, landlock, threads, grace, budgets, turns })
+        Mode::Session(Place { control, data, hidden, files, landlock, threads, grace, budgets, turns, warm })
     };
     Some((driver?, mode))
 }
@@ -100,6 +104,9 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let mut session = Session::new(driver, Some(text), place.budgets.clone())?;
     session.turns = turns.map(Turns::new);
     sandbox::enter(place.files)?;
+    if place.warm {
+        session.warm_up().map_err(|code| format!("no context is made before there is a client: CUDA error {code}"))?;
+    }
     // The kernel may otherwise add 50 us to every short sleep.
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
     watchdog::watch_appliance(control.as_fd()).map_err(line)?;

@@ -7,6 +7,7 @@ use crate::brought::Arrival;
 use crate::budgets::Budgets;
 use crate::command::{Command, Frame, Key, Topology};
 use crate::completions::Completions;
+use crate::contexts::Created;
 use crate::current::CurrentContext;
 use crate::defences::{Defence, stands};
 use crate::driver::{Code, Driver, is_unhealthy};
@@ -78,6 +79,8 @@ pub struct Session {
     pub requests: Requests,
     pub budgets: Budgets,
     pub helpers: Helpers<Session>,
+    /// A primary context of the first device that nobody has asked for yet.
+    pub warm: Option<Created>,
     /// Images that are on their way to the appliance.
     pub offers: usize,
     pub stats: Stats,
@@ -127,6 +130,7 @@ impl Session {
             driver.device_count().map_err(|code| format!("the driver cannot count its GPUs: CUDA error {code}"))?;
         Ok(Session {
             helpers: Helpers::new(driver.clone()).map_err(|e| format!("no helper threads: {e}"))?,
+            warm: None,
             offers: 0,
             driver,
             out: Outbox::default(),
