@@ -76,6 +76,7 @@ def test_usage_of_run(run: list[str], appliance: StandIn, arguments: list[str], 
     [
         (["--native"], "--native"),
         (["--report"], "--report"),
+        (["--trace", "file"], "--trace"),
         (["-a", "one:1,two:2"], "one:1,two:2"),
         (["-a", ""], "-a"),
     ],

@@ -29,7 +29,7 @@ Exit code: the command's own; before it runs 2 usage, 69 no appliance, 70 not co
 versions do not fit, 77 token, 126 not executable, 127 command not found.";
 
 const DEFAULT_PORT: u16 = 7070;
-const ONLY_IN_PYTHON: [&str; 4] = ["--native", "--profile", "--report", "--report-file"];
+const ONLY_IN_PYTHON: [&str; 5] = ["--native", "--profile", "--report", "--report-file", "--trace"];
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Job {
