@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::control::{PAUSE, STARTS_ANEW, explain};
 use super::dial::{Connection, Target};
 use super::error::{ConnectError, ErrorKind};
+use super::local;
 use super::shares::{Share, followed, note_moved};
 use super::{Hello, MOST_MOVES, SessionTicket, TIMEOUT, thread};
 use crate::log;
@@ -25,7 +26,7 @@ const CARRIER: &str = "REMOTEGPU_CARRIER";
 /// How the frames travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
-    /// Directly, or through gRPC where that does not work.
+    /// By the appliance's Unix socket if it is here, else directly, or through gRPC where that does not work.
     Auto,
     Direct,
     Grpc,
@@ -73,7 +74,7 @@ pub fn open_data_over(
     ticket: &SessionTicket,
 ) -> Result<OwnedFd, ConnectError> {
     let preface = Preface { kind: PrefaceKind::Session, id: ticket.session_id, ticket: ticket.ticket };
-    open(carrier, share, hello, ticket.data_port, &preface)
+    open(carrier, share, hello, ticket, &preface)
 }
 
 /// Connects to the session's worker once more, where the connection before broke. `epoch` is higher than with each attempt
@@ -90,7 +91,7 @@ pub fn reopen_data(
 ) -> Result<(OwnedFd, u64), ConnectError> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?;
     let preface = Preface::resume(ticket.session_id, &ticket.ticket, epoch, received);
-    let socket = open(carrier, share, hello, ticket.data_port, &preface)?;
+    let socket = open(carrier, share, hello, ticket, &preface)?;
     let mut theirs = [0; 8];
     match receive(socket.as_fd(), &mut theirs, TIMEOUT) {
         Ok(()) => Ok((socket, u64::from_le_bytes(theirs))),
@@ -101,10 +102,18 @@ pub fn reopen_data(
     }
 }
 
-fn open(carrier: Carrier, share: &Share, hello: &Hello, port: u16, preface: &Preface) -> Result<OwnedFd, ConnectError> {
+fn open(
+    carrier: Carrier,
+    share: &Share,
+    hello: &Hello,
+    ticket: &SessionTicket,
+    preface: &Preface,
+) -> Result<OwnedFd, ConnectError> {
     for _ in 0..MOST_MOVES {
         let (share, moved) = followed(share);
-        match open_at(carrier, &share, hello, moved.unwrap_or(port), preface) {
+        // Where a lease has moved to there is another socket.
+        let socket = if carrier == Carrier::Auto && moved.is_none() { ticket.data_socket.as_str() } else { "" };
+        match open_at(carrier, &share, hello, moved.unwrap_or(ticket.data_port), socket, preface) {
             Err(error) if error.kind == ErrorKind::Moved => {}
             done => return done,
         }
@@ -120,6 +129,7 @@ fn open_at(
     share: &Share,
     hello: &Hello,
     port: u16,
+    socket: &str,
     preface: &Preface,
 ) -> Result<OwnedFd, ConnectError> {
     let target = Target::new(share, Some(port))?;
@@ -129,6 +139,13 @@ fn open_at(
         return Err(ConnectError::new(ErrorKind::Tls, message));
     }
     let limit = target.limit(TIMEOUT);
+    if let Some(socket) = local::connection(share, socket, limit) {
+        match introduce(&target, socket.as_fd(), preface, limit) {
+            Ok(()) => return Ok(socket),
+            Err(error) if matches!(error.kind, ErrorKind::Gone | ErrorKind::Moved) => return Err(error),
+            Err(error) => log::line(log::Level::Info, &format!("not by the Unix socket: {error}; trying TCP")),
+        }
+    }
     match carrier {
         // The gateway takes gRPC from there for calls.
         _ if target.is_handed() => direct(&target, preface, limit),

@@ -11,6 +11,7 @@ mod descriptors;
 mod dial;
 mod error;
 mod handed;
+mod local;
 mod offload;
 mod pod;
 mod shares;
@@ -85,6 +86,8 @@ pub struct SessionTicket {
     pub session_id: [u8; 16],
     pub ticket: [u8; 32],
     pub data_port: u16,
+    /// For a client on the appliance's machine; empty: none.
+    pub data_socket: String,
     /// How long the session lives without a connection.
     pub grace: Duration,
     /// The version of the wire that the session speaks.
