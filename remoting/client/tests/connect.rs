@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use appliance::{Appliance, Certificate, stranger};
 use remotegpu_client::connect::{
-    Ca, Carrier, ConnectError, ErrorKind, Share, Wish, device_state, hello, offload_hello, open_data_over, open_fds,
-    open_offload_session, open_session,
+    Ca, Carrier, ConnectError, ErrorKind, SessionTicket, Share, Wish, device_state, hello, offload_hello,
+    open_data_over, open_fds, open_offload_session, open_session,
 };
 use rustix::net::sockopt::tcp_user_timeout;
 
@@ -58,6 +58,33 @@ fn every_carrier_carries_bytes_both_ways() {
             writing.join().unwrap();
         }
     }
+}
+
+#[test]
+fn a_client_beside_its_appliance_takes_the_socket_there_and_tcp_without_one() {
+    let [plain, tls] = appliances();
+    let named = |appliance: &Appliance| {
+        let data_socket = appliance.data_socket.display().to_string();
+        SessionTicket { data_socket, ..appliance.ticket() }
+    };
+    let takes = |appliance: &Appliance, carrier, ticket: &SessionTicket| {
+        let worker = appliance.expect_session();
+        let client = open_data_over(carrier, &appliance.share(), &appliance.hello(), ticket).unwrap();
+        let (mut client, mut worker) = (UnixStream::from(client), worker());
+        client.write_all(b"frame").unwrap();
+        let mut got = [0; 5];
+        worker.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"frame");
+        // Fails for a socket of another family.
+        let peer = client.peer_addr().ok();
+        peer.and_then(|peer| Some(peer.as_pathname()? == appliance.data_socket)).unwrap_or(false)
+    };
+    let ticket = named(&plain);
+    assert!(takes(&plain, Carrier::Auto, &ticket));
+    assert!(!takes(&plain, Carrier::Direct, &ticket), "TCP was asked for");
+    assert!(!takes(&tls, Carrier::Auto, &named(&tls)), "what had TLS has it here too");
+    std::fs::remove_file(&plain.data_socket).unwrap();
+    assert!(!takes(&plain, Carrier::Auto, &ticket), "the file is gone");
 }
 
 #[test]

@@ -119,13 +119,15 @@ def _event(packet: Packet, some_id: str) -> Event | None:
 
 class Gateway:
     """`port` is where it listens for data and `control_port` for calls, once it is started. The control service takes
-    those on the Unix socket `service`.
+    those on the Unix socket `service`. `data_socket` is beside it, for data of clients on this machine.
     """
 
     def __init__(self, program: Path, certificate: tuple[Path, Path] | None, service: Path) -> None:
         self._program = program
         self._certificate = certificate
         self._service = service
+        # Who demands TLS demands it of clients on this machine as well.
+        self.data_socket = service.with_name("data") if certificate is None else None
         self.port = 0
         self.control_port = 0
         self._channel: PacketChannel | None = None
@@ -287,6 +289,8 @@ class Gateway:
         ours, theirs = packet_pair()
         arguments = ["--listen", f"{host}:{self.port}", "--control-fd", str(theirs.fileno())]
         arguments += ["--control-listen", f"{host}:{self.control_port}", "--control-socket", str(self._service)]
+        if self.data_socket is not None:
+            arguments += ["--data-socket", str(self.data_socket)]
         if self._certificate is not None:
             arguments += ["--cert", str(self._certificate[0]), "--key", str(self._certificate[1])]
         with theirs:

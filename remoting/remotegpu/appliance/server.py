@@ -250,6 +250,7 @@ class Appliance:
             tls=settings.cert is not None,
             managed_mib=settings.limits.managed_mib,
             data_port=lambda: self._gateway.port,
+            data_socket=str(self._gateway.data_socket or ""),
             known=self._gateway.known,
             drain=self._drain.announce if settings.kubernetes else self._drain.begin,
             checks=self._checks,

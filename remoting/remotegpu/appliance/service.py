@@ -96,6 +96,7 @@ class ControlService(pb_grpc.ControlServicer):
         tls: bool,
         managed_mib: int | None,
         data_port: Callable[[], int],
+        data_socket: str,
         known: Callable[[int], None],
         drain: Callable[[float], int],
         checks: Callable[[], list[pb.Check]],
@@ -113,6 +114,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._tls = tls
         self._managed_mib = managed_mib
         self._data_port = data_port
+        self._data_socket = data_socket
         self._known = known
         self._drain = drain
         self._checks = checks
@@ -257,6 +259,7 @@ class ControlService(pb_grpc.ControlServicer):
             session_id=session.session_id,
             ticket=ticket,
             data_port=self._data_port(),
+            data_socket=self._data_socket,
             grace_seconds=session.grace_seconds,
             wire=min(self._versions.wire, request.versions.wire),
             environment=pb.Environment(**environment.to_dict()) if environment else None,

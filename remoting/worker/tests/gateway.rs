@@ -76,6 +76,7 @@ impl House {
                 listen: "127.0.0.1:0".into(),
                 control_listen: "127.0.0.1:0".into(),
                 control_socket: "/nobody/listens/here".into(),
+                data_socket: None,
                 control_fd: -1,
                 tls: None,
             };

@@ -265,7 +265,8 @@ pub fn ticket(share: &Share, hello: &Hello, reply: &OpenSessionReply) -> Result<
     let (Some(session_id), Some(ticket), Ok(port)) = parts else { return Err(malformed(share)) };
     let data_port = if port == 0 { hello.data_port } else { port };
     let grace = Duration::from_secs(reply.grace_seconds.into());
-    Ok(SessionTicket { session_id, ticket, data_port, grace, wire: reply.wire })
+    let data_socket = reply.data_socket.clone();
+    Ok(SessionTicket { session_id, ticket, data_port, data_socket, grace, wire: reply.wire })
 }
 
 fn state(state: carrier::proto::DeviceState) -> DeviceState {

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::control::{PAUSE, STARTS_ANEW, explain};
 use super::dial::{Connection, Target};
 use super::error::{ConnectError, ErrorKind};
+use super::local;
 use super::shares::{Share, followed, note_moved};
 use super::{Hello, MOST_MOVES, SessionTicket, TIMEOUT, thread};
 use crate::log;
@@ -25,7 +26,7 @@ const CARRIER: &str = "REMOTEGPU_CARRIER";
 /// How the frames travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
-    /// Directly, or through gRPC where that does not work.
+    /// By the appliance's Unix socket if it is here, else directly, or through gRPC where that does not work.
     Auto,
     Direct,
     Grpc,
@@ -73,7 +74,7 @@ pub fn open_data_over(
     ticket: &SessionTicket,
 ) -> Result<OwnedFd, ConnectError> {
     let preface = Preface { kind: PrefaceKind::Session, id: ticket.session_id, ticket: ticket.ticket };
-    open(carrier, share, hello.tls, ticket.data_port, &preface)
+    open(carrier, share, hello.tls, ticket.way(), &preface)
 }
 
 /// Connects to the session's worker once more, where the connection before broke. `epoch` is higher than with each attempt
@@ -90,7 +91,7 @@ pub fn reopen_data(
 ) -> Result<(OwnedFd, u64), ConnectError> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?;
     let preface = Preface::resume(ticket.session_id, &ticket.ticket, epoch, received);
-    let socket = open(carrier, share, hello.tls, ticket.data_port, &preface)?;
+    let socket = open(carrier, share, hello.tls, ticket.way(), &preface)?;
     let mut theirs = [0; 8];
     match receive(socket.as_fd(), &mut theirs, TIMEOUT) {
         Ok(()) => Ok((socket, u64::from_le_bytes(theirs))),
@@ -101,17 +102,33 @@ pub fn reopen_data(
     }
 }
 
-/// Connects to the data port, where the lease is now. `tls`: whether the appliance says that it speaks it.
+/// Where an appliance takes data.
+#[derive(Clone, Copy)]
+pub(super) struct Way<'a> {
+    pub port: u16,
+    /// A Unix socket beside the port, for clients on the same machine; empty: none.
+    pub socket: &'a str,
+}
+
+impl SessionTicket {
+    fn way(&self) -> Way<'_> {
+        Way { port: self.data_port, socket: &self.data_socket }
+    }
+}
+
+/// Connects where the lease is now. `tls`: whether the appliance says that it speaks it.
 pub(super) fn open(
     carrier: Carrier,
     share: &Share,
     tls: bool,
-    port: u16,
+    way: Way<'_>,
     preface: &Preface,
 ) -> Result<OwnedFd, ConnectError> {
     for _ in 0..MOST_MOVES {
         let (share, moved) = followed(share);
-        match open_at(carrier, &share, tls, moved.unwrap_or(port), preface) {
+        // Where a lease has moved to there is another socket.
+        let way = moved.map_or(way, |port| Way { port, socket: "" });
+        match open_at(carrier, &share, tls, way, preface) {
             Err(error) if error.kind == ErrorKind::Moved => {}
             done => return done,
         }
@@ -122,14 +139,29 @@ pub(super) fn open(
 
 /// # Errors
 /// `Moved` if the lease is elsewhere.
-fn open_at(carrier: Carrier, share: &Share, tls: bool, port: u16, preface: &Preface) -> Result<OwnedFd, ConnectError> {
-    let target = Target::new(share, Some(port))?;
+fn open_at(
+    carrier: Carrier,
+    share: &Share,
+    tls: bool,
+    way: Way<'_>,
+    preface: &Preface,
+) -> Result<OwnedFd, ConnectError> {
+    let target = Target::new(share, Some(way.port))?;
     if tls != target.speaks_tls() && !target.is_handed() {
         let message =
             format!("the data port {} and the share's CA file do not agree on TLS; give both or none", target.peer());
         return Err(ConnectError::new(ErrorKind::Tls, message));
     }
     let limit = target.limit(TIMEOUT);
+    if carrier == Carrier::Auto
+        && let Some(socket) = local::connection(share, way.socket, limit)
+    {
+        match introduce(&target, socket.as_fd(), preface, limit) {
+            Ok(()) => return Ok(socket),
+            Err(error) if matches!(error.kind, ErrorKind::Gone | ErrorKind::Moved) => return Err(error),
+            Err(error) => log::line(log::Level::Info, &format!("not by the Unix socket: {error}; trying TCP")),
+        }
+    }
     match carrier {
         // The gateway takes gRPC from there for calls.
         _ if target.is_handed() => direct(&target, preface, limit),

@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use super::control::check_versions;
-use super::data::{Carrier, open};
+use super::data::{Carrier, Way, open};
 use super::dial::{Answer, Target};
 use super::error::{ConnectError, ErrorKind};
 use super::offload::versions;
@@ -235,7 +235,7 @@ impl Lease {
         let parts = (from_hex(&self.share.lease_id), from_hex(&self.share.lease_secret));
         let (Some(id), Some(ticket)) = parts else { return Err(super::control::malformed(&self.share)) };
         let preface = Preface { kind: PrefaceKind::Lease, id, ticket };
-        open(Carrier::Direct, &self.share, self.tls, self.data_port, &preface)
+        open(Carrier::Direct, &self.share, self.tls, Way { port: self.data_port, socket: "" }, &preface)
     }
 
     /// Of the appliance where the lease is now.

@@ -12,6 +12,7 @@ mod dial;
 mod error;
 mod handed;
 mod lease;
+mod local;
 mod offload;
 mod pod;
 mod shares;
@@ -87,6 +88,8 @@ pub struct SessionTicket {
     pub session_id: [u8; 16],
     pub ticket: [u8; 32],
     pub data_port: u16,
+    /// For a client on the appliance's machine; empty: none.
+    pub data_socket: String,
     /// How long the session lives without a connection.
     pub grace: Duration,
     /// The version of the wire that the session speaks.

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use carrier::proto::control_server::{Control, ControlServer};
 use carrier::proto::*;
@@ -32,6 +33,7 @@ pub const LEASE: &str = "00112233445566778899aabbccddeeff";
 pub struct Appliance {
     pub control_port: u16,
     pub data_port: u16,
+    pub data_socket: PathBuf,
     control: OwnedFd,
     certificate: Option<Certificate>,
 }
@@ -89,22 +91,33 @@ impl Certificate {
     }
 }
 
+impl Drop for Appliance {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.data_socket);
+    }
+}
+
 impl Appliance {
     /// Runs until the test's process ends (the control service) or the value is dropped (the gateway).
     pub fn start(certificate: Option<Certificate>) -> Appliance {
         let (control, gateway_end) = packet_pair();
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, SeqCst);
+        let data_socket = std::env::temp_dir().join(format!("remotegpu-data-{}-{number}", std::process::id()));
+        let own_socket = Some(data_socket.clone());
         let tls = certificate.as_ref().map(|c| KeyPair { certificate: c.chain.clone(), key: c.key.clone() });
         on_runtime(async move {
             let listen = String::from("127.0.0.1:0");
             // The control service is this file's own, with a port of its own: nobody calls the gateway's.
             let (control_listen, control_socket) = (listen.clone(), "/nonexistent/control".into());
-            let options = Options { listen, control_listen, control_socket, control_fd: -1, tls };
+            let data_socket = own_socket;
+            let options = Options { listen, data_socket, control_listen, control_socket, control_fd: -1, tls };
             gateway::run(options, gateway_end).await.unwrap();
         });
         let (listening, _) = receive(&control);
         let data_port = listening["port"].as_u64().unwrap() as u16;
         let control_port = serve_control(data_port, certificate.as_ref().map(Certificate::acceptor));
-        Appliance { control_port, data_port, control, certificate }
+        Appliance { control_port, data_port, data_socket, control, certificate }
     }
 
     pub fn share(&self) -> Share {
@@ -142,6 +155,7 @@ impl Appliance {
             session_id: SESSION,
             ticket: TICKET,
             data_port: self.data_port,
+            data_socket: String::new(),
             grace: std::time::Duration::ZERO,
             wire: protocol::WIRE_VERSION,
         }
@@ -299,6 +313,7 @@ impl Control for FixedAnswers {
             session_id: to_hex(&SESSION),
             ticket: to_hex(&TICKET),
             data_port: self.data_port.into(),
+            data_socket: String::new(),
             grace_seconds: 0,
             wire: protocol::WIRE_VERSION,
             suspended: String::new(),

@@ -353,7 +353,7 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended", "wire")
+    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended", "wire", "data_socket")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +362,7 @@ class OpenSessionReply(_message.Message):
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    DATA_SOCKET_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     ticket: str
     data_port: int
@@ -370,7 +371,8 @@ class OpenSessionReply(_message.Message):
     grace_seconds: int
     suspended: str
     wire: int
-    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ..., wire: _Optional[int] = ...) -> None: ...
+    data_socket: str
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ..., wire: _Optional[int] = ..., data_socket: _Optional[str] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
     __slots__ = ("session_id", "lease_secret")

@@ -1,13 +1,14 @@
 //! Accepting connections.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::connection::Refused;
+use super::connection::{Refused, Speaks, first_bytes, preface_follows, refused, speaks};
 use super::probation::{Door, Probation};
 use super::{Gateway, connection, service};
 
@@ -25,14 +26,58 @@ pub async fn bind(address: &str) -> io::Result<TcpListener> {
     bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
 }
 
+/// # Errors
+/// With the path named.
+pub fn bind_local(path: &Path) -> io::Result<UnixListener> {
+    // Of a gateway before this one.
+    let _ = std::fs::remove_file(path);
+    UnixListener::bind(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display())))
+}
+
+/// As [`accept_for_ever`] at the data port, of clients on this machine.
+pub async fn accept_local(gateway: Arc<Gateway>, listener: UnixListener, door: Arc<Door>) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                cannot_accept(&gateway, &error).await;
+                continue;
+            }
+        };
+        let (gateway, probation) = (gateway.clone(), Probation::new(&door, IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        tokio::spawn(async move {
+            let served = tokio::select! {
+                served = serve_local(&gateway, stream, &probation) => served,
+                reason = probation.over() => Err(reason.into()),
+            };
+            if let Err(reason) = served {
+                gateway.events.refused("the Unix socket", reason);
+            }
+        });
+    }
+}
+
+async fn serve_local(gateway: &Gateway, mut stream: UnixStream, probation: &Probation) -> Result<(), Refused> {
+    let Some(head) = first_bytes(&mut stream).await? else { return Ok(()) };
+    if speaks(head) != Speaks::Preface {
+        return refused("speaks something else than frames");
+    }
+    preface_follows(gateway, head, stream, probation).await
+}
+
+/// Out of descriptors or memory; connections that end will give some back.
+async fn cannot_accept(gateway: &Gateway, error: &io::Error) {
+    gateway.events.refused("-", format_args!("cannot accept: {error}"));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
 pub async fn accept_for_ever(gateway: Arc<Gateway>, listener: TcpListener, port: Port, door: Arc<Door>) {
     loop {
         let (tcp, peer) = match accept(&listener).await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors or memory; connections that end will give some back.
-                gateway.events.refused("-", format_args!("cannot accept: {error}"));
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                cannot_accept(&gateway, &error).await;
                 continue;
             }
         };

@@ -8,6 +8,8 @@ pub struct Options {
     pub listen: String,
     /// The same for the control port.
     pub control_listen: String,
+    /// A Unix socket beside the data port, in a folder of the appliance's user alone.
+    pub data_socket: Option<PathBuf>,
     /// The Unix socket on which the appliance's control service gets the connections of that port.
     pub control_socket: PathBuf,
     /// Number of the inherited `SOCK_SEQPACKET` descriptor.
@@ -22,14 +24,14 @@ pub struct KeyPair {
 }
 
 pub const USAGE: &str = "usage: remotegpu-gateway --listen HOST:PORT --control-listen HOST:PORT --control-socket PATH \
-    --control-fd N [--cert FILE --key FILE]";
+    --control-fd N [--data-socket PATH] [--cert FILE --key FILE]";
 
 impl Options {
     /// # Errors
     /// One line for a person.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         let (mut listen, mut control_listen, mut control_socket, mut control_fd) = (None, None, None, None);
-        let (mut certificate, mut key) = (None, None);
+        let (mut data_socket, mut certificate, mut key) = (None, None, None);
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{name} needs a value; {USAGE}"))?;
             match name.as_str() {
@@ -40,6 +42,7 @@ impl Options {
                     let number = value.parse().ok().filter(|number| *number > 2);
                     control_fd = Some(number.ok_or_else(|| format!("--control-fd {value} is no descriptor; {USAGE}"))?);
                 }
+                "--data-socket" => data_socket = Some(PathBuf::from(value)),
                 "--cert" => certificate = Some(PathBuf::from(value)),
                 "--key" => key = Some(PathBuf::from(value)),
                 _ => return Err(format!("unknown option {name}; {USAGE}")),
@@ -52,9 +55,9 @@ impl Options {
         };
         let required = (listen, control_listen, control_socket, control_fd);
         let (Some(listen), Some(control_listen), Some(control_socket), Some(control_fd)) = required else {
-            return Err(format!("only --cert and --key may be left out; {USAGE}"));
+            return Err(format!("only --data-socket, --cert and --key may be left out; {USAGE}"));
         };
-        Ok(Options { listen, control_listen, control_socket, control_fd, tls })
+        Ok(Options { listen, data_socket, control_listen, control_socket, control_fd, tls })
     }
 }
 
@@ -71,12 +74,13 @@ mod tests {
         let pair = KeyPair { certificate: "c.pem".into(), key: "k.pem".into() };
         let options = Options {
             listen: "127.0.0.1:0".into(),
+            data_socket: Some("/tmp/d".into()),
             control_listen: "127.0.0.1:7070".into(),
             control_socket: "/tmp/c".into(),
             control_fd: 5,
             tls: Some(pair),
         };
-        let control = "--control-listen 127.0.0.1:7070 --control-socket /tmp/c --control-fd 5";
+        let control = "--control-listen 127.0.0.1:7070 --control-socket /tmp/c --control-fd 5 --data-socket /tmp/d";
         assert_eq!(parse(&format!("--listen 127.0.0.1:0 {control} --cert c.pem --key k.pem")), Ok(options));
     }
 

@@ -1,0 +1,80 @@
+//! The Unix socket beside the data port of an appliance on this machine: no TCP for the bytes of copies.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::geteuid;
+
+use super::shares::Share;
+
+/// A connection to the appliance at `path`; none if there is no way to it, or none that is as good as TCP's.
+pub fn connection(share: &Share, path: &str, limit: Duration) -> Option<OwnedFd> {
+    if path.is_empty() || share.ca.is_some() || share.asking.is_some() || share.claim.is_some() || !is_here(share) {
+        return None;
+    }
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limit)).ok()?;
+    connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+    set_socket_timeout(&socket, Timeout::Send, None).ok()?;
+    // The ticket is for the appliance: nobody else of this machine gets it who may have made such a file.
+    let peer = socket_peercred(&socket).ok()?.uid;
+    (peer.is_root() || peer == geteuid()).then_some(socket)
+}
+
+/// The address is that of this machine itself. What stands between two ends here has another address of the loopback.
+fn is_here(share: &Share) -> bool {
+    let host = share.address().map(|(host, _)| host);
+    host.is_some_and(|host| host == "localhost" || matches!(host.parse(), Ok(address) if is_first_loopback(address)))
+}
+
+fn is_first_loopback(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address == std::net::Ipv4Addr::LOCALHOST,
+        IpAddr::V6(address) => address == std::net::Ipv6Addr::LOCALHOST,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::super::Ca;
+    use super::*;
+
+    fn share(endpoint: &str) -> Share {
+        Share {
+            endpoint: endpoint.into(),
+            lease_id: String::new(),
+            lease_secret: String::new(),
+            ca: None,
+            server_name: None,
+            asking: None,
+            claim: None,
+        }
+    }
+
+    #[test]
+    fn only_an_appliance_here_without_tls_is_reached_by_its_socket() {
+        let path = std::env::temp_dir().join(format!("remotegpu-local-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let name = path.display().to_string();
+        let limit = Duration::from_secs(5);
+        for here in ["127.0.0.1:7070", "[::1]:7070", "localhost:7070"] {
+            assert!(connection(&share(here), &name, limit).is_some(), "{here}");
+            listener.accept().unwrap();
+        }
+        for elsewhere in ["127.0.0.2:7070", "10.0.0.1:7070", "gpu:7070"] {
+            assert!(connection(&share(elsewhere), &name, limit).is_none(), "{elsewhere}");
+        }
+        let with_tls = Share { ca: Some(Ca::File("ca.pem".into())), ..share("127.0.0.1:7070") };
+        assert!(connection(&with_tls, &name, limit).is_none());
+        drop(listener);
+        assert!(connection(&share("127.0.0.1:7070"), &name, limit).is_none(), "nobody listens");
+        std::fs::remove_file(&path).unwrap();
+        assert!(connection(&share("127.0.0.1:7070"), &name, limit).is_none(), "no such file");
+        assert!(connection(&share("127.0.0.1:7070"), "", limit).is_none(), "an older appliance names none");
+    }
+}
