@@ -53,6 +53,7 @@ class Raw:
     """A session. Its arena is known, and there is a context on device 0."""
 
     def __init__(self, tenant: Tenant) -> None:
+        self.tenant = tenant
         table = tenant.appliance.client.hello().versions.table_hash
         self.reply = tenant.open_session(table_hash=table)
         assert not self.reply.refusal, self.reply.refusal

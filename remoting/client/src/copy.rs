@@ -128,8 +128,13 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
     let session = &target.live.session;
     let device = to.device(target.live.id, &shape);
     let (start, end) = host.span();
-    if timing == Timing::InGraph {
-        return session.copy_to_device_late(target.stream_id, &device, &host);
+    let shared = session.shares(&host);
+    if timing == Timing::InGraph || shared {
+        session.copy_to_device_late(target.stream_id, &device, &host)?;
+        return match timing {
+            Timing::Synchronous => session.synchronise_stream(target.stream_id),
+            Timing::Asynchronous | Timing::InGraph => Ok(()),
+        };
     }
     if host::is_pinned(start, end) {
         // All that may write the source before the stream gets there must end first.

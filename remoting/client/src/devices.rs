@@ -298,13 +298,15 @@ fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
 
 fn reconnect(appliance: &Appliance, ticket: SessionTicket) -> Reconnect {
     let (share, hello, grace) = (appliance.share.clone(), appliance.hello.clone(), ticket.grace);
+    let (here, same) = (share.clone(), ticket.clone());
+    let memory = move || connect::open_memory(&here, &same);
     let connect = move |epoch, received| {
         connect::reopen_data(&share, &hello, &ticket, epoch, received).map_err(|error| match error.kind {
             ErrorKind::Gone => Retry::Never(error.message),
             _ => Retry::Later(error.message),
         })
     };
-    Reconnect { grace, connect: Box::new(connect) }
+    Reconnect { grace, connect: Box::new(connect), memory: Box::new(memory) }
 }
 
 #[cfg(test)]

@@ -226,6 +226,18 @@ pub unsafe fn back(address: usize, size: usize) -> bool {
     unsafe { libc::mprotect(place, size, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
+/// As [`back`], with the bytes of a file that others have too.
+///
+/// # Safety
+/// As [`back`]; the file has `size` bytes for good.
+pub unsafe fn back_with(address: usize, size: usize, file: BorrowedFd<'_>) -> bool {
+    let (protection, place) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::without_provenance_mut(address));
+    // With its pages: who uses one first is charged for it, and that is this process, not the worker.
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    // SAFETY: as the caller vouches, nothing else lies there.
+    unsafe { libc::mmap(place, size, protection, flags, file.as_raw_fd(), 0) != libc::MAP_FAILED }
+}
+
 /// Takes the memory away again; the addresses stay reserved.
 ///
 /// # Safety

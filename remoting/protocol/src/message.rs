@@ -289,6 +289,13 @@ messages! {
     0x8044 CopyOnDevice { context: u64, to: u64, to_pitch: u64, to_slice: u64, from: u64, extent: Extent }
     /// The bytes that were asked for will not come: the `CopyToDeviceLate` is given up, its stream continues.
     0x8045 SupplyCancel { command: u64 }
+    /// As `CopyToDeviceLate`, of bytes that lie at `from` of the client. A worker that has this memory too reads them there
+    /// and replies; any other asks for them.
+    0x8046 CopyToDeviceShared { context: u64, address: u64, extent: Extent, from: u64 }
+    /// As `CopyToHost`, to `to` of the client. A worker that has this memory too writes there, any other sends the bytes.
+    0x8047 CopyToHostShared { context: u64, address: u64, extent: Extent, offset: u64, len: u64, to: u64 }
+    /// The memory that starts there is shared no longer. Sent when no copy uses it.
+    0x8048 SharedMemoryEnd { address: u64 }
 
     // ---- both ways, outside of the order of commands and answers
     /// Carries nothing but its header's `ack`.

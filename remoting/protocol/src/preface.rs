@@ -17,10 +17,12 @@ pub enum PrefaceKind {
     /// `received` is how many bytes the client has received. The worker answers `K` and the same of its own; if there is
     /// no such session any more the answer is `G`.
     Resume { epoch: u64, received: u64 },
+    /// By a Unix socket on which the session's client gives its worker memory that both then have ([`SharedMemory`]).
+    Memory,
 }
 
-/// `RGP1` (session), `RGL1` (lease) or `RGR1` (resume); 16 bytes of id; 32 bytes of ticket or, to resume, the proof that
-/// the sender knows it. To resume, epoch and received follow, 8 bytes each.
+/// `RGP1` (session), `RGL1` (lease), `RGR1` (resume) or `RGM1` (memory); 16 bytes of id; 32 bytes of ticket or, to resume and
+/// for memory, the proof that the sender knows it. To resume, epoch and received follow, 8 bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preface {
     pub kind: PrefaceKind,
@@ -31,14 +33,24 @@ pub struct Preface {
 impl Preface {
     /// To go on with a session whose ticket this was.
     pub fn resume(id: [u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> Preface {
-        Preface { kind: PrefaceKind::Resume { epoch, received }, id, ticket: proof(&id, ticket, epoch, received) }
+        Preface {
+            kind: PrefaceKind::Resume { epoch, received },
+            id,
+            ticket: resume_proof(&id, ticket, epoch, received),
+        }
     }
 
-    /// To resume: what `ticket` has to be where the session's ticket is this one. Otherwise: that ticket.
+    /// To give memory to the worker of a session whose ticket this was.
+    pub fn memory(id: [u8; 16], ticket: &[u8; 32]) -> Preface {
+        Preface { kind: PrefaceKind::Memory, id, ticket: proof(b"RGM1", &id, ticket, &[]) }
+    }
+
+    /// To resume and for memory: what `ticket` has to be where the session's ticket is this one. Otherwise: that ticket.
     pub fn expected(&self, ticket: &[u8; 32]) -> [u8; 32] {
         match self.kind {
             PrefaceKind::Session | PrefaceKind::Lease => *ticket,
-            PrefaceKind::Resume { epoch, received } => proof(&self.id, ticket, epoch, received),
+            PrefaceKind::Resume { epoch, received } => resume_proof(&self.id, ticket, epoch, received),
+            PrefaceKind::Memory => proof(b"RGM1", &self.id, ticket, &[]),
         }
     }
 
@@ -48,6 +60,7 @@ impl Preface {
             PrefaceKind::Session => b"RGP1",
             PrefaceKind::Lease => b"RGL1",
             PrefaceKind::Resume { .. } => b"RGR1",
+            PrefaceKind::Memory => b"RGM1",
         });
         out.extend_from_slice(&self.id);
         out.extend_from_slice(&self.ticket);
@@ -64,6 +77,7 @@ impl Preface {
             b"RGP1" => PrefaceKind::Session,
             b"RGL1" => PrefaceKind::Lease,
             b"RGR1" => PrefaceKind::Resume { epoch: 0, received: 0 },
+            b"RGM1" => PrefaceKind::Memory,
             _ => return None,
         };
         let (mut id, mut ticket) = ([0; 16], [0; 32]);
@@ -82,9 +96,44 @@ impl Preface {
     }
 }
 
-fn proof(id: &[u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> [u8; 32] {
+fn resume_proof(id: &[u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> [u8; 32] {
+    proof(b"RGR1", id, ticket, &[epoch, received])
+}
+
+fn proof(kind: &[u8; 4], id: &[u8; 16], ticket: &[u8; 32], numbers: &[u64]) -> [u8; 32] {
     // A key of any length is accepted.
     let Ok(mac) = Hmac::<Sha256>::new_from_slice(ticket) else { return [0; 32] };
-    let mac = mac.chain_update(b"RGR1").chain_update(id);
-    mac.chain_update(epoch.to_le_bytes()).chain_update(received.to_le_bytes()).finalize().into_bytes().into()
+    let mac = mac.chain_update(kind).chain_update(id);
+    numbers.iter().fold(mac, |mac, number| mac.chain_update(number.to_le_bytes())).finalize().into_bytes().into()
+}
+
+/// What a client says on its session's memory connection of the descriptor that comes with it: a memfd of `size` bytes,
+/// sealed against shrinking and growing, for the memory at `address` of the client, in a context. The worker answers each
+/// with a byte, [`SHARED`] if it has the memory too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedMemory {
+    pub context: u64,
+    pub address: u64,
+    pub size: u64,
+}
+
+pub const SHARED: u8 = b'K';
+pub const NOT_SHARED: u8 = b'N';
+
+impl SharedMemory {
+    pub const BYTES: usize = 24;
+
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        for (place, number) in out.as_chunks_mut::<8>().0.iter_mut().zip([self.context, self.address, self.size]) {
+            *place = number.to_le_bytes();
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> SharedMemory {
+        let (words, _) = bytes.as_chunks();
+        let [context, address, size] = [0, 1, 2].map(|at| u64::from_le_bytes(words[at]));
+        SharedMemory { context, address, size }
+    }
 }

@@ -43,7 +43,8 @@ commands! {
     ImageChunk, ModuleLoad, ModuleUnload, ModuleGlobal, KernelDescribe, Launch, Link,
     GraphBuild, GraphLaunch, GraphDestroy,
     TensorMapTiled, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass,
-    CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice
+    CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice,
+    CopyToDeviceShared, CopyToHostShared, SharedMemoryEnd
 }
 
 /// A command on its way through the worker.
@@ -273,7 +274,9 @@ impl Topology {
             | Command::Gate(_)
             | Command::CopyToDevice(_)
             | Command::CopyToDeviceLate(_)
+            | Command::CopyToDeviceShared(_)
             | Command::CopyToHost(_)
+            | Command::CopyToHostShared(_)
             | Command::CopyOnDevice(_) => self.stream_keys(frame.stream_id),
             Command::Generated(_) if frame.stream_id != 0 => self.stream_keys(frame.stream_id),
             // A context's preferences (caches, shared memory) only change how fast it is: they wait for nothing.

@@ -66,7 +66,7 @@ impl Session {
             }
             Err(code) => {
                 let action = match action {
-                    Action::Reply(0) => Action::Reply(code),
+                    Action::Reply(0) | Action::Shared { .. } => Action::Reply(code),
                     Action::HostBytes { buffer, .. } => Action::Consumed { bytes: 0, _buffer: buffer },
                     action => action,
                 };
@@ -238,7 +238,9 @@ impl Session {
         match action {
             Action::Marker | Action::Consumed { .. } if code != 0 => self.late(code),
             Action::Marker | Action::Consumed { .. } => {}
-            Action::Reply(own) => self.synchronised(seq, if own == 0 { code } else { own }),
+            Action::Reply(own) | Action::Shared { code: own, .. } => {
+                self.synchronised(seq, if own == 0 { code } else { own })
+            }
             Action::HostBytes { offset, buffer } => {
                 if code == 0 {
                     let all = 0..buffer.len();

@@ -1,5 +1,6 @@
 //! What is still to be told to the client, and to be done, when streams get somewhere. `completer` asks and tells.
 
+use crate::client_memory::Shared;
 use crate::current::CurrentContext;
 use crate::driver::{Code, Driver, Handle};
 use crate::objects::{LoadedModule, RealEvent};
@@ -25,6 +26,11 @@ pub enum Action {
     Consumed {
         bytes: u64,
         _buffer: Buffer,
+    },
+    /// The reply of a copy of memory that the client shares, which is kept until then.
+    Shared {
+        code: Code,
+        _memory: Rc<Shared>,
     },
     /// The stream got to a `CopyToDeviceLate`.
     LateCopy,
@@ -83,7 +89,7 @@ impl Action {
         completed: Option<&Rc<RealEvent>>,
     ) -> Code {
         match (self, completed) {
-            (Action::Reply(_) | Action::Part { .. }, Some(event)) if code == 0 => {
+            (Action::Reply(_) | Action::Shared { .. } | Action::Part { .. }, Some(event)) if code == 0 => {
                 let settled =
                     current.set(driver, event.context()).and_then(|()| driver.event_synchronize(event.handle));
                 settled.err().unwrap_or(0)

@@ -11,11 +11,17 @@ use std::time::{Duration, Instant};
 
 /// The gateway passes a connection that has proved whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-struct Resume {
-    /// Higher than that of every attempt of this client before.
-    epoch: u64,
-    /// How many bytes the client has received.
-    received: u64,
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Passed {
+    /// In the place of the one before.
+    Resume {
+        /// Higher than that of every attempt of this client before.
+        epoch: u64,
+        /// How many bytes the client has received.
+        received: u64,
+    },
+    /// By which the client shares memory.
+    Memory,
 }
 
 pub struct Connection {
@@ -78,29 +84,32 @@ impl Connection {
     }
 
     /// Takes the connection that the gateway passes, unless a later one was here already or the client cannot have
-    /// received what it says: then nothing changes, and this one is closed.
+    /// received what it says: then nothing changes, and this one is closed. One by which the client shares memory is returned.
     ///
     /// # Errors
     /// If there are no descriptors left.
-    pub fn take_successor(&mut self, out: &mut Outbox) -> io::Result<()> {
-        let Some(successors) = self.successors() else { return Ok(()) };
+    pub fn take_successor(&mut self, out: &mut Outbox) -> io::Result<Option<OwnedFd>> {
+        let Some(successors) = self.successors() else { return Ok(None) };
         let mut packet = [0; 256];
         let (count, socket) = receive_packet(successors, &mut packet, RecvFlags::DONTWAIT)?;
         if count == 0 {
             self.successors = None;
         }
         match (serde_json::from_slice(&packet[..count]), socket) {
-            (Ok(resume), Some(socket)) => self.resume(resume, socket, out),
-            _ => Ok(()),
+            (Ok(Passed::Resume { epoch, received }), Some(socket)) => {
+                self.resume(epoch, received, socket, out).map(|()| None)
+            }
+            (Ok(Passed::Memory), socket) => Ok(socket),
+            _ => Ok(None),
         }
     }
 
-    fn resume(&mut self, resume: Resume, socket: OwnedFd, out: &mut Outbox) -> io::Result<()> {
-        if resume.epoch <= self.epoch || out.rewind(resume.received).is_err() {
+    fn resume(&mut self, epoch: u64, received: u64, socket: OwnedFd, out: &mut Outbox) -> io::Result<()> {
+        if epoch <= self.epoch || out.rewind(received).is_err() {
             return Ok(());
         }
         self.close();
-        self.epoch = resume.epoch;
+        self.epoch = epoch;
         let mut answer = [carrier::ACCEPTED; 9];
         answer[1..].copy_from_slice(&out.received().to_le_bytes());
         // Fits in the buffer of a socket on which nothing was sent.

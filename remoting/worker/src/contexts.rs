@@ -184,7 +184,7 @@ impl Session {
     /// Destroys a context in which nothing happens any more. False if buffers of its are still on their way.
     pub fn close_context(&mut self, seq: u64, id: u64, token: u64) -> bool {
         let zeroes = |watch: &Watch| matches!(watch.action, Action::Zeroed(slab) if slab.context == id);
-        if self.completions.watches.iter().any(zeroes) {
+        if self.completions.watches.iter().any(zeroes) || self.client_memory.registers_in(id) {
             return false;
         }
         self.end_arrays(id);
@@ -210,6 +210,7 @@ impl Session {
         self.events.retain(|event| event.context != id);
         self.end_shared_events(id);
         self.memory.forget_context(id);
+        self.client_memory.forget_context(id);
         // The context may be gone before the next one is made current.
         let _ = self.current.set(&self.driver, Handle::NULL);
         let destroy = move |driver: &Driver| destroy(driver, handle, internal, buffers, primary, device);

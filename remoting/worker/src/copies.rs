@@ -43,14 +43,14 @@ fn boxed(memory: &Memory, from: &BoxEnd, to: &BoxEnd, piece: &Piece) -> CUDA_MEM
 }
 
 /// The target of a copy in device memory, or in an array.
-struct Target {
-    address: u64,
-    layout: Layout,
-    stream: Handle,
+pub struct Target {
+    pub address: u64,
+    pub layout: Layout,
+    pub stream: Handle,
 }
 
 impl Target {
-    fn to_device(&self, driver: &Driver, memory: &Memory, piece: &Piece, host: Handle) -> Result<()> {
+    pub fn to_device(&self, driver: &Driver, memory: &Memory, piece: &Piece, host: Handle) -> Result<()> {
         let device = self.address + piece.device;
         if piece.is_linear() && !memory.is_array(device) {
             return driver.copy_to_device(device, host, piece.width as usize, self.stream);
@@ -59,7 +59,7 @@ impl Target {
         driver.copy_3d(&boxed(memory, &host_side(host, piece), &target, piece), self.stream)
     }
 
-    fn to_host(&self, driver: &Driver, memory: &Memory, piece: &Piece, host: Handle) -> Result<()> {
+    pub fn to_host(&self, driver: &Driver, memory: &Memory, piece: &Piece, host: Handle) -> Result<()> {
         let device = self.address + piece.device;
         if piece.is_linear() && !memory.is_array(device) {
             return driver.copy_to_host(host, device, piece.width as usize, self.stream);
@@ -70,7 +70,11 @@ impl Target {
 }
 
 impl Session {
-    fn target(&self, address: u64, extent: &Extent) -> Result<Layout> {
+    /// The layout of a box that lies in memory of the session.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub fn target(&self, address: u64, extent: &Extent) -> Result<Layout> {
         let layout = Layout::new(extent)?;
         self.memory.check(address, layout.span())?;
         Ok(layout)
@@ -144,7 +148,7 @@ impl Session {
     }
 
     /// A copy's context is that of its stream.
-    fn same_context(&self, stream_id: u64, context: u64) -> Result<()> {
+    pub fn same_context(&self, stream_id: u64, context: u64) -> Result<()> {
         if self.streams.get(stream_id)?.context == context { Ok(()) } else { Err(CUDA_ERROR_INVALID_CONTEXT) }
     }
 

@@ -33,7 +33,8 @@ impl Session {
             | Command::ContextSynchronize(_)
             | Command::EventSynchronize(_)
             | Command::SharedEventSynchronize(_)
-            | Command::CopyToHost(_) => self.synchronised(frame.seq, code),
+            | Command::CopyToHost(_)
+            | Command::CopyToHostShared(_) => self.synchronised(frame.seq, code),
             Command::EventQuery(c) if frame.progress == 1 => self.event_done(c.event, c.generation, code),
             Command::EventRecord(c) => {
                 self.late(code);
@@ -83,7 +84,7 @@ impl Session {
                 self.late(code);
             }
             // The client keeps the source of the bytes until it is notified of them.
-            Command::CopyToDeviceLate(_) => {
+            Command::CopyToDeviceLate(_) | Command::CopyToDeviceShared(_) => {
                 self.reply(frame.seq, code);
                 self.late(code);
             }
@@ -171,6 +172,9 @@ impl Session {
             Command::SupplyBytes(c) => self.supply_bytes(c, frame.tail())?,
             Command::SupplyCancel(c) => self.supply_cancel(c.command)?,
             Command::CopyToHost(_) => return self.copy_to_host(frame),
+            Command::CopyToDeviceShared(_) => return self.copy_to_device_shared(frame),
+            Command::CopyToHostShared(_) => return self.copy_to_host_shared(frame),
+            Command::SharedMemoryEnd(c) => self.shared_memory_end(c.address),
             Command::CopyOnDevice(c) => return self.copy_on_device(frame.stream_id, c),
             Command::Generated(number) => return self.generated(seq, frame.stream_id, *number, frame.payload.bytes()),
         }

@@ -215,7 +215,9 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             .min();
         let ready = wait(session, connection, control, timeout)?;
         if ready.successor {
-            connection.take_successor(&mut session.out)?;
+            if let Some(memory) = connection.take_successor(&mut session.out)? {
+                session.client_memory.follow(memory);
+            }
         } else if let (true, Some(socket)) = (ready.connection, connection.socket()) {
             backoff = Backoff::new();
             if receive(session, &mut reader, socket).is_err() {
@@ -302,31 +304,36 @@ fn wait(
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());
     let (client, successors) = (connection.socket(), connection.successors());
-    let [orders, woken, passed, readable] = {
+    let [orders, woken, passed, readable, given] = {
         let helpers = session.helpers.wake();
         // What is not there leaves its place to a socket that is asked for nothing.
         let nothing = (control, PollFlags::empty());
         let (client, interest) = client.map_or(nothing, |socket| (socket, interest));
         let (successors, passes) = successors.map_or(nothing, |socket| (socket, PollFlags::IN));
-        let (turns, given) = session.turns.as_ref().map_or(nothing, |turns| (turns.socket(), PollFlags::IN));
+        let (turns, turn) = session.turns.as_ref().map_or(nothing, |turns| (turns.socket(), PollFlags::IN));
+        let (memory, gives) = session.client_memory.socket().map_or(nothing, |socket| (socket, PollFlags::IN));
         let mut fds = [
             PollFd::new(&control, control_interest),
             PollFd::new(&helpers, PollFlags::IN),
             PollFd::new(&successors, passes),
             PollFd::new(&client, interest),
-            PollFd::new(&turns, given),
+            PollFd::new(&turns, turn),
+            PollFd::new(&memory, gives),
         ];
         let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        [&fds[0], &fds[1], &fds[2], &fds[3]].map(PollFd::revents)
+        [0, 1, 2, 3, 5].map(|at| fds[at].revents())
     };
     if !woken.is_empty() {
         session.helpers.rest();
     }
     let something = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
+    if given.intersects(something) {
+        session.take_client_memory();
+    }
     if orders.intersects(something) {
         take_orders(session, control)?;
     }

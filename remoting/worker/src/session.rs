@@ -5,6 +5,7 @@
 
 use crate::brought::Arrival;
 use crate::budgets::Budgets;
+use crate::client_memory::ClientMemory;
 use crate::command::{Command, Frame, Key, Topology};
 use crate::completions::Completions;
 use crate::contexts::Created;
@@ -95,6 +96,7 @@ pub struct Session {
     pub images: ImageStore,
     pub completions: Completions,
     pub late_copies: LateCopies,
+    pub client_memory: ClientMemory,
     /// Streams held by a callback, by its token: the command that is to be finished.
     pub callbacks: HashMap<u64, u64>,
     pub gates: Gates,
@@ -147,6 +149,7 @@ impl Session {
             budgets,
             completions: Completions::default(),
             late_copies: LateCopies::default(),
+            client_memory: ClientMemory::default(),
             callbacks: HashMap::new(),
             gates: Gates::default(),
             shared_events: SharedEvents::default(),
@@ -478,6 +481,7 @@ impl Session {
             then(self);
             any = true;
         }
+        self.register_waiting();
         any |= self.drain();
         self.tell_adopted();
         // The watchers of events of these contexts are notified by this `collect`, before they go.

@@ -82,7 +82,7 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
     if to.is_null() || size == 0 || flags & !ALLOC_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let start = pinned::allocate(&live, size);
+    let start = pinned::allocate(&live, size, HostKind::Allocated);
     if start == 0 {
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }

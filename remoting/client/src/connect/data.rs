@@ -9,7 +9,7 @@ use carrier::{ACCEPTED, GONE, MOVED, from_pieces, into_pieces};
 use protocol::{Preface, PrefaceKind};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, send};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -100,6 +100,20 @@ pub fn reopen_data(
             format!("the worker of {} took no further connection of its session", share.endpoint),
         )),
     }
+}
+
+/// A connection by which the session's worker is given memory (`protocol::SharedMemory`), if it is on this machine.
+pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
+    let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref());
+    let (share, moved) = followed(share);
+    if carrier.ok()? != Carrier::Auto || moved.is_some() {
+        return None;
+    }
+    let socket = local::connection(&share, &ticket.data_socket, TIMEOUT)?;
+    let preface = Preface::memory(ticket.session_id, &ticket.ticket).encode();
+    // Fits in the buffer of a new socket.
+    let sent = send(&socket, &preface, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    sent.is_ok_and(|count| count == preface.len()).then_some(socket)
 }
 
 /// Where an appliance takes data.

@@ -23,7 +23,7 @@ static ADVISED: Mutex<BTreeMap<usize, Advised>> = Mutex::new(BTreeMap::new());
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY` beyond the budget and beyond the share, or the session's sticky error.
 pub fn allocate(live: &Arc<Live>, size: usize, flags: u32) -> Result<usize, Code> {
-    let start = pinned::allocate(live, size);
+    let start = pinned::allocate(live, size, HostKind::Managed);
     if start == 0 {
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }

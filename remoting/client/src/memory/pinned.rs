@@ -17,16 +17,18 @@ use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 
-/// Page-locked memory, zeroed; 0 if there is none. Outside of the arena if that has no room: then no kernel reaches it.
-pub fn allocate(live: &Live, size: usize) -> usize {
+/// Page-locked memory, zeroed; 0 if there is none. Outside of the arena if that has no room: then no kernel reaches it. A
+/// worker on this machine has it too, unless it is managed.
+pub fn allocate(live: &Live, size: usize, kind: HostKind) -> usize {
     let arena = live.session.arena();
     let pages = (size as u64).checked_next_multiple_of(PAGE);
     let place = pages.and_then(|pages| Some((arena.take_pinned(pages, PAGE)?, pages)));
     let Some((address, pages)) = place else {
         return sys::allocate_pages(size).expose_provenance();
     };
+    let (start, len, shared) = (address as usize, pages as usize, kind == HostKind::Allocated);
     // SAFETY: the arena is reserved address space of this process, and this part of it was just taken for this purpose.
-    if unsafe { sys::back(address as usize, pages as usize) } {
+    if unsafe { shared && live.session.back_shared(live.id, start, len) || sys::back(start, len) } {
         return address as usize;
     }
     arena.put_back_pinned(address, pages);
@@ -42,6 +44,7 @@ fn release(range: &HostRange) {
         match owner {
             None => sys::free_pages(std::ptr::with_exposed_provenance_mut(range.start), range.size),
             Some(owner) => {
+                owner.end_shared(range.start);
                 sys::unback(range.start, pages as usize);
                 owner.arena().put_back_pinned(range.start as u64, pages);
             }

@@ -4,8 +4,8 @@ use super::{HostBox, PeerSource, Pending, Session, Slot, Waiter, lock};
 use crate::Code;
 use crate::stats;
 use protocol::{
-    BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToHost, Extent, Message, NeedBytes, SEND_WINDOW, SupplyBytes,
-    Writer,
+    BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToDeviceShared, CopyToHost, CopyToHostShared, Extent, Message,
+    NeedBytes, SEND_WINDOW, SupplyBytes,
 };
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -74,16 +74,28 @@ impl Session {
         Ok(())
     }
 
-    /// Lets the worker ask for the bytes when the stream gets there.
+    /// Lets the worker ask for the bytes when the stream gets there, or take them from memory that it shares.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn copy_to_device_late(self: &Arc<Self>, stream_id: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
         self.start_jobs()?;
-        let message = CopyToDeviceLate { context: to.context, address: to.address, extent: to.extent.clone() };
-        self.append(CopyToDeviceLate::CODE, stream_id, &[], Some(Pending::Supply(Source::Host(*from))), false, |w| {
-            w.put(&message);
-        })?;
+        let DeviceBox { context, address, ref extent } = *to;
+        let (extent, supply) = (extent.clone(), Some(Pending::Supply(Source::Host(*from))));
+        match self.shared_place(from) {
+            Some(from) => {
+                let message = CopyToDeviceShared { context, address, extent, from };
+                self.append(CopyToDeviceShared::CODE, stream_id, &[], supply, true, |w| {
+                    w.put(&message);
+                })?;
+            }
+            None => {
+                let message = CopyToDeviceLate { context, address, extent };
+                self.append(CopyToDeviceLate::CODE, stream_id, &[], supply, false, |w| {
+                    w.put(&message);
+                })?;
+            }
+        }
         self.note_work();
         Ok(())
     }
@@ -119,13 +131,23 @@ impl Session {
         waiter: Waiter,
     ) -> Result<u64, Code> {
         let DeviceBox { context, address, ref extent } = *from;
-        let message = CopyToHost { context, address, extent: extent.clone(), offset, len: to.packed() };
+        let (extent, len) = (extent.clone(), to.packed());
         let flush = !matches!(waiter, Waiter::Nobody);
-        let message = |w: &mut Writer| {
-            w.put(&message);
-        };
         let landing = Some(Pending::Landing(*to, waiter));
-        let number = self.append(CopyToHost::CODE, stream_id, &[], landing, flush, message)?;
+        let number = match self.shared_place(to) {
+            Some(to) => {
+                let message = CopyToHostShared { context, address, extent, offset, len, to };
+                self.append(CopyToHostShared::CODE, stream_id, &[], landing, true, |w| {
+                    w.put(&message);
+                })?
+            }
+            None => {
+                let message = CopyToHost { context, address, extent, offset, len };
+                self.append(CopyToHost::CODE, stream_id, &[], landing, flush, |w| {
+                    w.put(&message);
+                })?
+            }
+        };
         self.note_work();
         Ok(number)
     }

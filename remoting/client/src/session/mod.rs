@@ -14,6 +14,7 @@ mod jobs;
 mod receive;
 mod reconnect;
 mod send;
+mod shared_memory;
 mod streams;
 mod wait;
 
@@ -36,6 +37,7 @@ use jobs::Jobs;
 use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, UNCOUNTED, table_hash};
 use receive::Receiver;
 use send::{Outbox, Wake};
+use shared_memory::Shared;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -126,6 +128,7 @@ pub struct Session {
     events: Mutex<HashMap<u64, Weak<Progress>>>,
     callbacks: Callbacks,
     jobs: Jobs,
+    shared: Shared,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
     /// Devices that reach another one's memory, and how many reasons there are (`access`).
@@ -201,6 +204,7 @@ impl Session {
             events: Mutex::default(),
             callbacks: Callbacks::default(),
             jobs: Jobs::default(),
+            shared: Shared::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
             reached: Mutex::default(),

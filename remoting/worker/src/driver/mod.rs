@@ -10,6 +10,7 @@ mod table;
 pub use functions_generated::Functions;
 pub use table::{Raw, Table};
 
+use crate::pages::Pages;
 use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC};
 use driverapi::attributes::{
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -20,6 +21,8 @@ use driverapi::types::*;
 use std::ffi::{CStr, CString, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
+
+const PORTABLE: u32 = 1;
 
 /// A `CUresult` other than success.
 pub type Code = u32;
@@ -282,7 +285,6 @@ impl Driver {
     }
     /// Page-locked memory that every context may copy from and to.
     pub fn host_alloc(&self, size: usize) -> Result<Handle> {
-        const PORTABLE: u32 = 1;
         get!(self.host_alloc(null_mut(), size, PORTABLE)).map(Handle::from)
     }
     /// Page-locked memory of zeros.
@@ -294,6 +296,13 @@ impl Driver {
     }
     pub fn host_free(&self, memory: Handle) -> Result<()> {
         call!(self.host_free(memory.raw()))
+    }
+    /// Memory that every context may copy from and to as if it had been allocated so.
+    pub fn host_register(&self, pages: &Pages) -> Result<()> {
+        call!(self.host_register(Handle(pages.address()).raw(), pages.len(), PORTABLE))
+    }
+    pub fn host_unregister(&self, pages: &Pages) -> Result<()> {
+        call!(self.host_unregister(Handle(pages.address()).raw()))
     }
 
     /// `host` lies in page-locked memory of this driver, which the caller leaves alone until the copy is complete.

@@ -69,6 +69,8 @@ table! {
     memory_set_access = c"cuMemSetAccess" (u64, usize, *const CUmemAccessDesc, usize);
     host_alloc = c"cuMemHostAlloc" (*mut Raw, usize, u32);
     host_free = c"cuMemFreeHost" (Raw);
+    host_register = c"cuMemHostRegister_v2" (Raw, usize, u32);
+    host_unregister = c"cuMemHostUnregister" (Raw);
 
     copy_to_device = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Raw);
     copy_to_host = c"cuMemcpyDtoHAsync_v2" (Raw, u64, usize, Raw);

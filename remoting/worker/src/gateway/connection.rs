@@ -35,7 +35,7 @@ pub enum Speaks {
 
 pub fn speaks(head: [u8; 4]) -> Speaks {
     match &head {
-        b"RGP1" | b"RGL1" | b"RGR1" => Speaks::Preface,
+        b"RGP1" | b"RGL1" | b"RGR1" | b"RGM1" => Speaks::Preface,
         b"PRI " => Speaks::Http2,
         // A TLS record of a handshake, version 3.x.
         [0x16, 3, _, _] => Speaks::Tls,
@@ -225,6 +225,9 @@ pub async fn admit(
                 return Err(worker_is_gone(error));
             }
         }
+        Admitted::Memory(worker) => {
+            hand_over(&worker, br#"{"op":"memory"}"#, &stream.into_fd()?).map_err(worker_is_gone)?;
+        }
         Admitted::Moved(to) => {
             let mut answer = vec![MOVED];
             answer.extend_from_slice(&(to.len() as u16).to_le_bytes());
@@ -288,6 +291,7 @@ mod tests {
             (*b"RGP1", Speaks::Preface),
             (*b"RGL1", Speaks::Preface),
             (*b"RGR1", Speaks::Preface),
+            (*b"RGM1", Speaks::Preface),
             (*b"PRI ", Speaks::Http2),
             ([0x16, 3, 1, 2], Speaks::Tls),
             (*b"GET ", Speaks::Unknown),

@@ -58,6 +58,8 @@ pub enum Admitted<W> {
         epoch: u64,
         received: u64,
     },
+    /// A connection by which a session's client shares memory.
+    Memory(Arc<W>),
     Lease {
         ended: watch::Receiver<()>,
         first: bool,
@@ -158,6 +160,11 @@ impl<W> Registry<W> {
                 let session = self.joined.get(&preface.id).ok_or(Refusal::Unknown)?;
                 proved(preface, &session.ticket)?;
                 Ok(Admitted::Resumed { worker: session.worker.clone(), epoch, received })
+            }
+            PrefaceKind::Memory => {
+                let session = self.joined.get(&preface.id).ok_or(Refusal::Unknown)?;
+                proved(preface, &session.ticket)?;
+                Ok(Admitted::Memory(session.worker.clone()))
             }
             PrefaceKind::Lease => {
                 let lease = self.leases.get_mut(&preface.id).ok_or(Refusal::Unknown)?;

@@ -1,0 +1,121 @@
+//! Page-locked memory that the worker has too, where it runs on this machine: copies say where in it the bytes lie.
+
+use super::{HostBox, Session, lock};
+use crate::{process, sys};
+use protocol::{CopyToDeviceShared, Message, NOT_SHARED, SHARED, SharedMemory, SharedMemoryEnd, since};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Copies of less than this go by the wire: there they cost no round trip. Nor is smaller memory shared.
+const LEAST: u64 = 64 << 10;
+/// A driver takes about 0.1 s for each GB that it locks.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+enum Channel {
+    /// Nothing was shared yet.
+    #[default]
+    Unused,
+    Open(OwnedFd),
+    Closed,
+}
+
+#[derive(Default)]
+pub struct Shared {
+    channel: Mutex<Channel>,
+    /// The end of each piece by its start. The worker has them unless the session has moved; then it asks for the bytes.
+    pieces: Mutex<BTreeMap<usize, usize>>,
+    any: AtomicBool,
+}
+
+/// A new file for the memory, which no end can make shorter.
+fn file(size: u64) -> io::Result<OwnedFd> {
+    let file = memfd_create("remotegpu-pinned", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, size)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// Whether the worker has the memory too.
+fn give(channel: &OwnedFd, memory: &SharedMemory, file: &OwnedFd) -> io::Result<bool> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(channel, &[IoSlice::new(&memory.encode())], &mut ancillary, SendFlags::NOSIGNAL)?;
+    let mut answer = [0];
+    match recv(channel, &mut answer[..], RecvFlags::empty())? {
+        (1, _) if answer == [SHARED] => Ok(true),
+        (1, _) if answer == [NOT_SHARED] => Ok(false),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+impl Session {
+    /// Backs addresses of this process with memory that the worker has too, zeroed. False if the worker is elsewhere, or
+    /// there is no memory; nothing was changed then.
+    ///
+    /// # Safety
+    /// As [`sys::back`].
+    pub unsafe fn back_shared(&self, context: u64, address: usize, size: usize) -> bool {
+        if (size as u64) < LEAST || self.wire < since(CopyToDeviceShared::CODE) {
+            return false;
+        }
+        let mut channel = lock(&self.shared.channel);
+        if let Channel::Unused = *channel {
+            let opened = self.reconnect.get().and_then(|reconnect| (reconnect.memory)());
+            let opened = opened.filter(|channel| set_socket_timeout(channel, Timeout::Recv, Some(PATIENCE)).is_ok());
+            opened.iter().for_each(|channel| process::close_in_children(channel.as_raw_fd()));
+            *channel = opened.map_or(Channel::Closed, Channel::Open);
+        }
+        let Channel::Open(open) = &*channel else { return false };
+        let Ok(file) = file(size as u64) else { return false };
+        // SAFETY: as the caller vouches; the file has this size for good.
+        if !unsafe { sys::back_with(address, size, file.as_fd()) } {
+            return false;
+        }
+        let memory = SharedMemory { context, address: address as u64, size: size as u64 };
+        // The worker waits for the context, whose creation may not have been sent.
+        match self.flush().map_err(|_| io::ErrorKind::NotConnected.into()).and_then(|()| give(open, &memory, &file)) {
+            Ok(true) => {
+                lock(&self.shared.pieces).insert(address, address + size);
+                self.shared.any.store(true, SeqCst);
+            }
+            Ok(false) => {}
+            Err(_) => *channel = Channel::Closed,
+        }
+        true
+    }
+
+    /// No copy uses the memory any more that starts there.
+    pub fn end_shared(&self, address: usize) {
+        if lock(&self.shared.pieces).remove(&address).is_some() {
+            // A session that is lost has no worker that has it.
+            let _ = self.post(0, &SharedMemoryEnd { address: address as u64 });
+        }
+    }
+
+    /// Where the bytes of a copy lie, if the worker has them too and the copy is worth it.
+    pub(super) fn shared_place(&self, host: &HostBox) -> Option<u64> {
+        if !self.shared.any.load(SeqCst) || host.packed() < LEAST {
+            return None;
+        }
+        let (start, end) = host.span();
+        let pieces = lock(&self.shared.pieces);
+        let (_, last) = pieces.range(..=start).next_back()?;
+        (end <= *last && (end - start) as u64 == host.packed()).then_some(start as u64)
+    }
+
+    /// Has the worker this memory too?
+    pub fn shares(&self, host: &HostBox) -> bool {
+        self.shared_place(host).is_some()
+    }
+}

@@ -1,0 +1,48 @@
+//! Memory of another process, by a file whose size cannot change.
+
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+
+/// Mapped, until it is dropped. Others change the bytes at any time: nothing here looks at them.
+#[derive(Debug)]
+pub struct Pages {
+    address: usize,
+    len: usize,
+}
+
+impl Pages {
+    const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+    /// `TMPFS_MAGIC`. A page of a memfd that is not there is made when it is used. Other files with seals are those of huge
+    /// pages, which may run out: then a use is a bus error.
+    const MEMFD: i64 = 0x0102_1994;
+
+    /// # Errors
+    /// If it is no memfd of `len` bytes with the seals, or there is no room for it.
+    pub fn open(file: &OwnedFd, len: u64) -> io::Result<Pages> {
+        let sealed = fcntl_get_seals(file)?.contains(Pages::SEALS) && fstatfs(file)?.f_type == Pages::MEMFD;
+        let len =
+            usize::try_from(len).ok().filter(|_| sealed && fstat(file).is_ok_and(|stat| stat.st_size as u64 == len));
+        let len = len.ok_or(io::ErrorKind::InvalidData)?;
+        // SAFETY: a new mapping that replaces none, of a file whose size cannot change.
+        let at = unsafe { mmap(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)? };
+        Ok(Pages { address: at.expose_provenance(), len })
+    }
+
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `open`; who has an address of it for the driver keeps the value until the driver is done.
+        let _ = unsafe { munmap(with_exposed_provenance_mut(self.address), self.len) };
+    }
+}
