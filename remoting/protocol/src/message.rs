@@ -294,8 +294,6 @@ messages! {
     0x8046 CopyToDeviceShared { context: u64, address: u64, extent: Extent, from: u64 }
     /// As `CopyToHost`, to `to` of the client. A worker that has this memory too writes there, any other sends the bytes.
     0x8047 CopyToHostShared { context: u64, address: u64, extent: Extent, offset: u64, len: u64, to: u64 }
-    /// The memory that starts there is shared no longer. Sent when no copy uses it.
-    0x8048 SharedMemoryEnd { address: u64 }
 
     // ---- both ways, outside of the order of commands and answers
     /// Carries nothing but its header's `ack`.

@@ -107,9 +107,10 @@ fn proof(kind: &[u8; 4], id: &[u8; 16], ticket: &[u8; 32], numbers: &[u64]) -> [
     numbers.iter().fold(mac, |mac, number| mac.chain_update(number.to_le_bytes())).finalize().into_bytes().into()
 }
 
-/// What a client says on its session's memory connection of the descriptor that comes with it: a memfd of `size` bytes,
-/// sealed against shrinking and growing, for the memory at `address` of the client, in a context. The worker answers each
-/// with a byte, [`SHARED`] if it has the memory too.
+/// What a client says on its session's memory connection. With a descriptor: that is a memfd of `size` bytes, sealed against
+/// shrinking and growing, and the memory at `address` of the client, in a context; the worker answers with a byte, [`SHARED`]
+/// if it has the memory too. Without one, and with a size of 0: the memory that starts there is shared no longer, and no
+/// copy uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedMemory {
     pub context: u64,

@@ -91,7 +91,7 @@ impl ClientMemory {
 }
 
 impl Session {
-    /// Takes the next piece that the client gives. A connection on which something else comes is closed.
+    /// Takes the next piece that the client gives, or takes back. A connection on which something else comes is closed.
     pub fn take_client_memory(&mut self) {
         let Some(socket) = self.client_memory.socket() else { return };
         let mut packet = [0; SharedMemory::BYTES];
@@ -99,6 +99,9 @@ impl Session {
             Ok((SharedMemory::BYTES, Some(file))) => {
                 self.client_memory.waits = Some((SharedMemory::decode(&packet), file));
                 self.register_waiting();
+            }
+            Ok((SharedMemory::BYTES, None)) if SharedMemory::decode(&packet).size == 0 => {
+                self.end_sharing(SharedMemory::decode(&packet).address);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             _ => self.client_memory.socket = None,
@@ -137,8 +140,7 @@ impl Session {
         Ok(())
     }
 
-    /// The client has no copy under way that uses it.
-    pub fn shared_memory_end(&mut self, address: u64) {
+    fn end_sharing(&mut self, address: u64) {
         let Some(shared) = self.client_memory.shared.remove(&address) else { return };
         match Rc::try_unwrap(shared) {
             Ok(shared) => self.helpers.start_in_order(

@@ -44,7 +44,7 @@ commands! {
     GraphBuild, GraphLaunch, GraphDestroy,
     TensorMapTiled, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass,
     CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice,
-    CopyToDeviceShared, CopyToHostShared, SharedMemoryEnd
+    CopyToDeviceShared, CopyToHostShared
 }
 
 /// A command on its way through the worker.

@@ -174,7 +174,6 @@ impl Session {
             Command::CopyToHost(_) => return self.copy_to_host(frame),
             Command::CopyToDeviceShared(_) => return self.copy_to_device_shared(frame),
             Command::CopyToHostShared(_) => return self.copy_to_host_shared(frame),
-            Command::SharedMemoryEnd(c) => self.shared_memory_end(c.address),
             Command::CopyOnDevice(c) => return self.copy_on_device(frame.stream_id, c),
             Command::Generated(number) => return self.generated(seq, frame.stream_id, *number, frame.payload.bytes()),
         }

@@ -2,10 +2,10 @@
 
 use super::{HostBox, Session, lock};
 use crate::{process, sys};
-use protocol::{CopyToDeviceShared, Message, NOT_SHARED, SHARED, SharedMemory, SharedMemoryEnd, since};
+use protocol::{CopyToDeviceShared, Message, NOT_SHARED, SHARED, SharedMemory, since};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -97,9 +97,15 @@ impl Session {
 
     /// No copy uses the memory any more that starts there.
     pub fn end_shared(&self, address: usize) {
-        if lock(&self.shared.pieces).remove(&address).is_some() {
-            // A session that is lost has no worker that has it.
-            let _ = self.post(0, &SharedMemoryEnd { address: address as u64 });
+        if lock(&self.shared.pieces).remove(&address).is_none() {
+            return;
+        }
+        let mut channel = lock(&self.shared.channel);
+        let Channel::Open(open) = &*channel else { return };
+        let gone = SharedMemory { context: 0, address: address as u64, size: 0 }.encode();
+        // Also if the kernel takes a part of it.
+        if !send(open, &gone, SendFlags::NOSIGNAL).is_ok_and(|sent| sent == gone.len()) {
+            *channel = Channel::Closed;
         }
     }
 
