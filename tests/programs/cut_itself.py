@@ -1,4 +1,4 @@
-"""Prints by what its session travels, cuts that connection, and prints the same once bytes came back right."""
+"""Prints by what its session travels, cuts its connections, and prints the same once bytes came back right."""
 
 import os
 import pathlib
@@ -19,22 +19,22 @@ def connections():
         yield found
 
 
-def session():
-    """The one connection of this program."""
-    (only,) = connections()
-    return only
-
-
 def way(connection):
     return connection.getpeername() if connection.family == socket.AF_UNIX else "tcp"
+
+
+def all_go():
+    """The one way of this program's connections."""
+    (only,) = {way(connection) for connection in connections()}
+    return only
 
 
 start()
 sent = np.random.default_rng(1).integers(0, 1 << 32, 1 << 20, np.uint32)
 on_device = upload(sent)
-before = session()
-print(way(before), flush=True)
-before.shutdown(socket.SHUT_RDWR)
-before.close()
+print(all_go(), flush=True)
+for connection in connections():
+    connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 assert np.array_equal(download(on_device, sent.size), sent)
-print(way(session()))
+print(all_go())

@@ -249,6 +249,7 @@ impl Context {
         context_storage::drop_context(without_provenance_mut(self.handle));
         let ends = std::mem::take(&mut *lock(&live.ends));
         ends.iter().for_each(|end| end(&live));
+        live.session.end_ring(live.id);
         live.device.memory.free_context(&live);
         let (token, destroyed) = live.session.new_fence();
         live.session.post(0, &ContextDestroy { context: live.id, token })?;

@@ -147,7 +147,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
             session.synchronise_stream(target.stream_id)?;
         }
     }
-    session.copy_to_device(target.stream_id, &device, &host)?;
+    session.copy_to_device(target.stream_id, &device, &host, timing == Timing::Synchronous)?;
     match timing {
         Timing::Asynchronous | Timing::InGraph => Ok(()),
         Timing::Synchronous if target.stream_id == target.live.legacy_stream => target.live.mark_copy(),

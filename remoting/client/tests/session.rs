@@ -336,7 +336,7 @@ fn captured_bytes_may_change_after_the_call() {
     let (session, mut worker) = start();
     let mut source = [5u8; 100];
     let from = HostBox::linear(source.as_mut_ptr().expose_provenance(), 100);
-    session.copy_to_device(1, &device(100), &from).expect("sent");
+    session.copy_to_device(1, &device(100), &from, true).expect("sent");
     source.fill(6);
     session.flush().expect("flushed");
     let (_, copy, tail) = worker.expect::<CopyToDevice>();
@@ -353,7 +353,7 @@ fn the_window_holds_back_what_the_worker_has_no_room_for() {
     let (sender, copied) = mpsc::channel();
     thread::scope(|scope| {
         let session = &session;
-        scope.spawn(move || sender.send(session.copy_to_device(1, &device(len), &from)));
+        scope.spawn(move || sender.send(session.copy_to_device(1, &device(len), &from, true)));
         let mut got = 0;
         while got < SEND_WINDOW {
             got += worker.expect::<CopyToDevice>().2.len() as u64;
@@ -372,7 +372,7 @@ fn a_worker_that_does_not_read_in_the_middle_of_a_copy_is_waited_for() {
     let len = source.len() as u64;
     let from = HostBox::linear(source.as_ptr().expose_provenance(), len);
     thread::scope(|scope| {
-        let copying = scope.spawn(|| session.copy_to_device(1, &device(len), &from));
+        let copying = scope.spawn(|| session.copy_to_device(1, &device(len), &from, true));
         wait_for_timeout(&socket, 0);
         let mut got = 0;
         while got < len {

@@ -95,7 +95,7 @@ impl Mapped {
 
     fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
         let from = HostBox::linear(self.shadow[run.clone()].as_ptr().expose_provenance(), run.len() as u64);
-        self.live.session.copy_to_device(stream_id, &self.device_box(run), &from)
+        self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
     }
 
     /// Takes in what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.

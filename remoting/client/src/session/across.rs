@@ -76,9 +76,16 @@ impl Session {
         from.session.start_jobs()?;
         let message = CopyToDeviceLate { context: to.context, address: to.address, extent: to.extent.clone() };
         let source = Source::Peer(Arc::new(from), Arc::clone(self));
-        self.append(CopyToDeviceLate::CODE, stream_id, &[], Some(Pending::Supply(source)), false, |w| {
-            w.put(&message);
-        })?;
+        self.append(
+            CopyToDeviceLate::CODE,
+            stream_id,
+            &[],
+            Some(Pending::Supply(source, Waiter::Nobody)),
+            false,
+            |w| {
+                w.put(&message);
+            },
+        )?;
         self.note_work();
         Ok(())
     }

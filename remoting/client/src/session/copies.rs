@@ -47,19 +47,29 @@ fn gather(from: &HostBox, offset: u64, len: u64) -> Cow<'static, [u8]> {
 }
 
 impl Session {
-    /// Sends the bytes as they are now; returns when the program may change them.
+    /// Sends the bytes as they are now; returns when the program may change them. `may_wait`: it may be when the stream
+    /// got there.
     ///
     /// # Errors
     /// The session's sticky error.
-    pub fn copy_to_device(&self, stream_id: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
-        let sent = self.send_pieces(stream_id, to, from);
+    pub fn copy_to_device(
+        self: &Arc<Self>,
+        stream_id: u64,
+        to: &DeviceBox,
+        from: &HostBox,
+        may_wait: bool,
+    ) -> Result<(), Code> {
+        let offset = self.send_by_ring(stream_id, to, from, may_wait)?;
+        if offset == from.packed() {
+            return Ok(());
+        }
+        let sent = self.send_pieces(stream_id, to, from, offset);
         self.own_tails();
         sent
     }
 
-    fn send_pieces(&self, stream_id: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
+    fn send_pieces(&self, stream_id: u64, to: &DeviceBox, from: &HostBox, mut offset: u64) -> Result<(), Code> {
         let total = from.packed();
-        let mut offset = 0;
         while offset < total {
             let len = (total - offset).min(BULK_CHUNK as u64);
             self.reserve_window(len)?;
@@ -79,9 +89,20 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn copy_to_device_late(self: &Arc<Self>, stream_id: u64, to: &DeviceBox, from: &HostBox) -> Result<(), Code> {
+        self.supply_late(stream_id, to, from, Waiter::Nobody)
+    }
+
+    /// As [`Session::copy_to_device_late`]; `waiter` is notified when the bytes have been read.
+    pub(super) fn supply_late(
+        self: &Arc<Self>,
+        stream_id: u64,
+        to: &DeviceBox,
+        from: &HostBox,
+        waiter: Waiter,
+    ) -> Result<(), Code> {
         self.start_jobs()?;
         let DeviceBox { context, address, ref extent } = *to;
-        let (extent, supply) = (extent.clone(), Some(Pending::Supply(Source::Host(*from))));
+        let (extent, supply) = (extent.clone(), Some(Pending::Supply(Source::Host(*from), waiter)));
         match self.shared_place(from) {
             Some(from) => {
                 let message = CopyToDeviceShared { context, address, extent, from };
@@ -105,9 +126,12 @@ impl Session {
     /// # Errors
     /// The copy's code.
     pub fn copy_to_host(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
+        stats::round_trip();
+        if let Some(done) = self.receive_by_ring(stream_id, to, from) {
+            return done;
+        }
         let slot = Slot::new();
         let command = self.ask_for_bytes(stream_id, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
-        stats::round_trip();
         self.wait(&slot)?.success()?;
         self.note_complete(stream_id, command);
         Ok(())
@@ -200,8 +224,11 @@ impl Session {
             }
             offset += len;
         }
-        if self.flush().is_ok() && end == from.packed() {
-            lock(&self.pending).remove(&command);
+        if self.flush().is_ok()
+            && end == from.packed()
+            && let Some(Pending::Supply(_, waiter)) = lock(&self.pending).remove(&command)
+        {
+            waiter.supplied(0);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The host side of a copy: rows in the program's memory whose bytes travel packed.
 
 use driverapi::memory_operations::Width;
-use std::ptr::with_exposed_provenance_mut;
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// `width` bytes a row, `height` rows, `depth` slices, at `base` in steps of `pitch` and `slice` bytes.
@@ -67,6 +67,36 @@ impl HostBox {
             let place = z * flat.slice + y * flat.pitch + column;
             Some((flat.base + place as usize, count as usize))
         })
+    }
+
+    /// Copies `len` of the packed bytes, from `offset` on, to memory of this process.
+    pub fn pack(&self, offset: u64, len: u64, mut to: usize) {
+        for (address, count) in self.runs(offset, len) {
+            // SAFETY: the program gave this memory to a copy, and `to` is the copy's own.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    with_exposed_provenance(address),
+                    with_exposed_provenance_mut::<u8>(to),
+                    count,
+                )
+            };
+            to += count;
+        }
+    }
+
+    /// The opposite of [`HostBox::pack`].
+    pub fn unpack(&self, offset: u64, len: u64, mut from: usize) {
+        for (address, count) in self.runs(offset, len) {
+            // SAFETY: as in `pack`.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    with_exposed_provenance::<u8>(from),
+                    with_exposed_provenance_mut(address),
+                    count,
+                )
+            };
+            from += count;
+        }
     }
 
     /// Copies the bytes of a box of the same shape.

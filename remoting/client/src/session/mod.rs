@@ -13,6 +13,7 @@ mod host_box;
 mod jobs;
 mod receive;
 mod reconnect;
+mod ring;
 mod send;
 mod shared_memory;
 mod streams;
@@ -36,6 +37,7 @@ use held::Held;
 use jobs::Jobs;
 use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, UNCOUNTED, table_hash};
 use receive::Receiver;
+use ring::Ring;
 use send::{Outbox, Wake};
 use shared_memory::Shared;
 use std::collections::{BTreeMap, HashMap};
@@ -58,13 +60,22 @@ enum Waiter {
     Then(Then),
 }
 
+impl Waiter {
+    /// The bytes of a copy have been read, or will not be.
+    fn supplied(self, code: Code) {
+        if let Waiter::Thread(slot) = self {
+            slot.finish(Reply { code, tail: Vec::new() });
+        }
+    }
+}
+
 /// What the answer to a command, or its pushes, are for.
 enum Pending {
     Reply(Waiter),
     /// Bytes land here.
     Landing(HostBox, Waiter),
     /// Bytes are asked for from here.
-    Supply(Source),
+    Supply(Source, Waiter),
 }
 
 impl Pending {
@@ -129,6 +140,7 @@ pub struct Session {
     callbacks: Callbacks,
     jobs: Jobs,
     shared: Shared,
+    ring: Mutex<Ring>,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
     /// Devices that reach another one's memory, and how many reasons there are (`access`).
@@ -205,6 +217,7 @@ impl Session {
             callbacks: Callbacks::default(),
             jobs: Jobs::default(),
             shared: Shared::default(),
+            ring: Mutex::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
             reached: Mutex::default(),

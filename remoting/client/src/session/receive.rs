@@ -263,7 +263,7 @@ impl Session {
             NeedBytes::CODE => {
                 let (need, _) = NeedBytes::decode(payload).map_err(unreadable)?;
                 let from = match lock(&self.pending).get(&header.seq) {
-                    Some(Pending::Supply(from)) => from.clone(),
+                    Some(Pending::Supply(from, _)) => from.clone(),
                     _ => return Err("the appliance asked for bytes of no copy".into()),
                 };
                 self.supply(header.seq, from, &need)
@@ -308,8 +308,10 @@ impl Session {
                 self.note_late(code);
                 then(code);
             }
-            Pending::Reply(Waiter::Nobody) | Pending::Landing(_, Waiter::Nobody) | Pending::Supply(_) => {
+            Pending::Reply(Waiter::Nobody) | Pending::Landing(_, Waiter::Nobody) => self.note_late(code),
+            Pending::Supply(_, waiter) => {
                 self.note_late(code);
+                waiter.supplied(code);
             }
         }
         Ok(())
@@ -327,8 +329,8 @@ impl Session {
     /// Is anything still to land in, or to be read from, this memory?
     pub fn is_in_use(&self, memory: &HostBox) -> bool {
         lock(&self.pending).values().any(|pending| match pending {
-            Pending::Landing(host, _) | Pending::Supply(Source::Host(host)) => host.overlaps(memory),
-            Pending::Reply(_) | Pending::Supply(Source::Peer(..)) => false,
+            Pending::Landing(host, _) | Pending::Supply(Source::Host(host), _) => host.overlaps(memory),
+            Pending::Reply(_) | Pending::Supply(Source::Peer(..), _) => false,
         })
     }
 

@@ -347,6 +347,7 @@ impl Session {
         self.watch.renew().map_err(|error| error.to_string())?;
         (outbox.connected, outbox.ticking) = (true, true);
         drop(outbox);
+        self.check_shared();
         self.reconnected.notify_all();
         self.wake.wake();
         Ok(())

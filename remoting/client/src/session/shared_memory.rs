@@ -4,6 +4,7 @@ use super::{HostBox, Session, lock};
 use crate::{process, sys};
 use protocol::{CopyToDeviceShared, Message, NOT_SHARED, SHARED, SharedMemory, since};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Copies of less than this go by the wire: there they cost no round trip. Nor is smaller memory shared.
-const LEAST: u64 = 64 << 10;
+pub(super) const LEAST: u64 = 64 << 10;
 /// A driver takes about 0.1 s for each GB that it locks.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -106,6 +107,18 @@ impl Session {
         // Also if the kernel takes a part of it.
         if !send(open, &gone, SendFlags::NOSIGNAL).is_ok_and(|sent| sent == gone.len()) {
             *channel = Channel::Closed;
+        }
+    }
+
+    /// After a reconnect, which may have led to another worker: then nothing is shared with it. For the reader, which may
+    /// not wait.
+    pub(super) fn check_shared(&self) {
+        let Ok(mut channel) = self.shared.channel.try_lock() else { return };
+        let Channel::Open(open) = &*channel else { return };
+        if recv(open, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) != Err(Errno::AGAIN) {
+            *channel = Channel::Closed;
+            self.shared.any.store(false, SeqCst);
+            lock(&self.shared.pieces).clear();
         }
     }
 

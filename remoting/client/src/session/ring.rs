@@ -1,0 +1,191 @@
+//! Copies of pageable memory where the worker is on this machine: by pieces through page-locked memory that it shares.
+
+use super::shared_memory::LEAST;
+use super::{DeviceBox, HostBox, Session, Slot, Waiter, lock};
+use crate::{Code, sys};
+use protocol::{BULK_CHUNK, Extent};
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, TryLockError};
+
+const PIECE: usize = BULK_CHUNK;
+/// So few stay in the processors' caches.
+const PIECES: usize = 8;
+const PAGE: u64 = 4096;
+
+#[derive(Default)]
+pub enum Ring {
+    /// Nothing went through it yet.
+    #[default]
+    Unused,
+    There(Pieces),
+    /// There is none to be had, but perhaps what there was until the worker shared it no longer.
+    Refused(Option<Pieces>),
+}
+
+pub struct Pieces {
+    context: u64,
+    base: usize,
+    /// Where each is, and the copy that used it last; the oldest first.
+    used: VecDeque<(usize, Option<Arc<Slot>>)>,
+}
+
+impl Pieces {
+    fn all(&self) -> HostBox {
+        HostBox::linear(self.base, (PIECE * PIECES) as u64)
+    }
+
+    /// The piece whose copy is the oldest, once that is complete; `None` if it is not and may not be waited for.
+    fn take(&mut self, session: &Session, may_wait: bool) -> Result<Option<usize>, Code> {
+        let Some((place, last)) = self.used.pop_front() else { return Ok(None) };
+        if let Some(slot) = last.filter(|slot| !slot.is_finished()) {
+            if !may_wait {
+                self.used.push_front((place, Some(slot)));
+                return Ok(None);
+            }
+            let waited = session.wait(&slot);
+            if let Err(code) = waited {
+                self.used.push_front((place, Some(slot)));
+                return Err(code);
+            }
+        }
+        Ok(Some(place))
+    }
+}
+
+/// Bytes of device memory that lie together.
+fn is_linear(device: &DeviceBox) -> bool {
+    device.extent.height == 1 && device.extent.depth == 1
+}
+
+/// `len` bytes of a linear box, from `offset` on.
+fn part(device: &DeviceBox, offset: u64, len: u64) -> DeviceBox {
+    let extent = Extent { width: len, height: 1, depth: 1, pitch: len, slice: len };
+    DeviceBox { context: device.context, address: device.address + offset, extent }
+}
+
+impl Session {
+    /// The pieces, if there are any and no other thread uses them.
+    fn ring(&self, context: u64) -> Option<MutexGuard<'_, Ring>> {
+        let mut ring = match self.ring.try_lock() {
+            Ok(ring) => ring,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        *ring = match std::mem::take(&mut *ring) {
+            Ring::Unused => self.new_ring(context).map_or(Ring::Refused(None), Ring::There),
+            Ring::There(pieces) if !self.shares(&pieces.all()) => Ring::Refused(Some(pieces)),
+            other => other,
+        };
+        matches!(*ring, Ring::There(_)).then_some(ring)
+    }
+
+    fn new_ring(&self, context: u64) -> Option<Pieces> {
+        let size = PIECE * PIECES;
+        let address = self.arena().take_pinned(size as u64, PAGE)?;
+        let base = address as usize;
+        // SAFETY: this part of the arena was just taken for this purpose.
+        let backed = unsafe { self.back_shared(context, base, size) };
+        if self.shares(&HostBox::linear(base, size as u64)) {
+            let used = (0..PIECES).map(|at| (base + at * PIECE, None)).collect();
+            return Some(Pieces { context, base, used });
+        }
+        if backed {
+            // SAFETY: it was just given its memory, and nobody else knows of it.
+            unsafe { sys::unback(base, size) };
+        }
+        self.arena().put_back_pinned(address, size as u64);
+        None
+    }
+
+    /// Copies so as many of the packed bytes as there is room for, and returns how many. The program may change them then.
+    /// With `may_wait` all of them, as soon as the stream gets there.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub(super) fn send_by_ring(
+        self: &Arc<Self>,
+        stream_id: u64,
+        to: &DeviceBox,
+        from: &HostBox,
+        may_wait: bool,
+    ) -> Result<u64, Code> {
+        let total = from.packed();
+        if total < LEAST || !is_linear(to) {
+            return Ok(0);
+        }
+        let Some(mut ring) = self.ring(to.context) else { return Ok(0) };
+        let Ring::There(pieces) = &mut *ring else { return Ok(0) };
+        let mut offset = 0;
+        while offset < total {
+            let Some(place) = pieces.take(self, may_wait)? else { break };
+            let (len, slot) = ((total - offset).min(PIECE as u64), Slot::new());
+            from.pack(offset, len, place);
+            let piece = HostBox::linear(place, len);
+            let sent = self.supply_late(stream_id, &part(to, offset, len), &piece, Waiter::Thread(Arc::clone(&slot)));
+            pieces.used.push_back((place, sent.is_ok().then_some(slot)));
+            sent?;
+            offset += len;
+        }
+        Ok(offset)
+    }
+
+    /// Copies so and waits until the bytes have landed. `None`: they have to go by the wire.
+    pub(super) fn receive_by_ring(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Option<Result<(), Code>> {
+        if to.packed() < LEAST || !is_linear(from) || self.shares(to) {
+            return None;
+        }
+        let mut ring = self.ring(from.context)?;
+        match &mut *ring {
+            Ring::There(pieces) => Some(self.receive_pieces(pieces, stream_id, to, from)),
+            Ring::Unused | Ring::Refused(_) => None,
+        }
+    }
+
+    fn receive_pieces(&self, pieces: &mut Pieces, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
+        let total = to.packed();
+        let (mut asked, mut landed, mut last, mut failed) = (0, 0, 0, Ok(()));
+        let mut under_way = VecDeque::new();
+        while landed < total && failed.is_ok() {
+            while asked < total && under_way.len() < PIECES {
+                let Some(place) = pieces.take(self, true)? else { break };
+                let (len, slot) = ((total - asked).min(PIECE as u64), Slot::new());
+                let (piece, there) = (HostBox::linear(place, len), part(from, asked, len));
+                let waiter = Waiter::Thread(Arc::clone(&slot));
+                let number = self.ask_for_bytes(stream_id, &piece, &there, 0, waiter);
+                under_way.push_back((place, len, slot));
+                last = number?;
+                asked += len;
+            }
+            let Some((place, len, slot)) = under_way.pop_front() else { break };
+            failed = self.wait(&slot).and_then(super::Reply::success).map(drop);
+            if failed.is_ok() {
+                to.unpack(landed, len, place);
+            }
+            landed += len;
+            pieces.used.push_back((place, Some(slot)));
+        }
+        pieces.used.extend(under_way.into_iter().map(|(place, _, slot)| (place, Some(slot))));
+        failed?;
+        self.note_complete(stream_id, last);
+        Ok(())
+    }
+
+    /// The context is about to be destroyed, with all that is known there of the pieces.
+    pub fn end_ring(&self, context: u64) {
+        let mut ring = lock(&self.ring);
+        let (Ring::There(pieces) | Ring::Refused(Some(pieces))) = &*ring else { return };
+        if pieces.context != context {
+            return;
+        }
+        for slot in pieces.used.iter().filter_map(|(_, slot)| slot.as_ref()) {
+            // A session that is lost touches nothing any more.
+            let _ = self.wait(slot);
+        }
+        let (base, size) = (pieces.base, PIECE * PIECES);
+        self.end_shared(base);
+        // SAFETY: `new_ring` gave it its memory, and the copies that used it are complete.
+        unsafe { sys::unback(base, size) };
+        self.arena().put_back_pinned(base as u64, size as u64);
+        *ring = Ring::Unused;
+    }
+}
