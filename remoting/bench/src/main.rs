@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Job::Scenario(name) => scenarios::play(&options, name),
         Job::TcpPeer(address) => {
             end_with_input();
-            tcp::serve_as_peer(*address)
+            tcp::serve_as_peer(address)
         }
         Job::DelayProxy(delay, routes) => {
             end_with_input();

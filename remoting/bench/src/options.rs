@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::samples::Repeat;
+use crate::tcp::Address;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -12,7 +13,7 @@ pub struct Options {
     /// A tenth of the repetitions and of the bytes: seconds instead of a minute.
     pub quick: bool,
     /// A peer that runs already; else this program starts one beside itself.
-    pub reference: Option<SocketAddr>,
+    pub reference: Option<Address>,
     pub job: Job,
 }
 
@@ -25,7 +26,7 @@ pub enum Job {
     /// What bounds large copies.
     Bulk,
     /// The other end of the raw TCP reference.
-    TcpPeer(SocketAddr),
+    TcpPeer(Address),
     /// A network that takes its time, each way.
     DelayProxy(Duration, Vec<Route>),
     /// As many kernels as a tenant gets done in this time.
@@ -41,7 +42,7 @@ pub struct Route {
     pub target: SocketAddr,
 }
 
-pub const HELP: &str = "usage: remotegpu-bench [--library PATH] [--quick] [--reference IP:PORT]
+pub const HELP: &str = "usage: remotegpu-bench [--library PATH] [--quick] [--reference IP:PORT | PATH]
 Measures a CUDA driver (libcuda.so.1 by default; `remotegpu run -- remotegpu-bench` measures a share) and prints JSON.
 Times are medians in microseconds, bandwidths 10^9 bits of random data per second, each with raw TCP before and after.
   rtt_us                synchronise a stream after a one-byte memset     raw_tcp_rtt_us  64 bytes there and back
@@ -67,8 +68,9 @@ Other jobs:
         memcpy, page faults, raw streams, and pageable and pinned copies of four sizes
   remotegpu-bench backlog SECONDS [--library PATH]
         prints `ready`, waits for a line, and prints how many kernels of 0.2 ms or so it got done in that time
-  remotegpu-bench tcp-peer IP:PORT
-        the other end of the raw TCP reference, for --reference on another machine; until its standard input ends
+  remotegpu-bench tcp-peer IP:PORT | PATH
+        the other end of the raw TCP reference, for --reference on another machine, or of a Unix socket in its place;
+        until its standard input ends
   remotegpu-bench delay-proxy MILLISECONDS LISTEN=TARGET...
         passes connections on, each byte that much later, at full bandwidth; until its standard input ends";
 
@@ -81,11 +83,11 @@ impl Options {
             match argument.as_str() {
                 "--library" => options.library = args.next().ok_or("--library needs a path")?,
                 "--quick" => options.quick = true,
-                "--reference" => options.reference = Some(address(&args.next().unwrap_or_default())?),
+                "--reference" => options.reference = Some(args.next().unwrap_or_default().parse()?),
                 "--help" | "-h" => options.job = Job::Help,
                 "softgpu" => options.job = Job::SoftwareGpu,
                 "bulk" => options.job = Job::Bulk,
-                "tcp-peer" => options.job = Job::TcpPeer(address(&args.next().unwrap_or_default())?),
+                "tcp-peer" => options.job = Job::TcpPeer(args.next().unwrap_or_default().parse()?),
                 "delay-proxy" => {
                     let milliseconds = args.next().and_then(|text| text.parse::<u64>().ok());
                     let delay = Duration::from_millis(milliseconds.ok_or("delay-proxy needs milliseconds")?);

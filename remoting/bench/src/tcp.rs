@@ -1,12 +1,47 @@
-//! The reference: what plain TCP does between two processes.
+//! The reference: what plain TCP, or a Unix socket, does between two processes.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use crate::options::Options;
 use crate::samples::{Repeat, gigabits_per_second, median_seconds, noise};
+
+/// Where a peer listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Path(PathBuf),
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        if text.starts_with('/') {
+            return Ok(Address::Path(text.into()));
+        }
+        text.parse().map(Address::Tcp).map_err(|_| format!("{text:?} is neither IP:PORT nor the path of a socket"))
+    }
+}
+
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+fn connect(address: &Address) -> io::Result<Box<dyn Stream>> {
+    match address {
+        Address::Path(path) => Ok(Box::new(UnixStream::connect(path)?)),
+        Address::Tcp(address) => {
+            let stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream))
+        }
+    }
+}
 
 const SMALL: usize = 64;
 /// About what a launch is on the wire.
@@ -51,7 +86,7 @@ pub type Figures = [(&'static str, f64); 4];
 
 /// A connection to the peer.
 pub struct Reference {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     peer: Option<Child>,
     bytes: Vec<u8>,
 }
@@ -62,12 +97,11 @@ impl Reference {
     /// # Errors
     /// If it cannot be reached, or this program not start itself.
     pub fn start(options: &Options) -> Result<Reference, String> {
-        let (peer, address) = match options.reference {
-            Some(address) => (None, address),
+        let (peer, address) = match &options.reference {
+            Some(address) => (None, address.clone()),
             None => start_peer().map(|(peer, address)| (Some(peer), address))?,
         };
-        let stream = TcpStream::connect(address).map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
+        let stream = connect(&address).map_err(failed)?;
         Ok(Reference { stream, peer, bytes: noise(options.bulk()) })
     }
 
@@ -135,7 +169,7 @@ impl Drop for Reference {
     }
 }
 
-fn start_peer() -> Result<(Child, SocketAddr), String> {
+fn start_peer() -> Result<(Child, Address), String> {
     let program = std::env::current_exe().map_err(failed)?;
     let mut peer = Command::new(program)
         .args(["tcp-peer", "127.0.0.1:0"])
@@ -146,27 +180,38 @@ fn start_peer() -> Result<(Child, SocketAddr), String> {
     let mut line = String::new();
     let output = peer.stdout.take().ok_or("the TCP peer has no output")?;
     BufReader::new(output).read_line(&mut line).map_err(failed)?;
-    Ok((peer, line.trim().parse().map_err(failed)?))
+    Ok((peer, line.trim().parse()?))
 }
 
 /// The other end: answers one connection after the other, forever. Prints its address.
 ///
 /// # Errors
 /// If it cannot listen there.
-pub fn serve_as_peer(address: SocketAddr) -> Result<(), String> {
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    println!("{}", listener.local_addr().map_err(failed)?);
+pub fn serve_as_peer(address: &Address) -> Result<(), String> {
     let mut memory = Vec::new();
-    loop {
-        let (stream, _) = listener.accept().map_err(failed)?;
-        // However a connection ends, it was the other end's affair.
-        let _ = answer(stream, &mut memory);
+    // However a connection ends, it was the other end's affair.
+    match address {
+        Address::Path(path) => {
+            let listener = UnixListener::bind(path).map_err(failed)?;
+            println!("{}", path.display());
+            loop {
+                let _ = answer(listener.accept().map_err(failed)?.0, &mut memory);
+            }
+        }
+        Address::Tcp(address) => {
+            let listener = TcpListener::bind(address).map_err(failed)?;
+            println!("{}", listener.local_addr().map_err(failed)?);
+            loop {
+                let (stream, _) = listener.accept().map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                let _ = answer(stream, &mut memory);
+            }
+        }
     }
 }
 
 /// `memory` is where bytes go to and come from, all of them, as at an appliance.
-fn answer(mut stream: TcpStream, memory: &mut Vec<u8>) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+fn answer(mut stream: impl Stream, memory: &mut Vec<u8>) -> io::Result<()> {
     let mut request = [0; Request::BYTES];
     loop {
         stream.read_exact(&mut request)?;
@@ -192,7 +237,7 @@ fn answer(mut stream: TcpStream, memory: &mut Vec<u8>) -> io::Result<()> {
 }
 
 fn failed(error: impl std::fmt::Display) -> String {
-    format!("the raw TCP reference failed: {error}")
+    format!("the reference connection failed: {error}")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use driverapi::cubin;
 use driverapi::device_bytes::device_bytes;
 use driverapi::fatbin::{Executes, for_device};
 use driverapi::image::{self, Image};
-use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES, Reader, Wire, Writer, reencode};
+use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES, Reader, SharedMemory, Wire, Writer, reencode};
 use remotegpu_worker::command::Frame;
 use remotegpu_worker::frames::{FrameReader, Payload};
 use softgpu::engine::Program;
@@ -110,7 +110,7 @@ fn record<T: Wire>(bytes: &[u8]) {
     assert!(read >= T::MIN_SIZE);
 }
 
-/// The first bytes of a data connection.
+/// The first bytes of a data connection, and what a client says of memory that it shares.
 pub fn preface(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<PREFACE_BYTES>()
         && let Some(preface) = Preface::decode(bytes)
@@ -122,6 +122,9 @@ pub fn preface(data: &[u8]) {
             (PrefaceKind::Resume { .. }, None) => {}
             _ => assert_eq!(preface.encode(), *bytes),
         }
+    }
+    if let Some(bytes) = data.first_chunk() {
+        assert_eq!(SharedMemory::decode(bytes).encode(), *bytes);
     }
     if let Some(bytes) = data.first_chunk::<HEADER_BYTES>()
         && let Ok(header) = Header::decode(bytes)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,9 @@ class Lab:
         with contextlib.ExitStack() as stack:
             with on_cpus(far_cpus):
                 endpoint = parse_endpoint(stack.enter_context(local_appliance(Ask(), *options)))
-                peer = stack.enter_context(serving(self.program, "tcp-peer", "127.0.0.1:0"))
+                local = stack.enter_context(tempfile.TemporaryDirectory())
+                where = f"{local}/peer" if configuration.carrier == "auto" else "127.0.0.1:0"
+                peer = stack.enter_context(serving(self.program, "tcp-peer", where))
             if not configuration.delay_ms:
                 yield Site(endpoint, access, peer)
                 return

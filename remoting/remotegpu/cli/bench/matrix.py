@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 # "none": the back end itself in the measured process, without a wire.
-Carrier = Literal["direct", "grpc", "none"]
+# "auto": a Unix socket and shared memory, as the ends are on one machine; beside it a bare Unix socket is measured.
+Carrier = Literal["auto", "direct", "grpc", "none"]
 # Where the ends run: on two CPUs, on one, or wherever the scheduler puts them.
 CpuPlacement = Literal["split", "same", "free"]
 
@@ -39,6 +40,8 @@ class Configuration:
     def transport(self) -> str:
         if self.carrier == "none":
             return "no wire"
+        if self.carrier == "auto":
+            return "same host"
         return f"{self.carrier} with TLS" if self.tls else self.carrier
 
 
@@ -48,11 +51,13 @@ def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration
     notes = [] if len(cpus) > 1 else [ONE_CPU]
     first = placements[0]
     if everything:
-        found = [Configuration(c, tls, place) for place in placements for tls in (False, True) for c in CARRIERS]
+        found = [Configuration("auto", placement=place) for place in placements]
+        found += [Configuration(c, tls, place) for place in placements for tls in (False, True) for c in CARRIERS]
         # What a distance costs shows best where the ends do not take each other's time.
         found += [Configuration(c, tls, first, ms) for ms in DELAYS_MS for tls in (False, True) for c in CARRIERS]
     else:
         found = [
+            Configuration("auto", placement=first),
             *(Configuration("direct", placement=place) for place in placements),
             Configuration("grpc", placement=first),
         ]
