@@ -28,7 +28,7 @@ PATIENCE_SECONDS: Final = 15
 async def serve(options: argparse.Namespace, ending: asyncio.Event) -> None:
     """Until `ending`, and then until a successor serves this node or `options.patience` is over."""
     version = files.install(find_dist().pod, options.files)
-    this = node.Node(version, options.files / node.MEMORY)
+    this = node.Node(version, files.local_sockets(options.files), options.files / node.MEMORY)
     await this.start()
     instance = secrets.token_hex(4)
     endpoints = [kubelet.Endpoint(plugin, instance, options.kubelet) for plugin in this.plugins]

@@ -25,6 +25,7 @@ from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocate
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
 _LEFT_SECONDS: Final = 600.0
+_ALL_ADD: Final = 0o1777
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +77,27 @@ def _install(source: Path, host: Path) -> Path:
         shutil.rmtree(new, ignore_errors=True)
     _log.info("the client's files are in %s", version)
     return version
+
+
+def local_sockets(host: Path) -> Path | None:
+    """The folder beside `host` where the appliances of this node, which are not root, put their sockets; nobody removes
+    another one's. None, and a line in the log, if the node's disk does not take it: copies take the network then.
+    """
+    folder = host.with_name("local")
+    try:
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+        if folder.stat().st_mode & 0o7777 != _ALL_ADD:
+            folder.chmod(_ALL_ADD)
+    except OSError as error:
+        _log.warning(
+            "%s cannot be made (%s), so pods share no memory with appliances on this node and their copies take the "
+            "network: make the node's disk writable, and start this pod again",
+            folder,
+            error.strerror,
+        )
+        return None
+    return folder
 
 
 def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:

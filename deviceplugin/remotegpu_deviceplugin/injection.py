@@ -3,6 +3,7 @@
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from remotegpu.api.kubernetes import LOCAL
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse, Mount
 
 # The same folder is built into the preloaded library (tools/pod.sh).
@@ -15,8 +16,10 @@ _LIBRARY_FOLDERS: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
 _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
-def answer(files: Path, *, keep_ptx: bool) -> ContainerAllocateResponse:
-    """`files` is one version of the client's files on the node. `keep_ptx`: every GPU is a software GPU.
+def answer(files: Path, local: Path | None, *, keep_ptx: bool) -> ContainerAllocateResponse:
+    """`files` is one version of the client's files on the node, `local` the folder of its appliances' sockets.
+
+    `keep_ptx`: every GPU is a software GPU.
 
     The order counts: where /usr/lib64 is a link to /usr/lib, the client must come to lie over musl's sentence.
     """
@@ -29,9 +32,13 @@ def answer(files: Path, *, keep_ptx: bool) -> ContainerAllocateResponse:
         ("/usr/lib/libcuda.so.1", "musl/libcuda.so.1"),
         *((f"{folder}/{name}", f"lib/{name}") for folder in _LIBRARY_FOLDERS for name in _LIBRARIES),
     ]
+    sources = [(path, str(files / file)) for path, file in mounts]
+    # To share page-locked memory with an appliance on the same node. What is mounted so is no volume of the pod, which
+    # needs no right to hostPath.
+    sources += [(LOCAL, str(local))] if local else []
     return ContainerAllocateResponse(
         envs=_variables(keep_ptx=keep_ptx),
-        mounts=[Mount(container_path=path, host_path=str(files / file), read_only=True) for path, file in mounts],
+        mounts=[Mount(container_path=path, host_path=source, read_only=True) for path, source in sources],
     )
 
 

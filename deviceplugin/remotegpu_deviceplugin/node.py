@@ -19,8 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 class Node:
-    def __init__(self, files: Path, kept: Path) -> None:
+    def __init__(self, files: Path, local: Path | None, kept: Path) -> None:
         self._files = files
+        self._local = local
         self._kept = kept
         self._known: Pools | None = None
         self._milli, self._client = (Plugin(resource, self._answer) for resource in (MILLI, CLIENT))
@@ -58,4 +59,4 @@ class Node:
 
     def _answer(self) -> ContainerAllocateResponse:
         # With no pool known no pod has a share; what such a container is given then makes no difference.
-        return answer(self._files, keep_ptx=self._known is None or self._known.software)
+        return answer(self._files, self._local, keep_ptx=self._known is None or self._known.software)

@@ -13,7 +13,7 @@ from support.system import until
 from remotegpu.api.kubernetes import CLAIMS, GATE
 
 TEST_PROGRAMS: Final = (
-    *(ROOT / "tests" / "programs" / name for name in ("cu.py", "kernels.ptx", "vector_add.py")),
+    *(ROOT / "tests" / "programs" / name for name in ("cu.py", "kernels.ptx", "shared_copies.py", "vector_add.py")),
     *sorted((ROOT / "e2e" / "programs").glob("*.py")),
 )
 RESTRICTED: Final = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}

@@ -1,4 +1,4 @@
-"""A client that gives its worker memory of all kinds. What could hurt is refused, the rest changes only its own bytes."""
+"""A client that gives its worker memory of all kinds: what could hurt is refused, and it changes only its own bytes."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_every_object_is_accepted_and_every_pod_but_one_complies_with_restricted
     assert list(refused) == ["DaemonSet remotegpu-deviceplugin"]
     sentence = refused["DaemonSet remotegpu-deviceplugin"].partition('latest": ')[2]
     assert sentence.strip().split("), ") == [
-        'restricted volume types (volumes "plugins", "client" use restricted volume type "hostPath"',
+        'restricted volume types (volumes "plugins", "client", "local" use restricted volume type "hostPath"',
         'runAsNonRoot != true (pod or container "deviceplugin" must set securityContext.runAsNonRoot=true',
         "runAsUser=0 (pod must not set runAsUser=0)",
     ]

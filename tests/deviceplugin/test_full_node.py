@@ -13,7 +13,7 @@ from support.plugin_node import Node as PluginNode
 from support.plugin_node import set_pool
 from support.small_disk import SmallDisk, small_disk
 
-from remotegpu.api.kubernetes import MILLI
+from remotegpu.api.kubernetes import LOCAL, MILLI
 from remotegpu_deviceplugin import files
 from remotegpu_deviceplugin._generated import deviceplugin_pb2 as messages
 from remotegpu_deviceplugin.devices import Pools
@@ -64,7 +64,7 @@ def test_what_is_learned_is_told_though_it_cannot_be_kept(
     disk: SmallDisk, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def learn() -> list[int]:
-        node = Node(disk.folder / "version", disk.folder / MEMORY)
+        node = Node(disk.folder / "version", None, disk.folder / MEMORY)
         await node.start()
         await node.learn(Pools(1000, software=True))
         disk.harm(how)
@@ -76,7 +76,7 @@ def test_what_is_learned_is_told_though_it_cannot_be_kept(
     assert MEMORY in caplog.text
     disk.mend(how)
     assert [path.name for path in disk.folder.iterdir()] == [MEMORY], "nothing half written is left"
-    again = Node(disk.folder / "version", disk.folder / MEMORY)
+    again = Node(disk.folder / "version", None, disk.folder / MEMORY)
     asyncio.run(again.start())
     assert again.plugins[0].count == 2000, "the last that could be kept"
 
@@ -93,7 +93,9 @@ def test_a_plugin_that_starts_there_serves(pool: ApiServer, node: PluginNode, di
         node.heard(MILLI, 8000)
         request = messages.AllocateRequest(container_requests=[messages.ContainerAllocateRequest(devices_ids=["0"])])
         (given,) = node.kubelet.plugin(MILLI).Allocate(request).container_responses
-        (version,) = {Path(mount.host_path).relative_to(node.files).parts[0] for mount in given.mounts}
+        paths = {mount.container_path: Path(mount.host_path) for mount in given.mounts}
+        assert paths.pop(LOCAL) == node.files.with_name("local")
+        (version,) = {path.relative_to(node.files).parts[0] for path in paths.values()}
         assert (node.files / version / "lib" / "libcuda.so.1").read_text() == "first"
         node.logged("no other plugin can hand over to this one")
         assert process.poll() is None

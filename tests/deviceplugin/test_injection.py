@@ -10,6 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from remotegpu_deviceplugin.injection import answer
 
 FILES = Path("/var/lib/remotegpu/client/0123456789abcdef")
+LOCAL = Path("/var/lib/remotegpu/local")
 # In this order: on an image whose /usr/lib64 is /usr/lib, the client covers what is for musl.
 MOUNTS = {
     "/etc/ld.so.preload": "ld.so.preload",
@@ -40,9 +41,14 @@ PTX = {
     [(False, MOUNTS, VARIABLES), (True, MOUNTS | {"/etc/ld.so.preload": "ld.so.preload.ptx"}, VARIABLES | PTX)],
 )
 def test_the_whole_answer(keep_ptx: bool, mounts: dict[str, str], variables: dict[str, str]) -> None:
-    assert MessageToDict(answer(FILES, keep_ptx=keep_ptx)) == {
+    assert MessageToDict(answer(FILES, LOCAL, keep_ptx=keep_ptx)) == {
         "envs": variables,
         "mounts": [
-            {"containerPath": path, "hostPath": f"{FILES}/{file}", "readOnly": True} for path, file in mounts.items()
+            *(
+                {"containerPath": path, "hostPath": f"{FILES}/{file}", "readOnly": True}
+                for path, file in mounts.items()
+            ),
+            # Of appliances on the same node.
+            {"containerPath": "/run/remotegpu", "hostPath": str(LOCAL), "readOnly": True},
         ],
     }

@@ -48,7 +48,9 @@ def test_what_a_container_gets_does_not_depend_on_its_devices(pool: ApiServer, n
         request = messages.AllocateRequest(container_requests=[messages.ContainerAllocateRequest(devices_ids=["9"])])
         (third,) = node.kubelet.plugin(CLIENT).Allocate(request).container_responses
         assert first == second == third
-        (version,) = {Path(mount.host_path).relative_to(node.files).parts[0] for mount in first.mounts}
+        paths = {mount.container_path: Path(mount.host_path) for mount in first.mounts}
+        assert paths.pop(LOCAL) == node.files.with_name("local")
+        (version,) = {path.relative_to(node.files).parts[0] for path in paths.values()}
         assert (node.files / version / "lib" / "libcuda.so.1").read_text() == "first"
 
 

@@ -100,7 +100,7 @@ def test_stateful_set_of_a_software_pool() -> None:
                             "args": [
                                 *("appliance", "--kubernetes", "--name", NAME, "--listen", "0.0.0.0:7070"),
                                 *("--cert", "/etc/remotegpu/tls/tls.crt", "--key", "/etc/remotegpu/tls/tls.key"),
-                                *("--http", "0.0.0.0:7072"),
+                                *("--local-sockets", "/run/remotegpu", "--http", "0.0.0.0:7072"),
                                 *("--operator-account", "remotegpu-system:remotegpu-operator"),
                                 *("--backend", "software", "--drain-seconds", "25"),
                                 *("--grace", "1m", "--landlock", "require"),
@@ -131,12 +131,17 @@ def test_stateful_set_of_a_software_pool() -> None:
                             "volumeMounts": [
                                 {"name": "tls", "mountPath": "/etc/remotegpu/tls", "readOnly": True},
                                 {"name": "tmp", "mountPath": "/tmp"},
+                                {"name": "local", "mountPath": "/run/remotegpu"},
                             ],
                         }
                     ],
                     "volumes": [
                         {"name": "tls", "secret": {"secretName": f"{NAME}-tls", "defaultMode": 0o440}},
                         {"name": "tmp", "emptyDir": {"sizeLimit": "4Gi"}},
+                        {
+                            "name": "local",
+                            "hostPath": {"path": "/var/lib/remotegpu/local", "type": "DirectoryOrCreate"},
+                        },
                     ],
                 },
             },

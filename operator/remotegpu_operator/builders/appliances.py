@@ -14,6 +14,8 @@ from remotegpu.api.kubernetes import (
     CONTROL_PORT,
     DATA_PORT,
     HTTP_PORT,
+    LOCAL,
+    LOCAL_ON_NODE,
     MANAGER_LABEL,
     NAME_LABEL,
     POOL_LABEL,
@@ -177,6 +179,7 @@ def _pod_spec(plan: Plan, installation: Installation) -> Object:
         "volumes": [
             {"name": "tls", "secret": {"secretName": tls_secret_name(plan.name), "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {"sizeLimit": format_quantity(spec.temporary_storage)}},
+            {"name": "local", "hostPath": {"path": LOCAL_ON_NODE, "type": "DirectoryOrCreate"}},
         ],
     }
     if spec.tolerations:
@@ -223,6 +226,7 @@ def _container(plan: Plan, installation: Installation) -> Object:
         "volumeMounts": [
             {"name": "tls", "mountPath": TLS_DIRECTORY, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (in the pod, an emptyDir of its own)
+            {"name": "local", "mountPath": LOCAL},
         ],
     }
 
@@ -234,6 +238,7 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         "--listen": f"0.0.0.0:{CONTROL_PORT}",
         "--cert": f"{TLS_DIRECTORY}/tls.crt",
         "--key": f"{TLS_DIRECTORY}/tls.key",
+        "--local-sockets": LOCAL,
         "--http": f"0.0.0.0:{HTTP_PORT}",
         "--operator-account": f"{installation.namespace}:remotegpu-operator",
         "--backend": spec.backend.value,

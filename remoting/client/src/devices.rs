@@ -289,24 +289,25 @@ fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
     let ticket = connect::open_session(share, hello).map_err(|error| report(&error))?;
     let socket = connect::open_data(share, hello, &ticket).map_err(|error| report(&error))?;
     let wire = ticket.wire;
-    let reconnect = (!ticket.grace.is_zero()).then(|| reconnect(appliance, ticket));
-    Session::start(socket, &share.endpoint, wire, reconnect).map_err(|line| {
+    let reconnect = (!ticket.grace.is_zero()).then(|| reconnect(appliance, ticket.clone()));
+    let session = Session::start(socket, &share.endpoint, wire, reconnect).map_err(|line| {
         log::error(&line);
         CUDA_ERROR_DEVICE_UNAVAILABLE
-    })
+    })?;
+    let share = share.clone();
+    session.share_memory_by(move || connect::open_memory(&share, &ticket));
+    Ok(session)
 }
 
 fn reconnect(appliance: &Appliance, ticket: SessionTicket) -> Reconnect {
     let (share, hello, grace) = (appliance.share.clone(), appliance.hello.clone(), ticket.grace);
-    let (here, same) = (share.clone(), ticket.clone());
-    let memory = move || connect::open_memory(&here, &same);
     let connect = move |epoch, received| {
         connect::reopen_data(&share, &hello, &ticket, epoch, received).map_err(|error| match error.kind {
             ErrorKind::Gone => Retry::Never(error.message),
             _ => Retry::Later(error.message),
         })
     };
-    Reconnect { grace, connect: Box::new(connect), memory: Box::new(memory) }
+    Reconnect { grace, connect: Box::new(connect) }
 }
 
 #[cfg(test)]

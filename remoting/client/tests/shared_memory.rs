@@ -70,9 +70,9 @@ fn start(memory: UnixStream) -> (Arc<Session>, Worker) {
     let reconnect = Reconnect {
         grace: Duration::from_secs(1),
         connect: Box::new(|_, _| Err(Retry::Never("only one connection".into()))),
-        memory: Box::new(move || memory.lock().expect("no panic").take()),
     };
     let session = Session::start(ours.into(), "test", protocol::WIRE_VERSION, Some(reconnect)).expect("starts");
+    session.share_memory_by(move || memory.lock().expect("no panic").take());
     (session, worker.join().expect("worker"))
 }
 

@@ -7,6 +7,9 @@ pub const PREFACE_BYTES: usize = 52;
 /// What follows the preface of a connection that goes on with a session.
 pub const RESUME_BYTES: usize = 16;
 
+/// The first bytes of [`PrefaceKind::Memory`].
+pub const MEMORY: &[u8; 4] = b"RGM1";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefaceKind {
     /// Frames of a session follow once the gateway has answered `K`; the ticket is good for one connection.
@@ -42,7 +45,7 @@ impl Preface {
 
     /// To give memory to the worker of a session whose ticket this was.
     pub fn memory(id: [u8; 16], ticket: &[u8; 32]) -> Preface {
-        Preface { kind: PrefaceKind::Memory, id, ticket: proof(b"RGM1", &id, ticket, &[]) }
+        Preface { kind: PrefaceKind::Memory, id, ticket: proof(MEMORY, &id, ticket, &[]) }
     }
 
     /// To resume and for memory: what `ticket` has to be where the session's ticket is this one. Otherwise: that ticket.
@@ -50,7 +53,7 @@ impl Preface {
         match self.kind {
             PrefaceKind::Session | PrefaceKind::Lease => *ticket,
             PrefaceKind::Resume { epoch, received } => resume_proof(&self.id, ticket, epoch, received),
-            PrefaceKind::Memory => proof(b"RGM1", &self.id, ticket, &[]),
+            PrefaceKind::Memory => proof(MEMORY, &self.id, ticket, &[]),
         }
     }
 
@@ -60,7 +63,7 @@ impl Preface {
             PrefaceKind::Session => b"RGP1",
             PrefaceKind::Lease => b"RGL1",
             PrefaceKind::Resume { .. } => b"RGR1",
-            PrefaceKind::Memory => b"RGM1",
+            PrefaceKind::Memory => MEMORY,
         });
         out.extend_from_slice(&self.id);
         out.extend_from_slice(&self.ticket);
@@ -77,7 +80,7 @@ impl Preface {
             b"RGP1" => PrefaceKind::Session,
             b"RGL1" => PrefaceKind::Lease,
             b"RGR1" => PrefaceKind::Resume { epoch: 0, received: 0 },
-            b"RGM1" => PrefaceKind::Memory,
+            head if head == MEMORY => PrefaceKind::Memory,
             _ => return None,
         };
         let (mut id, mut ticket) = ([0; 16], [0; 32]);

@@ -80,6 +80,9 @@ MANAGER_LABEL: Final = "app.kubernetes.io/managed-by"
 
 CONTROL_PORT: Final = 7070
 DATA_PORT: Final = 7071
+# Where appliances and containers see the sockets of the appliances on their node, and where the node has them.
+LOCAL: Final = "/run/remotegpu"
+LOCAL_ON_NODE: Final = "/var/lib/remotegpu/local"
 # Plain HTTP of an appliance: /healthz, /readyz, /metrics.
 HTTP_PORT: Final = 7072
 

@@ -6,7 +6,10 @@ Started, watched and restarted here.
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import logging
+import os
+import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,17 +120,49 @@ def _event(packet: Packet, some_id: str) -> Event | None:
     return None
 
 
+def _local_socket(folder: Path | None, kept: Path) -> Path | None:
+    """A name in the folder that nobody could know before; the same as long as the file `kept` is there.
+
+    None if the folder is none to write to.
+    """
+    if folder is None:
+        return None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        _log.warning(
+            "%s cannot be written to, so programs of this machine share no memory with it and copies take the network; "
+            "on a node of a cluster the device plugin makes it: start the appliance again once that runs",
+            folder,
+        )
+        return None
+    if not kept.exists():
+        _remove_dead(folder)
+        kept.write_text(secrets.token_hex(16))
+    return folder / kept.read_text()
+
+
+def _remove_dead(folder: Path) -> None:
+    """Sockets of appliances of this user that were killed."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+            if path.lstat().st_uid == os.geteuid() and asked.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
+
+
 class Gateway:
     """`port` is where it listens for data and `control_port` for calls, once it is started. The control service takes
-    those on the Unix socket `service`. `data_socket` is beside it, for data of clients on this machine.
+    those on the Unix socket `service`. `data_socket` is for data of clients on this machine. With a certificate it is
+    in the folder `local`, if there is one, and takes only memory that clients share.
     """
 
-    def __init__(self, program: Path, certificate: tuple[Path, Path] | None, service: Path) -> None:
+    def __init__(
+        self, program: Path, certificate: tuple[Path, Path] | None, service: Path, local: Path | None = None
+    ) -> None:
         self._program = program
         self._certificate = certificate
         self._service = service
-        # Who demands TLS demands it of clients on this machine as well.
-        self.data_socket = service.with_name("data") if certificate is None else None
+        self.data_socket = (
+            service.with_name("data") if certificate is None else _local_socket(local, service.with_name("local"))
+        )
         self.port = 0
         self.control_port = 0
         self._channel: PacketChannel | None = None
@@ -198,6 +233,8 @@ class Gateway:
         ends = (end for _, end in (*self._sessions.values(), *self._turns.values()))
         for end in (*self._acceptors.values(), *ends):
             end.close()
+        if self.data_socket is not None:
+            self.data_socket.unlink(missing_ok=True)
 
     def admit_session(self, session_id: str, ticket: str, data: socket.socket, *, resumes: bool) -> None:
         """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on.

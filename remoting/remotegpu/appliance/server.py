@@ -125,7 +125,7 @@ async def _run(settings: Settings, handed: State | None) -> None:
         uids = Uids(settings.uid_base) if handed is None else Uids.adopted(handed["uids"])
         stack.callback(uids.close)
         socket_file = staging.private("control") / "socket"
-        gateway = Gateway(dist.program("remotegpu-gateway"), certificate, socket_file)
+        gateway = Gateway(dist.program("remotegpu-gateway"), certificate, socket_file, settings.local_sockets)
         appliance = Appliance(settings, gateway, worker, backend, hardware, uids, staging)
         await appliance.serve(tokens, api_server, socket_file, handed)
 

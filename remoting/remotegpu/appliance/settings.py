@@ -74,6 +74,7 @@ class Settings:
     driver: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    local_sockets: Path | None = None  # a folder that programs of this machine see too, at the same path
     tokens: Path | None = None
     kubernetes: Kubernetes | None = None
     drain_seconds: float = 20.0

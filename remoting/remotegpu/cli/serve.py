@@ -51,6 +51,14 @@ def appliance(
     driver: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Path of libcuda.so.1.")] = None,
     cert: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    local_sockets: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With --cert: programs of this machine that see this folder at the same path share their page-locked "
+            "memory by a socket there, so that its bytes need no network.",
+        ),
+    ] = None,
     tokens: Annotated[
         Path | None,
         typer.Option(help="File with name:token lines below [admin] and [user]; read again when it changes."),
@@ -187,6 +195,7 @@ def appliance(
         driver=driver and driver.resolve(),
         cert=cert,
         key=key,
+        local_sockets=local_sockets,
         tokens=tokens,
         kubernetes=Kubernetes(name, operator_account, believe_seconds) if kubernetes else None,
         drain_seconds=drain_seconds,

@@ -26,8 +26,8 @@ enum Passed {
 
 pub struct Connection {
     socket: Option<OwnedFd>,
-    /// Where the gateway passes others; none where there is no grace, or no gateway any more.
-    successors: Option<OwnedFd>,
+    /// Where the gateway passes others, and those for memory; none where there is no gateway any more.
+    passed: Option<OwnedFd>,
     watch: ClientWatch,
     epoch: u64,
     lost_at: Instant,
@@ -40,22 +40,21 @@ impl Connection {
     ///
     /// # Errors
     /// If there are no descriptors or threads left.
-    pub fn new(socket: OwnedFd, successors: OwnedFd, grace: Duration, out: &mut Outbox) -> io::Result<Self> {
+    pub fn new(socket: OwnedFd, passed: OwnedFd, grace: Duration, out: &mut Outbox) -> io::Result<Self> {
         let watch = ClientWatch::start(grace)?;
         watch.follow(socket.as_fd())?;
-        let successors = (!grace.is_zero()).then_some(successors);
-        if successors.is_some() {
+        if !grace.is_zero() {
             out.keep();
         }
-        Ok(Connection { socket: Some(socket), successors, watch, epoch: 0, lost_at: Instant::now(), grace })
+        Ok(Connection { socket: Some(socket), passed: Some(passed), watch, epoch: 0, lost_at: Instant::now(), grace })
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    pub fn successors(&self) -> Option<BorrowedFd<'_>> {
-        self.successors.as_ref().map(AsFd::as_fd)
+    pub fn passed(&self) -> Option<BorrowedFd<'_>> {
+        self.passed.as_ref().map(AsFd::as_fd)
     }
 
     /// It broke. Frames are kept from now on, until another one comes or the time is over.
@@ -66,7 +65,7 @@ impl Connection {
 
     /// How long the session still waits for a connection; none while it has one.
     pub fn patience(&self) -> Option<Duration> {
-        let grace = if self.successors.is_some() { self.grace } else { Duration::ZERO };
+        let grace = if self.passed.is_some() { self.grace } else { Duration::ZERO };
         self.socket.is_none().then(|| grace.saturating_sub(self.lost_at.elapsed()))
     }
 
@@ -88,12 +87,12 @@ impl Connection {
     ///
     /// # Errors
     /// If there are no descriptors left.
-    pub fn take_successor(&mut self, out: &mut Outbox) -> io::Result<Option<OwnedFd>> {
-        let Some(successors) = self.successors() else { return Ok(None) };
+    pub fn take_passed(&mut self, out: &mut Outbox) -> io::Result<Option<OwnedFd>> {
+        let Some(passed) = self.passed() else { return Ok(None) };
         let mut packet = [0; 256];
-        let (count, socket) = receive_packet(successors, &mut packet, RecvFlags::DONTWAIT)?;
+        let (count, socket) = receive_packet(passed, &mut packet, RecvFlags::DONTWAIT)?;
         if count == 0 {
-            self.successors = None;
+            self.passed = None;
         }
         match (serde_json::from_slice(&packet[..count]), socket) {
             (Ok(Passed::Resume { epoch, received }), Some(socket)) => {
@@ -105,7 +104,7 @@ impl Connection {
     }
 
     fn resume(&mut self, epoch: u64, received: u64, socket: OwnedFd, out: &mut Outbox) -> io::Result<()> {
-        if epoch <= self.epoch || out.rewind(received).is_err() {
+        if self.grace.is_zero() || epoch <= self.epoch || out.rewind(received).is_err() {
             return Ok(());
         }
         self.close();

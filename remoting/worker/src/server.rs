@@ -214,8 +214,8 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             .chain(session.turns.as_ref().and_then(Turns::patience))
             .min();
         let ready = wait(session, connection, control, timeout)?;
-        if ready.successor {
-            if let Some(memory) = connection.take_successor(&mut session.out)? {
+        if ready.passed {
+            if let Some(memory) = connection.take_passed(&mut session.out)? {
                 session.client_memory.follow(memory);
             }
         } else if let (true, Some(socket)) = (ready.connection, connection.socket()) {
@@ -288,7 +288,7 @@ fn send_requests(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<(
 /// What there is to do for the loop itself; orders are taken at once.
 struct Ready {
     connection: bool,
-    successor: bool,
+    passed: bool,
 }
 
 fn wait(
@@ -303,19 +303,19 @@ fn wait(
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());
-    let (client, successors) = (connection.socket(), connection.successors());
+    let (client, others) = (connection.socket(), connection.passed());
     let [orders, woken, passed, readable, given] = {
         let helpers = session.helpers.wake();
         // What is not there leaves its place to a socket that is asked for nothing.
         let nothing = (control, PollFlags::empty());
         let (client, interest) = client.map_or(nothing, |socket| (socket, interest));
-        let (successors, passes) = successors.map_or(nothing, |socket| (socket, PollFlags::IN));
+        let (others, passes) = others.map_or(nothing, |socket| (socket, PollFlags::IN));
         let (turns, turn) = session.turns.as_ref().map_or(nothing, |turns| (turns.socket(), PollFlags::IN));
         let (memory, gives) = session.client_memory.socket().map_or(nothing, |socket| (socket, PollFlags::IN));
         let mut fds = [
             PollFd::new(&control, control_interest),
             PollFd::new(&helpers, PollFlags::IN),
-            PollFd::new(&successors, passes),
+            PollFd::new(&others, passes),
             PollFd::new(&client, interest),
             PollFd::new(&turns, turn),
             PollFd::new(&memory, gives),
@@ -339,7 +339,7 @@ fn wait(
     }
     Ok(Ready {
         connection: client.is_some() && readable.intersects(something),
-        successor: successors.is_some() && passed.intersects(something),
+        passed: others.is_some() && passed.intersects(something),
     })
 }
 

@@ -109,7 +109,7 @@ pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
     if carrier.ok()? != Carrier::Auto || moved.is_some() {
         return None;
     }
-    let socket = local::connection(&share, &ticket.data_socket, TIMEOUT)?;
+    let socket = local::memory_connection(&share, &ticket.data_socket, TIMEOUT)?;
     let preface = Preface::memory(ticket.session_id, &ticket.ticket).encode();
     // Fits in the buffer of a new socket.
     let sent = send(&socket, &preface, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);

@@ -1,4 +1,4 @@
-//! The Unix socket beside the data port of an appliance on this machine: no TCP for the bytes of copies.
+//! The Unix socket of an appliance on this machine: no TCP for the bytes of copies.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -10,18 +10,38 @@ use rustix::process::geteuid;
 
 use super::shares::Share;
 
+/// Where a pod sees the sockets of the appliances on its node: the device plugin mounts the folder.
+const IN_PODS: &str = "/run/remotegpu/";
+
 /// A connection to the appliance at `path`; none if there is no way to it, or none that is as good as TCP's.
 pub fn connection(share: &Share, path: &str, limit: Duration) -> Option<OwnedFd> {
-    if path.is_empty() || share.ca.is_some() || share.asking.is_some() || share.claim.is_some() || !is_here(share) {
+    if share.ca.is_some() || share.asking.is_some() || share.claim.is_some() || !is_here(share) {
+        return None;
+    }
+    let socket = connected(path, limit)?;
+    // The ticket is for the appliance: nobody else of this machine gets it who may have made such a file.
+    let peer = socket_peercred(&socket).ok()?.uid;
+    (peer.is_root() || peer == geteuid()).then_some(socket)
+}
+
+/// A connection for memory that is shared with the appliance. In a pod the path, which the appliance has told by TLS and
+/// nobody can know before, says that it is the appliance.
+pub fn memory_connection(share: &Share, path: &str, limit: Duration) -> Option<OwnedFd> {
+    match &share.claim {
+        Some(_) => path.starts_with(IN_PODS).then(|| connected(path, limit)).flatten(),
+        None => connection(share, path, limit),
+    }
+}
+
+fn connected(path: &str, limit: Duration) -> Option<OwnedFd> {
+    if path.is_empty() {
         return None;
     }
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
     set_socket_timeout(&socket, Timeout::Send, Some(limit)).ok()?;
     connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
     set_socket_timeout(&socket, Timeout::Send, None).ok()?;
-    // The ticket is for the appliance: nobody else of this machine gets it who may have made such a file.
-    let peer = socket_peercred(&socket).ok()?.uid;
-    (peer.is_root() || peer == geteuid()).then_some(socket)
+    Some(socket)
 }
 
 /// The address is that of this machine itself. What stands between two ends here has another address of the loopback.

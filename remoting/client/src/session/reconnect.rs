@@ -27,8 +27,6 @@ pub struct Reconnect {
     /// Given the number of the attempt and how many bytes were received: a connection, and how many bytes the worker has
     /// received.
     pub connect: Box<Connect>,
-    /// A connection by which the worker gets memory that it shares with this process, if it is on this machine.
-    pub memory: Box<dyn Fn() -> Option<OwnedFd> + Send + Sync>,
 }
 
 impl Session {

@@ -11,14 +11,17 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// Copies of less than this go by the wire: there they cost no round trip. Nor is smaller memory shared.
 pub(super) const LEAST: u64 = 64 << 10;
 /// A driver takes about 0.1 s for each GB that it locks.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection by which the worker gets memory, if it is on this machine.
+type Connect = dyn Fn() -> Option<OwnedFd> + Send + Sync;
 
 #[derive(Default)]
 enum Channel {
@@ -31,6 +34,7 @@ enum Channel {
 
 #[derive(Default)]
 pub struct Shared {
+    connect: OnceLock<Box<Connect>>,
     channel: Mutex<Channel>,
     /// The end of each piece by its start. The worker has them unless the session has moved; then it asks for the bytes.
     pieces: Mutex<BTreeMap<usize, usize>>,
@@ -61,6 +65,11 @@ fn give(channel: &OwnedFd, memory: &SharedMemory, file: &OwnedFd) -> io::Result<
 }
 
 impl Session {
+    /// How to reach the worker for memory that both have.
+    pub fn share_memory_by(&self, connect: impl Fn() -> Option<OwnedFd> + Send + Sync + 'static) {
+        let _ = self.shared.connect.set(Box::new(connect));
+    }
+
     /// Backs addresses of this process with memory that the worker has too, zeroed. False if the worker is elsewhere, or
     /// there is no memory; nothing was changed then.
     ///
@@ -72,7 +81,7 @@ impl Session {
         }
         let mut channel = lock(&self.shared.channel);
         if let Channel::Unused = *channel {
-            let opened = self.reconnect.get().and_then(|reconnect| (reconnect.memory)());
+            let opened = self.shared.connect.get().and_then(|connect| connect());
             let opened = opened.filter(|channel| set_socket_timeout(channel, Timeout::Recv, Some(PATIENCE)).is_ok());
             opened.iter().for_each(|channel| process::close_in_children(channel.as_raw_fd()));
             *channel = opened.map_or(Channel::Closed, Channel::Open);

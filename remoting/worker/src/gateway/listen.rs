@@ -1,12 +1,16 @@
 //! Accepting connections.
 
+use std::fs::Permissions;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use protocol::MEMORY;
 
 use super::connection::{Refused, Speaks, first_bytes, preface_follows, refused, speaks};
 use super::probation::{Door, Probation};
@@ -31,11 +35,16 @@ pub async fn bind(address: &str) -> io::Result<TcpListener> {
 pub fn bind_local(path: &Path) -> io::Result<UnixListener> {
     // Of a gateway before this one.
     let _ = std::fs::remove_file(path);
-    UnixListener::bind(path)
+    let bound = UnixListener::bind(path);
+    // Who sees it may connect, whatever its user: it has to prove itself as everybody.
+    let open = |listener| std::fs::set_permissions(path, Permissions::from_mode(0o666)).map(|()| listener);
+    bound
+        .and_then(open)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display())))
 }
 
-/// As [`accept_for_ever`] at the data port, of clients on this machine.
+/// As [`accept_for_ever`] at the data port, of clients on this machine. Where the data port demands TLS only the bytes of
+/// memory that is shared go without.
 pub async fn accept_local(gateway: Arc<Gateway>, listener: UnixListener, door: Arc<Door>) {
     loop {
         let stream = match listener.accept().await {
@@ -62,6 +71,9 @@ async fn serve_local(gateway: &Gateway, mut stream: UnixStream, probation: &Prob
     let Some(head) = first_bytes(&mut stream).await? else { return Ok(()) };
     if speaks(head) != Speaks::Preface {
         return refused("speaks something else than frames");
+    }
+    if gateway.tls.is_some() && head != *MEMORY {
+        return refused("speaks plaintext to an appliance that demands TLS");
     }
     preface_follows(gateway, head, stream, probation).await
 }

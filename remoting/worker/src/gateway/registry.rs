@@ -24,7 +24,7 @@ const MOST_MOVED: usize = 4096;
 pub struct Registry<W> {
     /// Whose client has not come yet.
     sessions: HashMap<Id, Session<W>>,
-    /// Whose client was here, and may come again.
+    /// Whose client was here, and may come again, or share memory.
     joined: HashMap<Id, Session<W>>,
     leases: HashMap<Id, Lease>,
     /// Those that have moved to another appliance, with their tickets and where they are now.
@@ -150,14 +150,12 @@ impl<W> Registry<W> {
                     return Err(Refusal::Expired);
                 }
                 let worker = session.worker.clone();
-                if session.resumes {
-                    self.joined.insert(preface.id, session);
-                }
+                self.joined.insert(preface.id, session);
                 Ok(Admitted::Session(worker))
             }
             // The worker decides which of several attempts is the last.
             PrefaceKind::Resume { epoch, received } => {
-                let session = self.joined.get(&preface.id).ok_or(Refusal::Unknown)?;
+                let session = self.joined.get(&preface.id).filter(|session| session.resumes).ok_or(Refusal::Unknown)?;
                 proved(preface, &session.ticket)?;
                 Ok(Admitted::Resumed { worker: session.worker.clone(), epoch, received })
             }
