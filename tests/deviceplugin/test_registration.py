@@ -13,6 +13,7 @@ from support.faultproxy import FaultProxy
 from support.plugin_node import SECONDS, Node, set_pool
 from support.system import free_port, until
 
+from remotegpu.api.kubernetes import LOCAL
 from remotegpu_deviceplugin._generated import deviceplugin_pb2 as messages
 
 MILLI, CLIENT = "remotegpu/milli", "remotegpu/client"
