@@ -17,6 +17,7 @@ _OTHERS: Final = (
 )
 _VALUED: Final = frozenset((*_APPLIANCE, *_COUNT, *_OTHERS))
 _SWITCHES: Final = frozenset(("--wait", "--no-wait"))
+OPTIONS: Final = _VALUED | _SWITCHES
 
 
 def start(words: Sequence[str]) -> None:
