@@ -223,10 +223,11 @@ prose: .venv/.installed ## The Markdown: words, length of lines, links between f
 	@echo "==> Prose"
 	@.venv/bin/rumdl check --quiet .
 
-docs: .venv/.installed ## The documentation as a site in target/site; fails on dead links
+docs: .venv/.installed ## The documentation as a site in target/site, which fails on dead links; man pages in target/man
 	@echo "==> Site"
 	@$(PYTHON) tools/site.py
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+	@$(PYTHON) tools/man_pages.py target/man/man1
 
 pictures: build ## Make docs/pictures/*.svg anew: diagrams from *.dot, nvidia-smi.svg from a real run
 	@if ! command -v dot >/dev/null && [ "$$(id -u)" = 0 ]; then \

@@ -35,6 +35,8 @@ OUT = ROOT / "dist"
 PARTS = ("bin", "client", "dashboard", "frameworks", "lib", "native", "python", "trace")
 # Of it, what a machine without Python uses to run programs on an appliance.
 ARCHIVED = ("bin/nvidia-smi", "bin/remotegpu-run", "client", "frameworks", "native/ptxas", "native/stand-ins")
+# Where `man` looks, below the folder in whose `bin` the program is.
+MAN = "share/man/man1"
 CRATES = ("worker", "softgpu", "bench", "client", "smi", "connect", "run", "trace", "sandbox")
 OLDEST_GLIBC = (2, 17)
 
@@ -73,6 +75,7 @@ def make_wheel(folder: Path, dist: Path) -> Path:
         unpacked = work / f"remotegpu-{version}"
         inside = unpacked / "remotegpu" / "_dist"
         lay_out(dist, inside)
+        _write_man_pages(unpacked / f"remotegpu-{version}.data" / "data" / MAN)
         _tag(unpacked, glibc_of(inside.rglob("*")))
         command = [sys.executable, "-m", "wheel", "pack", "--dest-dir", str(packed), str(unpacked)]
         _run(*command, SOURCE_DATE_EPOCH=_epoch())
@@ -86,6 +89,7 @@ def make_archive(folder: Path, dist: Path) -> Path:
     with tempfile.TemporaryDirectory() as name:
         unpacked = Path(name, f"remotegpu-{version}")
         lay_out(dist, unpacked, ARCHIVED)
+        _write_man_pages(unpacked / MAN, "remotegpu-run.1")
         shutil.copy(ROOT / "LICENSE", unpacked)
         same = ("--sort=name", f"--mtime=@{_epoch()}", "--owner=0", "--group=0", "--numeric-owner")
         _run(
@@ -98,6 +102,14 @@ def make_archive(folder: Path, dist: Path) -> Path:
             unpacked.name,
         )
     return made
+
+
+def _write_man_pages(folder: Path, only: str = "*") -> None:
+    with tempfile.TemporaryDirectory() as name:
+        _run(sys.executable, "tools/man_pages.py", name)
+        folder.mkdir(parents=True)
+        for page in Path(name).glob(only):
+            shutil.copy(page, folder)
 
 
 def _epoch() -> str:

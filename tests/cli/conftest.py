@@ -29,6 +29,6 @@ def second(dist: Path) -> Iterator[StandIn]:
 
 @pytest.fixture(params=[[REMOTEGPU, "run"], [REMOTEGPU_RUN]], ids=["python", "rust"])
 def run(request: pytest.FixtureRequest) -> list[str]:
-    """`remotegpu run`, and the program that does the same without Python."""
+    """`remotegpu run`, which stays in Python here because `dist` lacks the other program, and the other program."""
     words: list[str] = request.param
     return words

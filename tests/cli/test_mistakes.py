@@ -72,6 +72,33 @@ def test_usage_of_run(run: list[str], appliance: StandIn, arguments: list[str], 
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        *(["-p", text] for text in ("-1", "1.5", "abc", "1e-9", "1025")),
+        *(["-m", text] for text in ("lots", "1e30")),
+        ["-m", "4GiB", "-p", "0.5"],
+        ["-n", "2", "-p", "2"],
+        ["-n", "3"],
+        ["-a", "nonsense:port"],
+        ["--ca", "/none"],
+        ["--token-file", "/none"],
+        ["--token-file", "/etc/os-release"],
+        ["--compute", "0.5"],
+        ["--compute", "2"],
+        ["--compute", "0.5", "--compute-limit", "0.2"],
+        ["--managed-memory", "lots"],
+        ["-p", "0.1", "no-such-command"],
+        ["-p", "0.1", "/etc"],
+    ],
+    ids=" ".join,
+)
+def test_both_programs_say_the_same(appliance: StandIn, options: list[str]) -> None:
+    """Which of the two it is that `remotegpu run` starts, nobody needs to know."""
+    one, other = (refused_start(appliance, [*run, *options, "true"]) for run in ([REMOTEGPU, "run"], [REMOTEGPU_RUN]))
+    assert one == other
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--native"], "--native"),

@@ -71,3 +71,8 @@ def test_nvidia_smi_shows_the_share(unpacked: Path, there: Appliance) -> None:
 def test_a_bounded_number_of_bytes(archive: Path) -> None:
     print(f"archive {archive.stat().st_size}")
     assert archive.stat().st_size < MOST
+
+
+def test_the_manual_comes_along(unpacked: Path) -> None:
+    (page,) = (unpacked / "share" / "man" / "man1").iterdir()
+    assert page.name == "remotegpu-run.1"

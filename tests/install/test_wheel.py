@@ -160,6 +160,12 @@ def test_a_bounded_number_of_bytes(wheel: Path, digits: Place) -> None:
     assert everything < MOST_WITH_REQUIREMENTS
 
 
+def test_the_manual_comes_along(digits: Place) -> None:
+    """`man` looks beside the folders of PATH."""
+    pages = [page.name for page in (digits.folder / "venv" / "share" / "man" / "man1").iterdir()]
+    assert {"remotegpu.1", "remotegpu-run.1", "remotegpu-appliance-init.1", "kubectl-remotegpu.1"} <= set(pages)
+
+
 def test_the_tag_says_the_oldest_glibc(wheel: Path, tmp_path: Path) -> None:
     tag = re.search(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$", wheel.name)
     assert tag is not None

@@ -87,9 +87,9 @@ def parse_fraction(text: str) -> Ask:
     try:
         value = Decimal(text.strip())
     except InvalidOperation:
-        raise QuantityError(f"{text!r} is not a number; {POSSIBLE_FRACTIONS}") from None
+        value = Decimal("nan")
     if not value.is_finite():
-        raise QuantityError(f"{text!r} is not a finite number; {POSSIBLE_FRACTIONS}")
+        raise QuantityError(f"{text!r} is not a number; {POSSIBLE_FRACTIONS}")
     if value <= 0:
         raise QuantityError(f"{text} is not more than nothing; {POSSIBLE_FRACTIONS}")
     if value > 1024:

@@ -165,7 +165,7 @@ class Appliance:
         most = limits.sessions_per_gpu + settings.warm_contexts
         sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, most) for g in gpus]
         turns = settings.compute_mode is ComputeMode.TURNS
-        code = CodeCache(settings.code_cache_bytes)
+        self._code = CodeCache(settings.code_cache_bytes)
         allocator = GpuLeases(sizes, divides_time=turns)
         for capacity, test in zip(allocator.gpus, hardware.tests, strict=True):
             capacity.unhealthy = test.problem
@@ -177,7 +177,7 @@ class Appliance:
         )
         workers = Workers(
             worker,
-            worker_arguments(settings, backend, overhead, code.most_of_tenant),
+            worker_arguments(settings, backend, overhead, self._code.most_of_tenant),
             worker_environment(backend, overhead),
             gpus,
             take_turns=turns,
@@ -189,7 +189,7 @@ class Appliance:
             groups=LeaseGroups(Cgroups()),
             limits=limits,
             host_memory=host_memory(settings),
-            code=code,
+            code=self._code,
             grace_seconds=settings.grace_seconds,
             uids=uids,
             counters=self._counters,
@@ -260,6 +260,7 @@ class Appliance:
             self._counters.registry.register(Gauges(service.inventory, self._backend.readings, self._processes))
             if settings.http is not None:
                 stack.callback(self._serve_http(settings.http).stop)
+            stack.callback(self._code.close)
             stack.push_async_callback(self._environments.stop)
             stack.push_async_callback(self._sessions.settled)
             # The gateway passes calls on until the service has ended them.

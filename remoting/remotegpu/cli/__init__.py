@@ -1,5 +1,16 @@
 """The command line: `remotegpu run/ls/smi/health/bench/appliance/version`. No logic of shares."""
 
-from remotegpu.cli.app import main
+import sys
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    # Imported here: what a plain `run` needs is imported in some milliseconds, the rest takes a third of a second.
+    from remotegpu.cli import plain_run  # noqa: PLC0415
+
+    plain_run.start(sys.argv[1:])
+
+    from remotegpu.cli import app  # noqa: PLC0415
+
+    app.main()

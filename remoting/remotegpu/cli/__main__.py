@@ -1,5 +1,5 @@
 """`python -m remotegpu.cli`, as the CLI starts itself."""
 
-from remotegpu.cli.app import main
+from remotegpu.cli import main
 
 main()

@@ -83,8 +83,9 @@ class NotebookShare:
             options = magic(list(words), standalone_mode=False, prog_name="%remotegpu")
             if isinstance(options, RunOptions):
                 self._take(options, find_dist())
-                threading.Thread(target=self._watch, args=(show, self.line()), daemon=True).start()
-                show(self.line())
+                line = self.line()
+                show(line)
+                threading.Thread(target=self._watch, args=(show, line), daemon=True).start()
         except (exits.CliError, ApplianceError, NotBuiltError) as error:
             raise ValueError(str(error)) from None
         except TyperException as error:

@@ -112,7 +112,8 @@ def read_access(token: str, token_file: Path | None, ca: Path | None, server_nam
         try:
             token = token_file.read_text().strip()
         except OSError as error:
-            raise exits.CliError(exits.USAGE, f"the token file {token_file} cannot be read: {error.strerror}") from None
+            message = f"the token file {token_file} cannot be read: {error.strerror}; correct --token-file"
+            raise exits.CliError(exits.USAGE, message) from None
         if not token.isascii() or len(token.split()) > 1:
             message = f"{token_file} holds more than a token: name a file with nothing else, as `user.token`"
             raise exits.CliError(exits.USAGE, message)

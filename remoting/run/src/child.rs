@@ -12,7 +12,7 @@ use std::ptr;
 use libc::{c_int, pid_t, sigset_t};
 
 use crate::environment::Environment;
-use crate::exits::{Failure, NOT_EXECUTABLE, NOT_FOUND};
+use crate::exits::{Failure, NOT_EXECUTABLE, NOT_FOUND, reason};
 
 const FORWARDED: [c_int; 9] = [
     libc::SIGINT,
@@ -112,7 +112,7 @@ pub fn run(
     let path = find(&command[0], search_path)?;
     let pid = spawn(&path, command, environment, signals).map_err(|error| {
         let name = command[0].to_string_lossy();
-        Failure::new(NOT_EXECUTABLE, format!("the command '{name}' cannot be run: {error}"))
+        Failure::new(NOT_EXECUTABLE, format!("the command '{name}' cannot be run: {}", reason(&error)))
     })?;
     loop {
         let (number, from_kernel) = signals.next();
@@ -151,8 +151,8 @@ fn spawn(path: &Path, command: &[OsString], environment: &Environment, signals: 
         |(name, value): &(OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat());
     let variables = environment.iter().map(variable).collect::<Result<Vec<_>, _>>()?;
     let (words, variables) = (pointers(&words), pointers(&variables));
-    // Rust ignores SIGPIPE for itself; the command must not.
-    let default = set([libc::SIGPIPE]);
+    // Rust ignores SIGPIPE for itself, and Python, if it started us, SIGXFSZ; the command must not.
+    let default = set([libc::SIGPIPE, libc::SIGXFSZ]);
     let flags = (libc::POSIX_SPAWN_SETSIGMASK | libc::POSIX_SPAWN_SETSIGDEF) as libc::c_short;
     let (mut pid, mut attributes) = (0, MaybeUninit::uninit());
     // SAFETY: the attributes are initialised first and destroyed at the end; strings and arrays live until then.

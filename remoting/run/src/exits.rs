@@ -24,6 +24,12 @@ impl Failure {
     }
 }
 
+/// What the system says, without its number.
+pub fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" (os error").map_or(text.clone(), |(reason, _)| reason.to_owned())
+}
+
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         let code = match error.kind {
@@ -39,6 +45,7 @@ impl From<ConnectError> for Failure {
             | ErrorKind::Moved
             | ErrorKind::Appliance => UNAVAILABLE,
         };
-        Failure::new(code, error.message)
+        let options = if error.kind == ErrorKind::Tls { " (--ca, --server-name)" } else { "" };
+        Failure::new(code, format!("{}{options}", error.message))
     }
 }

@@ -64,7 +64,8 @@ impl Notice {
         let text = format!("waiting {} s for a share: {reason}", waited.as_secs());
         let again = self.told.as_ref().is_none_or(|(told, when)| told != reason || waited >= *when + TELL_AGAIN);
         if self.live {
-            eprint!("\r\x1b[2K{text}");
+            // A line that wraps could not be taken back: the terminal cuts it.
+            eprint!("\r\x1b[2K\x1b[?7l{text}\x1b[?7h");
         } else if again {
             eprintln!("remotegpu: {text}");
         }

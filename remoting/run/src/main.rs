@@ -47,7 +47,8 @@ fn run(signals: &Signals) -> Result<Ended, Failure> {
     let library = dist.join("client/libcuda.so.1");
     if !library.exists() {
         let message = format!(
-            "{} does not exist: unpack the whole archive, or point REMOTEGPU_DIST at a folder that has it",
+            "{} does not exist: unpack the whole archive or build it with `make build`, or point REMOTEGPU_DIST at a \
+             folder that has it",
             library.display()
         );
         return Err(Failure::new(SOFTWARE, message));
@@ -82,7 +83,7 @@ fn check_authority(file: &str) -> Result<(), Failure> {
     let why = match std::fs::read_to_string(Path::new(file)) {
         Ok(text) if text.contains("-----BEGIN CERTIFICATE-----") => return Ok(()),
         Ok(_) => "it holds no certificate in PEM form".to_owned(),
-        Err(error) => error.to_string(),
+        Err(error) => exits::reason(&error),
     };
     let message = format!("the CA certificate {file} cannot be used: {why}; correct --ca or REMOTEGPU_CA");
     Err(Failure::new(USAGE, message))

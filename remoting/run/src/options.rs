@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use remotegpu_client::connect::{Access, LeaseWish};
 
-use crate::exits::{Failure, USAGE};
+use crate::exits::{Failure, USAGE, reason};
 use crate::quantities::{fraction, memory, part_of_time};
 
 pub const HELP: &str = "\
@@ -145,10 +145,17 @@ impl Given {
         let compute_milli = self.compute.as_deref().map_or(Ok(0), part_of_time)?;
         let compute_limit_milli = self.compute_limit.as_deref().map_or(Ok(1000), part_of_time)?;
         if compute_milli > compute_limit_milli {
-            let message = "--compute is more than --compute-limit: a limit is at least the guarantee";
+            let [guarantee, limit] =
+                [&self.compute, &self.compute_limit].map(|text| text.as_deref().unwrap_or_default());
+            let message = format!(
+                "{guarantee} of a GPU's time is guaranteed and {limit} is the limit: a limit is at least the guarantee"
+            );
             return Err(Failure::new(USAGE, message));
         }
-        let managed_mib = self.managed_memory.as_deref().map(memory).transpose()?.map(|bytes| bytes >> 20);
+        let managed_mib = self.managed_memory.as_deref().filter(|text| !text.is_empty()).map(memory).transpose();
+        let managed_mib = managed_mib
+            .map_err(|Failure { code, message }| Failure::new(code, format!("--managed-memory: {message}")))?
+            .map(|bytes| bytes >> 20);
         let endpoint = endpoint(self.appliance.or_else(|| variable("REMOTEGPU_APPLIANCE")))?;
         if self.token.as_ref().is_some_and(|token| !token.is_empty()) {
             let instead = "use --token-file or REMOTEGPU_TOKEN";
@@ -170,7 +177,7 @@ impl Given {
 
 fn read_token(file: &str) -> Result<String, Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| {
-        Failure::new(USAGE, format!("the token file {file} cannot be read: {error}; correct --token-file"))
+        Failure::new(USAGE, format!("the token file {file} cannot be read: {}; correct --token-file", reason(&error)))
     })?;
     let token = text.trim();
     if !token.is_ascii() || token.split_whitespace().count() > 1 {

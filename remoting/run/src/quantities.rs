@@ -10,13 +10,13 @@ const MOST_GPUS: u128 = 1024;
 
 /// How many GPUs, and thousandths of each: "0.25" is a quarter of one GPU, "2" are two whole ones.
 pub fn fraction(text: &str) -> Result<(u32, u32), Failure> {
-    let wrong = |why: &str| Failure::new(USAGE, format!("'{text}' {why}; {POSSIBLE_FRACTIONS}"));
+    let wrong = |why: &str| Failure::new(USAGE, format!("{text} {why}; {POSSIBLE_FRACTIONS}"));
     let plain = text.trim();
     if plain.starts_with('-') {
         return Err(wrong("is not more than nothing"));
     }
     let Some(number) = Decimal::parse(plain.strip_prefix('+').unwrap_or(plain)) else {
-        return Err(wrong("is not a finite number"));
+        return Err(Failure::new(USAGE, format!("'{text}' is not a number; {POSSIBLE_FRACTIONS}")));
     };
     match number.times(1000) {
         Scaled::Whole(0) => Err(wrong("is not more than nothing")),
