@@ -83,13 +83,19 @@ def test_aims_depend_on_the_placement() -> None:
 
 def test_the_default_matrix_is_short_and_the_whole_one_whole() -> None:
     few, notes = matrix([0, 1], everything=False)
-    assert [c.name for c in few] == ["direct, split", "direct, same", "grpc, split", "no wire, same"]
+    assert [c.name for c in few] == [
+        "same host, split",
+        "direct, split",
+        "direct, same",
+        "grpc, split",
+        "no wire, same",
+    ]
     assert not notes
     every, _ = matrix([0, 1], everything=True)
-    assert len(set(every)) == len(every) == 17
+    assert len(set(every)) == len(every) == 19
     assert {(c.carrier, c.tls, c.placement) for c in every if not c.delay_ms and c.carrier != "none"} == {
         (carrier, tls, place) for carrier in ("direct", "grpc") for tls in (False, True) for place in ("split", "same")
-    }
+    } | {("auto", False, place) for place in ("split", "same")}
     assert {(c.carrier, c.tls, c.delay_ms) for c in every if c.delay_ms} == {
         (carrier, tls, ms) for carrier in ("direct", "grpc") for tls in (False, True) for ms in (1, 10)
     }

@@ -26,7 +26,9 @@ def source(tmp_path: Path) -> Path:
 def checkpoint(path: Path, *versions: Path) -> Path:
     entries = [
         {"PodUID": "u", "ResourceName": "remotegpu/milli", "AllocResp": base64.b64encode(told).decode()}
-        for told in (answer(version, keep_ptx=False).SerializeToString() for version in versions)
+        for told in (
+            answer(version, path.with_name("local"), keep_ptx=False).SerializeToString() for version in versions
+        )
     ]
     path.write_text(json.dumps({"Data": {"PodDeviceEntries": entries or None}, "Checksum": 1}))
     return path
