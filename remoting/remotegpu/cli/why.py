@@ -16,7 +16,7 @@ from remotegpu.cli.show import console, print_json
 
 _MOST_NAMED: Final = 5
 # What the answer is made of. A list that this person may not read is taken to be empty where that is said.
-_LISTS: Final = {
+LISTS: Final = {
     "gpupools": (f"/apis/{API_VERSION}/{POOLS}", ""),
     "gpuclaims": (f"/apis/{API_VERSION}/{CLAIMS}", ""),
     "resourcequotas": ("/api/v1/resourcequotas", ""),
@@ -40,7 +40,7 @@ def why(cluster: Cluster, namespace: str, name: str, *, is_claim: bool, as_json:
 
 def of_claim(cluster: Cluster, namespace: str, name: str) -> Answer:
     """Raises RefusedError, and CliError if there is no such claim."""
-    objects = {kind: cluster.list(path, selector) for kind, (path, selector) in _LISTS.items()}
+    objects = {kind: cluster.list(path, selector) for kind, (path, selector) in LISTS.items()}
     try:
         return extensions.explainer()(namespace, name, objects, datetime.datetime.now(datetime.UTC))
     except KeyError:

@@ -1,0 +1,173 @@
+"""Appliances, as their control services tell: GPUs and leases."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remotegpu.api.quantities import format_bytes
+from remotegpu.cli.show import age, describe, gpu_state, gpu_time, inventories, lease_state
+from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, percent, words
+from remotegpu.rpc import pb
+from remotegpu.rpc.client import Access, ApplianceError
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    endpoint: str
+    inventory: pb.InventoryReply
+    at: float
+    problem: str = ""  # why there is none that is newer
+    # Of each lease that was there in the reading before: the part of a GPU's time that it had since.
+    busy: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplianceSnapshot:
+    readings: tuple[Reading, ...]
+
+    def view(self, now: float) -> View:
+        gpus = [(reading, gpu) for reading in self.readings for gpu in reading.inventory.gpus]
+        leases = [(reading, lease) for reading in self.readings for lease in reading.inventory.leases]
+        free = sum(1 - gpu.leased_bytes / gpu.shareable_bytes for _, gpu in gpus if gpu.healthy and gpu.shareable_bytes)
+        return View(
+            f"{', '.join(each.endpoint for each in self.readings)}: GPUs free: {free:.2f} of {len(gpus)}, "
+            f"leases: {len(leases)}, sessions: {sum(lease.sessions for _, lease in leases)}",
+            (
+                Table(
+                    "GPUs",
+                    ("APPLIANCE", "GPU", "NAME", "SHARES", "GIVEN", "OF", "USED", "STATE"),
+                    tuple(_gpu_row(reading, gpu) for reading, gpu in gpus),
+                ),
+                Table(
+                    "Leases",
+                    ("LEASE", "CLIENT", "APPLIANCE", "GPUS", "EACH", "USED", "SESSIONS", "BUSY", "AGE", "STATE"),
+                    tuple(_lease_row(reading, lease) for reading, lease in leases),
+                ),
+            ),
+            tuple(lost(each.endpoint, now - each.at, each.problem) for each in self.readings if each.problem),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        return {"appliances": [describe(each.endpoint, each.inventory) for each in self.readings]}
+
+
+class Appliances:
+    """Raises ApplianceError where one cannot be read at first."""
+
+    def __init__(self, endpoints: Sequence[str], access: Access) -> None:
+        self._endpoints, self._access = endpoints, access
+        self._readings: dict[str, Reading] = {}
+
+    def read(self) -> ApplianceSnapshot:
+        self._readings = {each: self._read(each) for each in self._endpoints}
+        return ApplianceSnapshot(tuple(self._readings.values()))
+
+    def story(self, _key: str) -> Sequence[str]:
+        return ()
+
+    def _read(self, text: str) -> Reading:
+        before = self._readings.get(text)
+        try:
+            ((endpoint, inventory),) = inventories([text], self._access)
+        except ApplianceError as error:
+            if before is None:
+                raise
+            return replace(before, problem=str(error), busy={})
+        now = time.time()
+        return Reading(endpoint, inventory, now, busy=dict(busy(before, inventory, now)) if before else {})
+
+
+def busy(before: Reading, inventory: pb.InventoryReply, now: float) -> Iterator[tuple[str, float]]:
+    """Where the appliance divides the time of its GPUs: who had which part of one GPU's since then."""
+    if inventory.compute_mode != "turns" or now <= before.at:
+        return
+    had = {lease.lease_id: _nanoseconds(lease) for lease in before.inventory.leases}
+    for lease in inventory.leases:
+        if lease.lease_id in had:
+            # A lease that has moved begins anew.
+            used = max(0, _nanoseconds(lease) - had[lease.lease_id])
+            yield lease.lease_id, used / 1e9 / (now - before.at)
+
+
+def _nanoseconds(lease: pb.Lease) -> int:
+    return sum(place.gpu_nanoseconds for place in lease.places)
+
+
+def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
+    shares = [
+        (lease, place.leased_bytes)
+        for lease in reading.inventory.leases
+        for place in lease.places
+        if place.gpu == gpu.uuid
+    ]
+    # Who may not see all leases sees that others have something.
+    others = gpu.leased_bytes - sum(size for _, size in shares)
+    bars = bar(gpu.shareable_bytes, [size for _, size in shares], others)
+    state = gpu_state(reading.inventory, gpu)
+    return Row(
+        f"{reading.endpoint} {gpu.uuid}",
+        (
+            words(reading.endpoint),
+            amount(gpu.index),
+            words(gpu.name),
+            Cell(bars, gpu.leased_bytes / (gpu.shareable_bytes or 1)),
+            memory(gpu.leased_bytes),
+            memory(gpu.shareable_bytes),
+            memory(gpu.used_bytes),
+            words(state),
+        ),
+        (
+            f"GPU {gpu.index} of {reading.endpoint}: {gpu.name}, {state}",
+            f"  uuid       {gpu.uuid}",
+            f"  memory     {format_bytes(gpu.total_bytes)}, of which {format_bytes(gpu.shareable_bytes)} can be given",
+            f"  given      {format_bytes(gpu.leased_bytes)}, of which sessions use {format_bytes(gpu.used_bytes)}",
+            *(f"  has        {format_bytes(size)}: {lease.lease_id[:8]} {_who(lease)}" for lease, size in shares),
+            *([f"  others     {format_bytes(others)}: leases that you may not see"] if others > 0 else []),
+        ),
+    )
+
+
+def _lease_row(reading: Reading, lease: pb.Lease) -> Row:
+    part = reading.busy.get(lease.lease_id)
+    return Row(
+        lease.lease_id,
+        (
+            words(lease.lease_id[:8]),
+            words(_who(lease)),
+            words(reading.endpoint),
+            words(",".join(map(str, lease.gpus))),
+            memory(lease.memory_bytes),
+            memory(lease.used_bytes),
+            amount(lease.sessions),
+            percent(part),
+            ago(lease.age_seconds),
+            words(lease_state(lease)),
+        ),
+        tuple(_lease_story(reading, lease)),
+    )
+
+
+def _lease_story(reading: Reading, lease: pb.Lease) -> Iterator[str]:
+    yield f"lease {lease.lease_id} on {reading.endpoint}: {lease_state(lease)}, for {age(lease.age_seconds)}"
+    yield f"  client     {lease.client or '-'}"
+    if lease.claim:
+        yield f"  claim      {lease.claim}"
+    for index, place in zip(lease.gpus, lease.places, strict=True):
+        yield (
+            f"  has        {format_bytes(place.leased_bytes)} of GPU {index} ({place.gpu}), uses "
+            f"{format_bytes(place.used_bytes)}"
+        )
+    yield f"  sessions   {lease.sessions}, with {format_bytes(lease.host_bytes)} of the appliance's own memory"
+    if reading.inventory.compute_mode == "turns":
+        yield f"  GPU time   {gpu_time(lease)}"
+    if lease.suspended:
+        yield f"  saved      {format_bytes(lease.image_bytes)}"
+    if lease.arriving:
+        yield "  arrives    from another appliance"
+    if lease.problem:
+        yield f"  problem    {lease.problem}"
+
+
+def _who(lease: pb.Lease) -> str:
+    return lease.claim or lease.client
