@@ -21,6 +21,8 @@ from remotegpu.cli.why import LISTS, lines, next_step, of_claim
 # What decides who waits where.
 _DECIDE: Final = ("gpupools", "gpuclaims", "resourcequotas", "priorityclasses")
 _FORBIDDEN: Final = 403
+# By appliance and GPU: who has how much.
+_Shares = Mapping[tuple[str, str], list[tuple[str, Claim, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class ClusterSnapshot:
     def view(self, now: float) -> View:
         pools, claims = self.state["pools"], self.state["claims"]
         waiting = sum(claim["position"] > 0 for claim in claims.values())
+        shares = _shares(claims)
         gpus = [(pool, each, gpu) for pool in pools for each in pool["appliances"] for gpu in each["gpus"] or [{}]]
         return View(
             f"{self.server}: pools: {len(pools)}, claims: {len(claims)}, of which wait: {waiting}",
@@ -47,7 +50,7 @@ class ClusterSnapshot:
                 Table(
                     "GPUs",
                     ("POOL", "APPLIANCE", "GPU", "MODEL", "SHARES", "GIVEN", "OF", "STATE"),
-                    tuple(_gpu_row(pool, each, gpu, claims) for pool, each, gpu in gpus),
+                    tuple(_gpu_row(pool, each, gpu, shares) for pool, each, gpu in gpus),
                 ),
                 Table(
                     "Claims",
@@ -179,15 +182,18 @@ def _pool_row(pool: Pool, claims: Mapping[str, Claim]) -> Row:
     )
 
 
-def _gpu_row(pool: Pool, appliance: Appliance, stored: Mapping[str, Any], claims: Mapping[str, Claim]) -> Row:
+def _shares(claims: Mapping[str, Claim]) -> _Shares:
+    found: dict[tuple[str, str], list[tuple[str, Claim, int]]] = {}
+    for key, claim in claims.items():
+        for share in claim["shares"]:
+            found.setdefault((share["appliance"], share["gpu"]), []).append((key, claim, share["memory"]))
+    return found
+
+
+def _gpu_row(pool: Pool, appliance: Appliance, stored: Mapping[str, Any], given: _Shares) -> Row:
     """A row without a GPU, if its appliance has none."""
     gpu = GpuStatus.from_object(stored or {"uuid": "-", "model": "-", "memory": 0, "shareable": 0, "healthy": True})
-    shares = [
-        (key, claim, share["memory"])
-        for key, claim in claims.items()
-        for share in claim["shares"]
-        if (share["appliance"], share["gpu"]) == (appliance["name"], gpu.uuid)
-    ]
+    shares = given.get((appliance["name"], gpu.uuid), [])
     # Claims that this person may not list are in the sum alone.
     others = gpu.allocated_memory - sum(size for _, _, size in shares)
     bars = bar(gpu.shareable, [size for _, _, size in shares], others) if stored else "-"

@@ -18,6 +18,7 @@ from remotegpu.cli.show import plain
 from remotegpu.cli.top.view import Row, Snapshot, Sort, Source, Table
 
 READ_SECONDS: Final = 1.0
+_MOST_SECONDS: Final = 10.0
 # What it reads from, it leaves alone for four times as long as reading takes.
 _PAUSE_PER_WORK: Final = 4
 
@@ -133,8 +134,6 @@ class TopApp(App[None]):
         self.query_one(Input).display = False
         self._draw()
         self.query(Rows).last().focus()
-        # Ages of what is lost grow though nothing can be read.
-        self.set_interval(READ_SECONDS, self._draw)
         # Not waited for at the end: what does not answer must not keep a person from leaving.
         threading.Thread(target=self._follow, daemon=True).start()
 
@@ -150,7 +149,7 @@ class TopApp(App[None]):
             except Exception as error:
                 self.post_message(Failed(error))
                 return
-            pause = max(READ_SECONDS, _PAUSE_PER_WORK * (time.monotonic() - begun))
+            pause = min(max(READ_SECONDS, _PAUSE_PER_WORK * (time.monotonic() - begun)), _MOST_SECONDS)
 
     def on_read(self, read: Read) -> None:
         self._snapshot = read.snapshot

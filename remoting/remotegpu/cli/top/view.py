@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli.show import age
@@ -14,8 +14,7 @@ _OTHERS: Final = "░"
 _FREE: Final = "·"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     text: str
     order: float | str  # what a table is sorted by; of the same type in a column
 
