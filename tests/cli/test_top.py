@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 from support.stand_in import StandIn
 from support.system import REMOTEGPU, free_port
+from support.top import drawn, said, seen, texts
 from textual.pilot import Pilot
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from remotegpu.api.quantities import Ask
 from remotegpu.cli.top.appliances import Appliances, ApplianceSnapshot, Reading, busy
@@ -31,10 +32,6 @@ from remotegpu.rpc.client import Access
 
 MIB = 1 << 20
 GIB = 1 << 30
-
-
-def texts(table: Table) -> list[list[str]]:
-    return [[cell.text for cell in row.cells] for row in table.rows]
 
 
 def inventory(mode: str = "shared") -> pb.InventoryReply:
@@ -144,13 +141,13 @@ def test_an_appliance_that_never_answered_is_an_error(appliance: StandIn) -> Non
     assert "no appliance at" in done.stderr
 
 
-def test_only_top_imports_textual() -> None:
+def test_textual_is_imported_for_the_live_view_only(appliance: StandIn) -> None:
     code = (
         "import sys\nfrom remotegpu.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print('textual' in sys.modules, file=sys.stderr)"
     )
-    for arguments in (["version"], ["top", "--help"], ["run", "--help"]):
+    for arguments in (["run", "--help"], ["top", "--once", "-a", appliance.endpoint]):
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=True
         )
@@ -201,16 +198,6 @@ def test_it_runs_in_a_terminal_without_colours_and_ends_with_q(appliance: StandI
     assert all(max(each) - min(each) <= 2 for each in colours)
 
 
-async def seen(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
-    """Waits until it is so."""
-    try:
-        async with asyncio.timeout(30):
-            while not condition():
-                await pilot.pause(0.05)
-    except TimeoutError:
-        pytest.fail(f"not within 30 s: {what}")
-
-
 def live(appliances: list[str], body: Callable[[TopApp, Pilot[None]], Awaitable[None]]) -> None:
     async def run() -> None:
         source = Appliances(appliances, Access())
@@ -221,14 +208,23 @@ def live(appliances: list[str], body: Callable[[TopApp, Pilot[None]], Awaitable[
     asyncio.run(run())
 
 
-def drawn(app: TopApp, name: str) -> list[list[str]]:
-    """What stands in a table on the screen."""
-    rows = app.screen_stack[0].query_one(f"#{name}", Rows)
-    return [[str(cell) for cell in rows.get_row_at(line)] for line in range(rows.row_count)]
+def test_an_error_that_nobody_foresaw_ends_it() -> None:
+    """And is the program's own, whose variables are not shown."""
 
+    class Breaks:
+        def read(self) -> ApplianceSnapshot:
+            raise ZeroDivisionError
 
-def said(app: TopApp, where: str) -> str:
-    return str(app.screen.query_one(where, Static).render())
+        def story(self, _key: str) -> tuple[str, ...]:
+            return ()
+
+    async def run() -> None:
+        app = TopApp(Breaks(), ApplianceSnapshot((Reading("a:1", inventory(), 100.0),)))
+        async with app.run_test() as pilot:
+            await seen(pilot, lambda: app.failure, "the error")
+        assert isinstance(app.failure, ZeroDivisionError)
+
+    asyncio.run(run())
 
 
 def test_a_lease_comes_and_goes_while_one_looks(appliance: StandIn) -> None:

@@ -62,6 +62,11 @@ def lines(answer: Answer) -> Iterator[str]:
     yield f"{answer.claim} asks for {answer.asks} from pool {answer.pool}: {answer.phase}, {answer.reason}"
     if answer.message:
         yield f"  why      {answer.message}"
+    yield from waiting(answer)
+
+
+def waiting(answer: Answer) -> Iterator[str]:
+    """Where it waits, for whom, and what would start at once."""
     if answer.position:
         before = f", behind {_some(answer.ahead)}" if answer.ahead else ", it is the next"
         yield f"  queue    place {answer.position} of pool {answer.pool}{before}"

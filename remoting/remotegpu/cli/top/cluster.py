@@ -16,7 +16,7 @@ from remotegpu.cli import exits
 from remotegpu.cli.claims import claims_path, print_story, refusals
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, words
-from remotegpu.cli.why import LISTS, lines, next_step, of_claim
+from remotegpu.cli.why import LISTS, next_step, of_claim, waiting
 
 # What decides who waits where.
 _DECIDE: Final = ("gpupools", "gpuclaims", "resourcequotas", "priorityclasses")
@@ -36,11 +36,11 @@ class ClusterSnapshot:
 
     def view(self, now: float) -> View:
         pools, claims = self.state["pools"], self.state["claims"]
-        waiting = sum(claim["position"] > 0 for claim in claims.values())
+        wait = sum(claim["position"] > 0 for claim in claims.values())
         shares = _shares(claims)
         gpus = [(pool, each, gpu) for pool in pools for each in pool["appliances"] for gpu in each["gpus"] or [{}]]
         return View(
-            f"{self.server}: pools: {len(pools)}, claims: {len(claims)}, of which wait: {waiting}",
+            f"{self.server}: pools: {len(pools)}, claims: {len(claims)}, of which wait: {wait}",
             (
                 Table(
                     "Pools",
@@ -114,16 +114,18 @@ class ClusterSource:
         return self._last
 
     def story(self, key: str) -> Sequence[str]:
-        if self._last is None or key not in self._last.state["claims"]:
+        claim = self._last.state["claims"].get(key) if self._last else None
+        if claim is None:
             return ()
-        namespace, name = key.split("/")
+        namespace, name = claim["namespace"], claim["name"]
         out = Console(width=1000, color_system=None)
         with out.capture() as captured:
             try:
                 print_story(out, self._cluster, namespace, name)
-                out.print()
-                for line in lines(of_claim(self._cluster, namespace, name)):
-                    out.print(line, markup=False, highlight=False)
+                if claim["position"]:
+                    out.print()
+                    for line in waiting(of_claim(self._cluster, namespace, name)):
+                        out.print(line, markup=False, highlight=False)
             except RefusedError as error:
                 out.print(next_step(error), markup=False, highlight=False)
             except exits.CliError as error:
@@ -157,7 +159,7 @@ class ClusterSource:
 
 def _pool_row(pool: Pool, claims: Mapping[str, Claim]) -> Row:
     free, total = Amount.from_object(pool["free"]), Amount.from_object(pool["total"])
-    waiting = sum(claim["pool"] == pool["name"] and claim["position"] > 0 for claim in claims.values())
+    wait = sum(claim["pool"] == pool["name"] and claim["position"] > 0 for claim in claims.values())
     return Row(
         f"pool {pool['name']}",
         (
@@ -166,7 +168,7 @@ def _pool_row(pool: Pool, claims: Mapping[str, Claim]) -> Row:
             Cell(format_milli(free.milli), free.milli),
             Cell(format_milli(total.milli), total.milli),
             memory(free.memory),
-            amount(waiting),
+            amount(wait),
             words(pool["message"] or "-"),
         ),
         (

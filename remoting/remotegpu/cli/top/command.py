@@ -28,7 +28,10 @@ def top(source: Source, *, once: bool, as_json: bool) -> None:
         from remotegpu.cli.top.screen import TopApp  # noqa: PLC0415 (only some have it, and it takes a while)
     except ImportError as error:
         raise exits.CliError(exits.SOFTWARE, _NO_TEXTUAL) from error
-    TopApp(source, source.read()).run()
+    app = TopApp(source, source.read())
+    app.run()
+    if app.failure:
+        raise app.failure
 
 
 def show(view: View) -> None:

@@ -121,6 +121,8 @@ class TopApp(App[None]):
         super().__init__()
         self._source, self._snapshot = source, snapshot
         self._ended = threading.Event()
+        # What ended it that is not foreseen. Textual would print it with all variables, tokens among them.
+        self.failure: Exception | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="title")
@@ -156,7 +158,8 @@ class TopApp(App[None]):
         self._draw()
 
     def on_failed(self, failed: Failed) -> None:
-        raise failed.error
+        self.failure = failed.error
+        self.exit()
 
     def _draw(self) -> None:
         view = self._snapshot.view(time.time())
