@@ -56,8 +56,8 @@ def test_rows_are_what_the_appliance_says() -> None:
     shown = view(Reading("a:1", inventory(), 100.0), 100.0)
     gpus, leases = shown.tables
     assert texts(gpus) == [
-        ["a:1", "0", "One", "█████░░░░░··········", "512.0 MiB", "1.0 GiB", "10.0 MiB", "ready"],
-        ["a:1", "1", "Two", "····················", "0 B", "2.0 GiB", "0 B", "unhealthy: Xid 79"],
+        ["a:1", "0", "One", "█████░░░░░··········", "512.0 MiB", "1.0 GiB", "10.0 MiB", "-", "ready"],
+        ["a:1", "1", "Two", "····················", "0 B", "2.0 GiB", "0 B", "-", "unhealthy: Xid 79"],
     ]
     assert texts(leases) == [["01234567", "train", "a:1", "0", "256.0 MiB", "10.0 MiB", "2", "-", "1m01s", "running"]]
     assert (shown.title, shown.notes) == ("a:1: GPUs free: 0.50 of 2, leases: 1, sessions: 2", ())
@@ -79,12 +79,15 @@ def test_busy_is_gpu_time_since_the_reading_before() -> None:
         reply.leases[0].places[0].gpu_nanoseconds = nanoseconds
         return reply
 
-    lease = "0123456789abcdef"
-    assert dict(busy(Reading("a:1", at(10**9), 100.0), at(2 * 10**9), 104.0)) == {lease: 0.25}
-    assert dict(busy(Reading("a:1", at(10**9), 100.0), at(0), 104.0)) == {lease: 0.0}
+    key = ("0123456789abcdef", "GPU-a")
+    assert dict(busy(Reading("a:1", at(10**9), 100.0), at(2 * 10**9), 104.0)) == {key: 0.25}
+    assert dict(busy(Reading("a:1", at(10**9), 100.0), at(0), 104.0)) == {key: 0.0}
+    assert dict(busy(Reading("a:1", pb.InventoryReply(), 100.0), at(10**9), 104.0)) == {}
     assert dict(busy(Reading("a:1", at(0, "shared"), 100.0), at(10**9, "shared"), 104.0)) == {}
-    shown = view(Reading("a:1", at(0), 100.0, busy={lease: 0.25}), 100.0)
-    assert texts(shown.tables[1])[0][7] == "25 %"
+    more = {key: 0.25, (key[0], "GPU-b"): 0.5, ("another", "GPU-a"): 0.125}
+    gpus, leases = view(Reading("a:1", at(0), 100.0, busy=more), 100.0).tables
+    assert [row[7] for row in texts(gpus)] == ["38 %", "50 %"]
+    assert [row[7] for row in texts(leases)] == ["75 %"]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ class Reading:
     inventory: pb.InventoryReply
     at: float
     problem: str = ""  # why there is none that is newer
-    # Of each lease that was there in the reading before: the part of a GPU's time that it had since.
-    busy: Mapping[str, float] = field(default_factory=dict)
+    # By lease and GPU, where the appliance divides their time: the part that was used since the reading before.
+    busy: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ApplianceSnapshot:
             (
                 Table(
                     "GPUs",
-                    ("APPLIANCE", "GPU", "NAME", "SHARES", "GIVEN", "OF", "USED", "STATE"),
+                    ("APPLIANCE", "GPU", "NAME", "SHARES", "GIVEN", "OF", "USED", "BUSY", "STATE"),
                     tuple(_gpu_row(reading, gpu) for reading, gpu in gpus),
                 ),
                 Table(
@@ -78,20 +78,25 @@ class Appliances:
         return Reading(endpoint, inventory, now, busy=dict(busy(before, inventory, now)) if before else {})
 
 
-def busy(before: Reading, inventory: pb.InventoryReply, now: float) -> Iterator[tuple[str, float]]:
-    """Where the appliance divides the time of its GPUs: who had which part of one GPU's since then."""
+def busy(before: Reading, inventory: pb.InventoryReply, now: float) -> Iterator[tuple[tuple[str, str], float]]:
+    """For `Reading.busy`."""
     if inventory.compute_mode != "turns" or now <= before.at:
         return
-    had = {lease.lease_id: _nanoseconds(lease) for lease in before.inventory.leases}
-    for lease in inventory.leases:
-        if lease.lease_id in had:
-            # A lease that has moved begins anew.
-            used = max(0, _nanoseconds(lease) - had[lease.lease_id])
-            yield lease.lease_id, used / 1e9 / (now - before.at)
+    had = _nanoseconds(before.inventory)
+    for key, nanoseconds in _nanoseconds(inventory).items():
+        if key in had:
+            # A lease that comes back from another appliance begins anew.
+            yield key, max(0, nanoseconds - had[key]) / 1e9 / (now - before.at)
 
 
-def _nanoseconds(lease: pb.Lease) -> int:
-    return sum(place.gpu_nanoseconds for place in lease.places)
+def _nanoseconds(inventory: pb.InventoryReply) -> dict[tuple[str, str], int]:
+    return {(lease.lease_id, place.gpu): place.gpu_nanoseconds for lease in inventory.leases for place in lease.places}
+
+
+def _busy(reading: Reading, lease: str = "", gpu: str = "") -> Cell:
+    """Of all GPUs of a lease together, or of all leases on a GPU."""
+    parts = [part for (one, other), part in reading.busy.items() if lease in ("", one) and gpu in ("", other)]
+    return percent(sum(parts) if parts else None)
 
 
 def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
@@ -115,6 +120,7 @@ def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
             memory(gpu.leased_bytes),
             memory(gpu.shareable_bytes),
             memory(gpu.used_bytes),
+            _busy(reading, gpu=gpu.uuid),
             words(state),
         ),
         (
@@ -129,7 +135,6 @@ def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
 
 
 def _lease_row(reading: Reading, lease: pb.Lease) -> Row:
-    part = reading.busy.get(lease.lease_id)
     return Row(
         lease.lease_id,
         (
@@ -140,7 +145,7 @@ def _lease_row(reading: Reading, lease: pb.Lease) -> Row:
             memory(lease.memory_bytes),
             memory(lease.used_bytes),
             amount(lease.sessions),
-            percent(part),
+            _busy(reading, lease=lease.lease_id),
             ago(lease.age_seconds),
             words(lease_state(lease)),
         ),
