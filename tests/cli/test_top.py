@@ -73,6 +73,12 @@ def test_what_is_lost_is_shown_with_its_age() -> None:
     assert texts(shown.tables[1])[0][1] == "train"
 
 
+def test_a_lease_that_moves_is_a_row_of_each_appliance() -> None:
+    both = ApplianceSnapshot((Reading("a:1", inventory(), 100.0), Reading("b:1", inventory(), 100.0)))
+    for table in both.view(100.0).tables:
+        assert len({row.key for row in table.rows}) == len(table.rows) > 1
+
+
 def test_busy_is_gpu_time_since_the_reading_before() -> None:
     def at(nanoseconds: int, mode: str = "turns") -> pb.InventoryReply:
         reply = inventory(mode)

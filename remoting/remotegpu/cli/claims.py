@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -15,7 +14,7 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
-from remotegpu.cli.show import add_row, console, new_table, present
+from remotegpu.cli.show import add_row, console, json_text, new_table, present
 from remotegpu.cli.why import claim_name, next_step
 
 _POLL_SECONDS: Final = 0.5
@@ -36,7 +35,7 @@ def _listing(cluster: Cluster, namespace: str, *, as_json: bool) -> str:
     with contextlib.suppress(RefusedError):
         pools = cluster.list(f"/apis/{API_VERSION}/{POOLS}")
     if as_json:
-        return json.dumps({"pools": pools, "claims": claims}, indent=2) + "\n"
+        return json_text({"pools": pools, "claims": claims})
     table = new_table("APPLIANCE", "POOL", "NODE", "PHASE", "GPUS", "FREE", "FREE MEMORY")
     for pool in map(GPUPool.from_object, pools):
         for each in pool.status.appliances:

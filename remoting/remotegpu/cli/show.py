@@ -42,7 +42,7 @@ def present(listing: Callable[[], str], *, watch: bool) -> None:
 def _listing(found: Sequence[tuple[str, pb.InventoryReply]], *, as_json: bool) -> str:
     if as_json:
         document = {"appliances": [describe(endpoint, inventory) for endpoint, inventory in found]}
-        return json.dumps(document, indent=2) + "\n"
+        return json_text(document)
     out = console()
     with out.capture() as captured:
         table = new_table("APPLIANCE", "GPU", "NAME", "MEMORY", "FREE", "FREE PART", "LEASES", "STATE")
@@ -125,8 +125,12 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 1000, soft_wrap=True)
 
 
+def json_text(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))  # noqa: T201
+    print(json_text(value), end="")  # noqa: T201
 
 
 def print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryReply]]) -> bool:
@@ -185,11 +189,9 @@ def gpu_time(lease: pb.Lease) -> str:
 
 
 def age(seconds: float) -> str:
-    minutes, hours = int(seconds) // 60, int(seconds) // 3600
-    return (
-        f"{hours}h{minutes % 60:02}m"
-        if hours
-        else f"{minutes}m{int(seconds) % 60:02}s"
-        if minutes
-        else f"{seconds:.0f}s"
-    )
+    whole = int(seconds)
+    if (days := whole // 86_400) > 1:
+        return f"{days}d{whole // 3600 % 24:02}h"
+    if hours := whole // 3600:
+        return f"{hours}h{whole // 60 % 60:02}m"
+    return f"{whole // 60}m{whole % 60:02}s" if whole >= 60 else f"{whole}s"

@@ -9,7 +9,7 @@ from remotegpu.api.quantities import format_bytes
 from remotegpu.cli.show import age, describe, gpu_state, gpu_time, inventories, lease_state
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, percent, words
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceError
+from remotegpu.rpc.client import Access, ApplianceError, parse_endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Appliances:
     """Raises ApplianceError where one cannot be read at first."""
 
     def __init__(self, endpoints: Sequence[str], access: Access) -> None:
-        self._endpoints, self._access = endpoints, access
+        self._endpoints, self._access = dict.fromkeys(str(parse_endpoint(each)) for each in endpoints), access
         self._readings: dict[str, Reading] = {}
 
     def read(self) -> ApplianceSnapshot:
@@ -66,10 +66,10 @@ class Appliances:
     def story(self, _key: str) -> Sequence[str]:
         return ()
 
-    def _read(self, text: str) -> Reading:
-        before = self._readings.get(text)
+    def _read(self, endpoint: str) -> Reading:
+        before = self._readings.get(endpoint)
         try:
-            ((endpoint, inventory),) = inventories([text], self._access)
+            ((_, inventory),) = inventories([endpoint], self._access)
         except ApplianceError as error:
             if before is None:
                 raise
@@ -136,7 +136,8 @@ def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
 
 def _lease_row(reading: Reading, lease: pb.Lease) -> Row:
     return Row(
-        lease.lease_id,
+        # A lease that moves is on two appliances for a while.
+        f"{reading.endpoint} {lease.lease_id}",
         (
             words(lease.lease_id[:8]),
             words(_who(lease)),
@@ -158,7 +159,7 @@ def _lease_story(reading: Reading, lease: pb.Lease) -> Iterator[str]:
     yield f"  client     {lease.client or '-'}"
     if lease.claim:
         yield f"  claim      {lease.claim}"
-    for index, place in zip(lease.gpus, lease.places, strict=True):
+    for index, place in zip(lease.gpus, lease.places, strict=False):
         yield (
             f"  has        {format_bytes(place.leased_bytes)} of GPU {index} ({place.gpu}), uses "
             f"{format_bytes(place.used_bytes)}"

@@ -201,7 +201,7 @@ def _gpu_row(pool: Pool, appliance: Appliance, stored: Mapping[str, Any], given:
     bars = bar(gpu.shareable, [size for _, _, size in shares], others) if stored else "-"
     state = _state(appliance, gpu)
     return Row(
-        f"gpu {appliance['name']} {gpu.uuid}",
+        f"gpu {pool['name']} {appliance['name']} {gpu.uuid}",
         (
             words(pool["name"]),
             words(appliance["name"]),

@@ -81,7 +81,7 @@ class Rows(DataTable[Text]):
         for row in rows:
             self.add_row(*(plain(cell.text) for cell in row.cells), key=row.key)
         places = {row.key: place for place, row in enumerate(rows)}
-        self.move_cursor(row=places.get(at, min(line, len(rows) - 1)), animate=False)
+        self.move_cursor(row=places.get(at, max(0, min(line, len(rows) - 1))), animate=False)
 
 
 class Story(ModalScreen[None]):
@@ -89,15 +89,14 @@ class Story(ModalScreen[None]):
 
     def __init__(self, key: str, lines: Sequence[str]) -> None:
         super().__init__()
-        self.key, self._lines = key, lines
+        self.key, self._text = key, Static(_lines(lines), id="story")
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static(_lines(self._lines), id="story")
+        yield VerticalScroll(self._text)
         yield Footer()
 
     def tell(self, lines: Sequence[str]) -> None:
-        self.query_one("#story", Static).update(_lines(lines))
+        self._text.update(_lines(lines))
 
 
 class TopApp(App[None]):
@@ -129,7 +128,7 @@ class TopApp(App[None]):
         yield Static(id="notes")
         for table in self._snapshot.view(time.time()).tables:
             yield Rows(table)
-        yield Input(placeholder="Show only rows with this text; Esc shows all", id="filter")
+        yield Input(placeholder="Show only rows with this text; Esc shows all", id="filter", compact=True)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -197,9 +196,10 @@ class TopApp(App[None]):
 
     def action_unfilter(self) -> None:
         field = self.query_one(Input)
-        field.value = ""
-        field.display = False
-        self.query(Rows).last().focus()
+        if field.display:
+            field.value = ""
+            field.display = False
+            self.query(Rows).last().focus()
 
     def on_input_changed(self) -> None:
         self._draw()
