@@ -22,7 +22,7 @@ from remotegpu.api.snapshot import Claim, State
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster
 from remotegpu.cli.top.cluster import ClusterSnapshot, ClusterSource
-from remotegpu.cli.top.screen import Story, TopApp
+from remotegpu.cli.top.screen import TopApp
 
 GIB = 1 << 30
 # 2026-11-01T10:00:00Z
@@ -166,15 +166,16 @@ def test_a_claim_comes_waits_gets_its_share_and_goes(page: Page, reader: Path) -
         page.claim("team-c", "one", fraction="1")
         await seen(pilot, lambda: phases() == [["team-c/one", "Pending", "1", "-"]], "it waits")
         await pilot.press("enter")
-        await seen(pilot, lambda: isinstance(app.screen, Story) and "queue" in said(app, "#story"), "its story")
+        await seen(pilot, lambda: "queue" in said(app, "#story"), "its story")
         story = said(app, "#story")
         assert story.startswith("team-c/one asks for 1 of a GPU from pool default: Pending, NotSeen")
         assert "place 1 of pool default, it is the next" in story
         await pilot.press("escape")
+        await seen(pilot, lambda: not said(app, "#story"), "the tables again")
         page.has_share("team-c", "one")
         await seen(pilot, lambda: phases() == [["team-c/one", "Allocated", "-", "1 x Test"]], "its share")
         await pilot.press("enter")
-        await seen(pilot, lambda: isinstance(app.screen, Story) and "condition" in said(app, "#story"), "its story")
+        await seen(pilot, lambda: "condition" in said(app, "#story"), "its story")
         assert "has        256.0 MiB of Test" in said(app, "#story")
         page.kube("DELETE", f"{CLAIMS.format('team-c')}/one")
         await seen(pilot, lambda: not phases(), "it has gone")

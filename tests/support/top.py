@@ -34,4 +34,5 @@ def drawn(app: TopApp, name: str) -> list[list[str]]:
 
 
 def said(app: TopApp, where: str) -> str:
-    return str(app.screen.query_one(where, Static).render())
+    """Empty where it is not on the screen, or not yet."""
+    return "".join(str(each.render()) for each in app.screen.query(where).results(Static))

@@ -1,15 +1,19 @@
 """Appliances, as their control services tell: GPUs and leases."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli.show import age, describe, gpu_state, gpu_time, inventories, lease_state
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, percent, words
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceError, parse_endpoint
+
+# GPU time becomes known when a turn ends: over a single second the part would jump.
+_KEPT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,7 @@ class Reading:
     inventory: pb.InventoryReply
     at: float
     problem: str = ""  # why there is none that is newer
-    # By lease and GPU, where the appliance divides their time: the part that was used since the reading before.
+    # By lease and GPU, where the appliance divides their time: the part that was used lately.
     busy: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
@@ -56,26 +60,25 @@ class Appliances:
     """Raises ApplianceError where one cannot be read at first."""
 
     def __init__(self, endpoints: Sequence[str], access: Access) -> None:
-        self._endpoints, self._access = dict.fromkeys(str(parse_endpoint(each)) for each in endpoints), access
-        self._readings: dict[str, Reading] = {}
+        self._access = access
+        self._kept = {str(parse_endpoint(each)): deque[Reading](maxlen=_KEPT) for each in endpoints}
 
     def read(self) -> ApplianceSnapshot:
-        self._readings = {each: self._read(each) for each in self._endpoints}
-        return ApplianceSnapshot(tuple(self._readings.values()))
+        return ApplianceSnapshot(tuple(self._read(endpoint, kept) for endpoint, kept in self._kept.items()))
 
     def story(self, _key: str) -> Sequence[str]:
         return ()
 
-    def _read(self, endpoint: str) -> Reading:
-        before = self._readings.get(endpoint)
+    def _read(self, endpoint: str, kept: deque[Reading]) -> Reading:
         try:
             ((_, inventory),) = inventories([endpoint], self._access)
         except ApplianceError as error:
-            if before is None:
+            if not kept:
                 raise
-            return replace(before, problem=str(error), busy={})
+            return replace(kept[-1], problem=str(error), busy={})
         now = time.time()
-        return Reading(endpoint, inventory, now, busy=dict(busy(before, inventory, now)) if before else {})
+        kept.append(Reading(endpoint, inventory, now, busy=dict(busy(kept[0], inventory, now)) if kept else {}))
+        return kept[-1]
 
 
 def busy(before: Reading, inventory: pb.InventoryReply, now: float) -> Iterator[tuple[tuple[str, str], float]]:
@@ -129,7 +132,11 @@ def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
             f"  memory     {format_bytes(gpu.total_bytes)}, of which {format_bytes(gpu.shareable_bytes)} can be given",
             f"  given      {format_bytes(gpu.leased_bytes)}, of which sessions use {format_bytes(gpu.used_bytes)}",
             *(f"  has        {format_bytes(size)}: {lease.lease_id[:8]} {_who(lease)}" for lease, size in shares),
-            *([f"  others     {format_bytes(others)}: leases that you may not see"] if others > 0 else []),
+            *(
+                [f"  others     {format_bytes(others)}: leases that you may not see, or that are ending"]
+                if others > 0
+                else []
+            ),
         ),
     )
 

@@ -124,17 +124,15 @@ class TopApp(App[None]):
         self.failure: Exception | None = None
 
     def compose(self) -> ComposeResult:
-        yield Static(id="title")
-        yield Static(id="notes")
-        for table in self._snapshot.view(time.time()).tables:
-            yield Rows(table)
-        yield Input(placeholder="Show only rows with this text; Esc shows all", id="filter", compact=True)
-        yield Footer()
+        self._title, self._notes = Static(id="title"), Static(id="notes")
+        self._rows = [Rows(table) for table in self._snapshot.view(time.time()).tables]
+        self._filter = Input(placeholder="Show only rows with this text; Esc shows all", id="filter", compact=True)
+        yield from (self._title, self._notes, *self._rows, self._filter, Footer())
 
     def on_mount(self) -> None:
-        self.query_one(Input).display = False
+        self._filter.display = False
         self._draw()
-        self.query(Rows).last().focus()
+        self._rows[-1].focus()
         # Not waited for at the end: what does not answer must not keep a person from leaving.
         threading.Thread(target=self._follow, daemon=True).start()
 
@@ -161,14 +159,14 @@ class TopApp(App[None]):
         self.exit()
 
     def _draw(self) -> None:
+        if not self._title.is_attached:
+            return  # it is about to end
         view = self._snapshot.view(time.time())
-        self.query_one("#title", Static).update(plain(view.title))
-        notes = self.query_one("#notes", Static)
-        notes.update(_lines(view.notes))
-        notes.display = bool(view.notes)
-        text = self.query_one(Input).value
-        for rows, table in zip(self.query(Rows), view.tables, strict=True):
-            rows.draw(table, text)
+        self._title.update(plain(view.title))
+        self._notes.update(_lines(view.notes))
+        self._notes.display = bool(view.notes)
+        for rows, table in zip(self._rows, view.tables, strict=True):
+            rows.draw(table, self._filter.value)
 
     def action_sort(self) -> None:
         if isinstance(self.focused, Rows):
@@ -190,22 +188,20 @@ class TopApp(App[None]):
         self._draw()
 
     def action_filter(self) -> None:
-        field = self.query_one(Input)
-        field.display = True
-        field.focus()
+        self._filter.display = True
+        self._filter.focus()
 
     def action_unfilter(self) -> None:
-        field = self.query_one(Input)
-        if field.display:
-            field.value = ""
-            field.display = False
-            self.query(Rows).last().focus()
+        if self._filter.display:
+            self._filter.value = ""
+            self._filter.display = False
+            self._rows[-1].focus()
 
     def on_input_changed(self) -> None:
         self._draw()
 
     def on_input_submitted(self) -> None:
-        self.query(Rows).last().focus()
+        self._rows[-1].focus()
 
     def on_data_table_row_selected(self, selected: DataTable.RowSelected) -> None:
         if isinstance(rows := selected.data_table, Rows) and selected.cursor_row < len(rows.shown):
