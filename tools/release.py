@@ -2,6 +2,7 @@
 
     remotegpu-VERSION-….whl                      command line, appliance, client, worker, gateway, software GPU
     remotegpu-VERSION-linux-x86_64.tar.gz        remotegpu-run and the client, for machines without Python
+    kubectl-remotegpu-VERSION.tar.gz, .yaml      the plugin of kubectl for krew, with the wheel inside, and its manifest
     remotegpu-VERSION.cdx.json                   what is linked into the programs of the wheel, or lies beside them
     remotegpu-VERSION.tgz                        the chart
     remotegpu-PART-VERSION.oci.tar, .cdx.json    images and their bills, where `make images` has built them
@@ -22,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from string import Template
 
 from cluster import builds, contents, images
 from cluster.control_plane import PROGRAMS
@@ -39,6 +41,8 @@ ARCHIVED = ("bin/nvidia-smi", "bin/remotegpu-run", "client", "frameworks", "nati
 MAN = "share/man/man1"
 CRATES = ("worker", "softgpu", "bench", "client", "smi", "connect", "run", "trace", "sandbox")
 OLDEST_GLIBC = (2, 17)
+# Where the files of a release will be, for the manifest of krew. The default is nowhere: nothing is published yet.
+URL = os.environ.get("REMOTEGPU_RELEASE_URL", f"https://remotegpu.invalid/v{version}")
 
 
 def main() -> int:
@@ -49,6 +53,8 @@ def main() -> int:
         wheel = make_wheel(OUT, builds.DIST)
         _say("archive")
         make_archive(OUT, builds.DIST)
+        _say("plugin for krew")
+        make_plugin(OUT, wheel)
         _write(f"remotegpu-{version}.cdx.json", bill_of(wheel.name))
         _write("RELEASE_NOTES.md", notes_of((ROOT / "CHANGELOG.md").read_text(), version))
         _make_chart()
@@ -91,16 +97,7 @@ def make_archive(folder: Path, dist: Path) -> Path:
         lay_out(dist, unpacked, ARCHIVED)
         _write_man_pages(unpacked / MAN, "remotegpu-run.1")
         shutil.copy(ROOT / "LICENSE", unpacked)
-        same = ("--sort=name", f"--mtime=@{_epoch()}", "--owner=0", "--group=0", "--numeric-owner")
-        _run(
-            "tar",
-            "--create",
-            "--use-compress-program=gzip -9n",
-            f"--file={made}",
-            f"--directory={name}",
-            *same,
-            unpacked.name,
-        )
+        _pack(made, Path(name))
     return made
 
 
@@ -110,6 +107,27 @@ def _write_man_pages(folder: Path, only: str = "*") -> None:
         folder.mkdir(parents=True)
         for page in Path(name).glob(only):
             shutil.copy(page, folder)
+
+
+def make_plugin(folder: Path, wheel: Path) -> Path:
+    """What krew installs, and beside it the manifest by which it does."""
+    made = folder / f"kubectl-remotegpu-{version}.tar.gz"
+    with tempfile.TemporaryDirectory() as name:
+        for file in (ROOT / "packaging/krew/kubectl-remotegpu", ROOT / "LICENSE", wheel):
+            shutil.copy(file, name)
+        _pack(made, Path(name))
+    manifest = Template((ROOT / "packaging/krew/remotegpu.yaml").read_text())
+    filled = manifest.substitute(version=version, uri=f"{URL}/{made.name}", sha256=_digest(made))
+    (folder / f"kubectl-remotegpu-{version}.yaml").write_text(filled)
+    return made
+
+
+def _pack(made: Path, folder: Path) -> None:
+    """Into a .tar.gz that is the same whenever the files are."""
+    same = ("--sort=name", f"--mtime=@{_epoch()}", "--owner=0", "--group=0", "--numeric-owner")
+    names = sorted(each.name for each in folder.iterdir())
+    packed = ("--create", "--use-compress-program=gzip -9n", f"--file={made}", f"--directory={folder}")
+    _run("tar", *packed, *same, *names)
 
 
 def _epoch() -> str:

@@ -1,7 +1,7 @@
 """What remotegpu takes from packages beside it, found by an entry point: nothing of ours imports them.
 
 There are two: `remotegpu_offload`, whose entry point `offload` is an `Offload`, and the operator's package, whose entry
-point `why` is a `remotegpu.api.waiting.Explainer`.
+points `why` and `snapshot` are a `remotegpu.api.waiting.Explainer` and a `remotegpu.api.snapshot.Snapshots`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     import typer
 
+    from remotegpu.api.snapshot import Snapshots
     from remotegpu.api.waiting import Explainer
     from remotegpu.appliance.checks import EnvironmentState
     from remotegpu.appliance.parts import Parts
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 GROUP: Final = "remotegpu.extensions"
 OFFLOAD: Final = "offload"
 WHY: Final = "why"
+SNAPSHOT: Final = "snapshot"
 # What the extra `offload` installs.
 _OF_OFFLOAD: Final = ("cloudpickle", "yaml")
 
@@ -116,7 +118,18 @@ def required_offload() -> Offload:
 
 def explainer() -> "Explainer":
     """Raises MissingError."""
-    found: Explainer | None = _load(WHY)
+    found: Explainer = _of_operator(WHY)
+    return found
+
+
+def snapshots() -> "Snapshots":
+    """Raises MissingError."""
+    found: Snapshots = _of_operator(SNAPSHOT)
+    return found
+
+
+def _of_operator(name: str) -> Any:
+    found = _load(name)
     if found is None:
         raise MissingError(
             "this installation of remotegpu lacks the operator's package, which knows how shares are given: "

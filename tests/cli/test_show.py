@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import threading
 from pathlib import Path
 
+import pytest
 from support.stand_in import StandIn
 from support.system import REMOTEGPU, free_port, until
+from support.watching import watching
 
 from remotegpu.api.quantities import Ask
+from remotegpu.cli.show import age
 from remotegpu.rpc import WIRE_VERSION
 
 MIB = 1 << 20
@@ -47,29 +47,16 @@ def test_ls(appliance: StandIn) -> None:
 
 def test_ls_watch_shows_a_change(appliance: StandIn) -> None:
     """Free memory of the first GPU, line by line: before a lease, with it, and after it."""
-    environment = {**appliance.environment, "REMOTEGPU_APPLIANCE": appliance.endpoint}
-    watching = subprocess.Popen([REMOTEGPU, "ls", "--watch"], env=environment, stdout=subprocess.PIPE, text=True)
-    shown: list[str] = []
-    assert watching.stdout is not None
-    reader = threading.Thread(target=shown.extend, args=(watching.stdout,))
-    reader.start()
+    with watching(REMOTEGPU, "ls", "--watch", "-a", appliance.endpoint, env=appliance.environment) as shown:
 
-    def parts() -> list[str]:
-        return [line.split()[8] for line in list(shown) if line.startswith(f"{appliance.endpoint}  0")]
+        def parts() -> list[str]:
+            return [line.split()[8] for line in list(shown) if line.startswith(f"{appliance.endpoint}  0")]
 
-    try:
         until(lambda: parts() == ["1.00"], 20, "the first table")
         lease = appliance.lease(Ask(milli_per_gpu=250))
         until(lambda: parts() == ["1.00", "0.75"], 20, "the lease")
         lease.close()
         until(lambda: parts() == ["1.00", "0.75", "1.00"], 20, "its end")
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(20) == 0
-    finally:
-        watching.kill()
-        watching.wait()
-        reader.join()
-        watching.stdout.close()
 
 
 def test_smi_shows_who_holds_what(appliance: StandIn) -> None:
@@ -83,6 +70,14 @@ def test_smi_shows_who_holds_what(appliance: StandIn) -> None:
     assert listed["appliances"][0]["leases"][0]["used_bytes"] == 10 * MIB
     lease.close()
     assert "no leases" in appliance.cli("smi").stdout
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0s"), (59.9, "59s"), (61, "1m01s"), (3661, "1h01m"), (172_799, "47h59m"), (180_000, "2d02h")],
+)
+def test_an_age_has_its_two_largest_parts(seconds: float, said: str) -> None:
+    assert age(seconds) == said
 
 
 def test_a_client_name_is_text_not_markup(appliance: StandIn) -> None:

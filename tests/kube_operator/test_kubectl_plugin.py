@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from support.apiserver import ApiServer
 from support.kubelab import CLAIMS, MIB, POOLS, Kube, Object, claim, gated_pod, node, operator, pool
 from support.kubenodes import Appliance, Nodes
 from support.system import REMOTEGPU, until
+from support.watching import watching
 
 from remotegpu.rpc import pb
 
@@ -29,11 +28,11 @@ USAGE, BUSY = 2, 75
 class Lab:
     def __init__(self, server: ApiServer, kube: Kube, nodes: Nodes) -> None:
         self.kube, self.nodes = kube, nodes
-        self._environment = os.environ | {"KUBECONFIG": str(server.kubeconfig)}
+        self.environment = os.environ | {"KUBECONFIG": str(server.kubeconfig)}
 
     def __call__(self, *arguments: str, program: str = PLUGIN) -> subprocess.CompletedProcess[str]:
         command = [program, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=self._environment)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=self.environment)
 
     def good(self, *arguments: str, program: str = PLUGIN) -> str:
         done = self(*arguments, program=program)
@@ -44,7 +43,7 @@ class Lab:
         return subprocess.Popen(
             [PLUGIN, *arguments],
             text=True,
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -83,21 +82,10 @@ def lab(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Lab]:
 
 
 def test_ls_watch_shows_a_claim_that_comes(lab: Lab) -> None:
-    watching = lab.start("ls", "-n", SPACE, "--watch")
-    assert watching.stdout is not None
-    shown: list[str] = []
-    reader = threading.Thread(target=shown.extend, args=(watching.stdout,))
-    reader.start()
-    try:
+    with watching(PLUGIN, "ls", "-n", SPACE, "--watch", env=lab.environment) as shown:
         until(lambda: "no claims\n" in shown, 30, "the first listing")
         lab.kube("POST", MINE, claim("mine", "default", fraction="0.25"))
         until(lambda: any("mine" in line and "Allocated" in line for line in list(shown)), 30, "the claim")
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(20) == 0
-    finally:
-        watching.kill()
-        reader.join()
-        watching.communicate()
 
 
 def test_an_appliance_is_drained(lab: Lab) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from remotegpu.api import snapshot
 from remotegpu.api.claims import Allocation, GPUClaim
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.schedules import Schedule
@@ -27,8 +28,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    pools: list[Json]
-    claims: dict[str, Json]  # by "namespace/name"
+    pools: list[snapshot.Pool]
+    claims: dict[str, snapshot.Claim]  # by "namespace/name"
 
     @classmethod
     def of(cls, objects: Objects, now: datetime.datetime) -> "Snapshot":
@@ -56,8 +57,13 @@ class Snapshot:
         changes: Json = {"pools": self.pools} if self.pools != before.pools else {}
         return changes | ({"claims": claims} if claims else {}) | ({"gone": gone} if gone else {})
 
-    def to_object(self) -> Json:
+    def to_object(self) -> snapshot.State:
         return {"pools": self.pools, "claims": self.claims}
+
+
+def snapshot_of(objects: Objects, now: datetime.datetime) -> snapshot.State:
+    """For `remotegpu top`; see `remotegpu.api.snapshot.Snapshots`."""
+    return Snapshot.of(objects, now).to_object()
 
 
 def _positions(state: State) -> dict[str, int]:
@@ -69,7 +75,7 @@ def _positions(state: State) -> dict[str, int]:
     return found
 
 
-def _pool(pool: GPUPool, now: datetime.datetime) -> Json:
+def _pool(pool: GPUPool, now: datetime.datetime) -> snapshot.Pool:
     status = pool.status
     return {
         "name": pool.name,
@@ -88,7 +94,7 @@ def _schedule(schedule: Schedule, now: datetime.datetime) -> Json:
     return {**schedule.to_object(), "active": schedule.covers(now), "problem": schedule.problem}
 
 
-def _appliance(appliance: ApplianceStatus, cordoned: Iterable[str]) -> Json:
+def _appliance(appliance: ApplianceStatus, cordoned: Iterable[str]) -> snapshot.Appliance:
     return {
         "name": appliance.name,
         "node": appliance.node,
@@ -99,7 +105,7 @@ def _appliance(appliance: ApplianceStatus, cordoned: Iterable[str]) -> Json:
     }
 
 
-def _claim(claim: GPUClaim, position: int) -> Json:
+def _claim(claim: GPUClaim, position: int) -> snapshot.Claim:
     spec, status = claim.spec, claim.status
     return {
         "namespace": claim.namespace,
@@ -122,6 +128,5 @@ def _claim(claim: GPUClaim, position: int) -> Json:
     }
 
 
-def _share(allocation: Allocation) -> Json:
-    """What the claim has of one GPU, so that nobody else has it."""
+def _share(allocation: Allocation) -> snapshot.Share:
     return {"appliance": allocation.appliance, "gpu": allocation.gpu, "memory": allocation.memory}

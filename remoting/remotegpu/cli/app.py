@@ -15,6 +15,7 @@ from remotegpu.cli import exits
 from remotegpu.cli.options import (
     ApplianceOption,
     CaOption,
+    ClaimsOfOption,
     ClusterOption,
     ContextOption,
     CountOption,
@@ -23,6 +24,7 @@ from remotegpu.cli.options import (
     KubeconfigOption,
     MemoryOption,
     NamespaceOption,
+    OnceOption,
     QuickOption,
     RunsOption,
     ServerNameOption,
@@ -316,6 +318,38 @@ def why(
     from remotegpu.cli.why import why  # noqa: PLC0415
 
     why(Cluster(kubeconfig, context), namespace, pod, is_claim=claim, as_json=as_json)
+
+
+@app.command()
+def top(
+    appliance: ApplianceOption = "",
+    namespace: ClaimsOfOption = "",
+    once: OnceOption = False,
+    as_json: JsonOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Show live who has which part of which GPU: of appliances, or without --appliance of the cluster of kubectl."""
+    from remotegpu.cli.top.appliances import Appliances  # noqa: PLC0415
+    from remotegpu.cli.top.command import top  # noqa: PLC0415
+
+    if kubeconfig or context or namespace or not split(appliance):
+        top_of_cluster(namespace, kubeconfig, context, once=once, as_json=as_json)
+    else:
+        access = read_access(token, token_file, ca, server_name)
+        top(Appliances(split(appliance), access), once=once, as_json=as_json)
+
+
+def top_of_cluster(namespace: str, kubeconfig: Path | None, context: str, *, once: bool, as_json: bool) -> None:
+    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+    from remotegpu.cli.top.cluster import ClusterSource  # noqa: PLC0415
+    from remotegpu.cli.top.command import top  # noqa: PLC0415
+
+    top(ClusterSource(Cluster(kubeconfig, context), namespace), once=once, as_json=as_json)
 
 
 @app.command()

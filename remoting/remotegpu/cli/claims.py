@@ -2,10 +2,11 @@
 
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
+
+from rich.console import Console
 
 from remotegpu.api.claims import GPUClaim, Phase, Reason, gpus_text
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
@@ -13,7 +14,7 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
-from remotegpu.cli.show import add_row, console, new_table, present
+from remotegpu.cli.show import add_row, console, json_text, new_table, present
 from remotegpu.cli.why import claim_name, next_step
 
 _POLL_SECONDS: Final = 0.5
@@ -29,12 +30,12 @@ def ls(cluster: Cluster, namespace: str, *, as_json: bool, watch: bool = False) 
 
 def _listing(cluster: Cluster, namespace: str, *, as_json: bool) -> str:
     with refusals():
-        claims = cluster.list(_path(namespace))
+        claims = cluster.list(claims_path(namespace))
     pools: list[Object] = []
     with contextlib.suppress(RefusedError):
         pools = cluster.list(f"/apis/{API_VERSION}/{POOLS}")
     if as_json:
-        return json.dumps({"pools": pools, "claims": claims}, indent=2) + "\n"
+        return json_text({"pools": pools, "claims": claims})
     table = new_table("APPLIANCE", "POOL", "NODE", "PHASE", "GPUS", "FREE", "FREE MEMORY")
     for pool in map(GPUPool.from_object, pools):
         for each in pool.status.appliances:
@@ -58,13 +59,16 @@ def _listing(cluster: Cluster, namespace: str, *, as_json: bool) -> str:
 def describe(cluster: Cluster, namespace: str, name: str, *, is_claim: bool) -> None:
     namespace = namespace or cluster.namespace
     with refusals():
-        path = f"{_path(namespace)}/{claim_name(cluster, namespace, name, is_claim=is_claim)}"
-        stored = cluster.get(path)
+        print_story(console(), cluster, namespace, claim_name(cluster, namespace, name, is_claim=is_claim))
+
+
+def print_story(out: Console, cluster: Cluster, namespace: str, name: str) -> None:
+    """Of a claim. Raises RefusedError."""
+    stored = cluster.get(f"{claims_path(namespace)}/{name}")
     events: list[Object] = []
     with contextlib.suppress(RefusedError):
         of_claim = f"involvedObject.uid={stored['metadata']['uid']}"
         events = cluster.list(f"/api/v1/namespaces/{namespace}/events", fields=of_claim)
-    out = console()
     for line in _lines(GPUClaim.from_object(stored)):
         out.print(line, markup=False, highlight=False)
     table = new_table("EVENT", "LAST SEEN", "TIMES", "MESSAGE")
@@ -113,7 +117,7 @@ def names(before: Sequence[str]) -> list[str]:
         namespace = options.get("-n") or options.get("--namespace") or cluster.namespace
         if before[-1] == "--to":
             return [each.name for each in appliances(cluster)]
-        claims = [GPUClaim.from_object(each) for each in cluster.list(_path(namespace))]
+        claims = [GPUClaim.from_object(each) for each in cluster.list(claims_path(namespace))]
     except (exits.CliError, RefusedError):
         return []
     if "--claim" in before:
@@ -136,7 +140,7 @@ def _change(
     namespace = namespace or cluster.namespace
     out = console()
     with refusals():
-        path = f"{_path(namespace)}/{claim_name(cluster, namespace, name, is_claim=is_claim)}"
+        path = f"{claims_path(namespace)}/{claim_name(cluster, namespace, name, is_claim=is_claim)}"
         asked = GPUClaim.from_object(cluster.patch(path, {"spec": spec}))
         told = ""
         while wait:
@@ -209,7 +213,7 @@ def appliances(cluster: Cluster) -> list[ApplianceStatus]:
     return [each for pool in map(GPUPool.from_object, pools) for each in pool.status.appliances]
 
 
-def _path(namespace: str) -> str:
+def claims_path(namespace: str) -> str:
     return f"/apis/{API_VERSION}/namespaces/{namespace}/{CLAIMS}" if namespace else f"/apis/{API_VERSION}/{CLAIMS}"
 
 

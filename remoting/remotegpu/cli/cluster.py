@@ -85,6 +85,7 @@ class Cluster:
         body: Object | None,
         content_type: str = "application/json",
     ) -> bytes:
+        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415 (as in `__init__`)
         from urllib3.exceptions import HTTPError  # noqa: PLC0415 (comes with the client)
 
         headers = {"Accept": "application/json", "Content-Type": content_type}
@@ -99,7 +100,7 @@ class Cluster:
         try:
             answer = self._api.call_api(*request, _request_timeout=_SECONDS)
             content: bytes = answer.read()
-        except HTTPError as error:
+        except (HTTPError, ApiException) as error:
             raise RefusedError(0, f"the API server at {self.server} does not answer: {_reason(error)}") from None
         if answer.status >= 400:
             raise RefusedError(answer.status, _said(content))
@@ -114,7 +115,7 @@ def _namespace(config: Any, kubeconfig: Path | None, context: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return str(getattr(error, "reason", None) or error)
+    return " ".join(str(getattr(error, "reason", None) or error).split())
 
 
 def _said(content: bytes) -> str:

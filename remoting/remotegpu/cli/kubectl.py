@@ -9,9 +9,17 @@ from typing import Annotated
 
 import typer
 
-from remotegpu.cli.app import start, usage, why
+from remotegpu.cli.app import start, top_of_cluster, usage, why
 from remotegpu.cli.cluster import Cluster
-from remotegpu.cli.options import ContextOption, JsonOption, KubeconfigOption, NamespaceOption, WatchOption
+from remotegpu.cli.options import (
+    ClaimsOfOption,
+    ContextOption,
+    JsonOption,
+    KubeconfigOption,
+    NamespaceOption,
+    OnceOption,
+    WatchOption,
+)
 
 ApplianceArgument = Annotated[str, typer.Argument(help="As `kubectl remotegpu ls` names it.")]
 PodArgument = Annotated[str, typer.Argument(help="A pod that asks for a share, or with --claim a GPUClaim.")]
@@ -41,6 +49,18 @@ def ls(
 
     cluster = Cluster(kubeconfig, context)
     ls(cluster, "" if all_namespaces else namespace or cluster.namespace, as_json=as_json, watch=watch)
+
+
+@app.command()
+def top(
+    namespace: ClaimsOfOption = "",
+    once: OnceOption = False,
+    as_json: JsonOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Show live who has which part of which GPU, and who waits."""
+    top_of_cluster(namespace, kubeconfig, context, once=once, as_json=as_json)
 
 
 @app.command()

@@ -53,6 +53,7 @@ FractionOption = Annotated[str | None, typer.Option("--fraction", "-p", help="Pa
 MemoryOption = Annotated[str | None, typer.Option("--memory", "-m", help="Memory of each GPU, as 4GiB.")]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the share is free.")]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show it again after each change, until Ctrl-C.")]
+OnceOption = Annotated[bool, typer.Option("--once", help="Print it once, as text; without a terminal it is so anyway.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="Less of everything: rough figures.")]
 RunsOption = Annotated[int | None, typer.Option("--runs", min=1, help="How often everything is measured; 3.")]
 ClusterOption = Annotated[
@@ -65,6 +66,9 @@ KubeconfigOption = Annotated[
 ContextOption = Annotated[str, typer.Option(metavar="NAME", help="The context of the kubeconfig, if not its current.")]
 NamespaceOption = Annotated[
     str, typer.Option("--namespace", "-n", metavar="NAME", help="Its namespace. Default: the context's, or `default`.")
+]
+ClaimsOfOption = Annotated[
+    str, typer.Option("--namespace", "-n", metavar="NAME", help="Claims of it. Default: all that you may list.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -42,7 +42,7 @@ def present(listing: Callable[[], str], *, watch: bool) -> None:
 def _listing(found: Sequence[tuple[str, pb.InventoryReply]], *, as_json: bool) -> str:
     if as_json:
         document = {"appliances": [describe(endpoint, inventory) for endpoint, inventory in found]}
-        return json.dumps(document, indent=2) + "\n"
+        return json_text(document)
     out = console()
     with out.capture() as captured:
         table = new_table("APPLIANCE", "GPU", "NAME", "MEMORY", "FREE", "FREE PART", "LEASES", "STATE")
@@ -53,7 +53,7 @@ def _listing(found: Sequence[tuple[str, pb.InventoryReply]], *, as_json: bool) -
                 leases = sum(gpu.index in lease.gpus for lease in inventory.leases)
                 add_row(table,
                     endpoint, str(gpu.index), gpu.name, format_bytes(gpu.shareable_bytes), format_bytes(free), part,
-                    str(leases), _state(inventory, gpu),
+                    str(leases), gpu_state(inventory, gpu),
                 )  # fmt: skip
         out.print(table)
         print_environments(out, found)
@@ -72,16 +72,16 @@ def smi(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
         gpus = new_table("GPU", "NAME", "UUID", "USED", "LEASED", "SHAREABLE", "TOTAL", "STATE")
         for gpu in inventory.gpus:
             sizes = (gpu.used_bytes, gpu.leased_bytes, gpu.shareable_bytes, gpu.total_bytes)
-            add_row(gpus, str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), _state(inventory, gpu))
+            add_row(gpus, str(gpu.index), gpu.name, gpu.uuid, *map(format_bytes, sizes), gpu_state(inventory, gpu))
         out.print(gpus)
         divided = ("TIME",) if inventory.compute_mode == "turns" else ()
         leases = new_table("LEASE", "GPUS", "EACH", "USED", "PROCESSES", "AGE", *divided, "STATE", "CLIENT")
         for lease in inventory.leases:
-            time = (_time(lease),) if divided else ()
+            time = (gpu_time(lease),) if divided else ()
             add_row(leases,
                 lease.lease_id[:8], ",".join(map(str, lease.gpus)), format_bytes(lease.memory_bytes),
-                format_bytes(lease.used_bytes), str(lease.sessions), _age(lease.age_seconds), *time,
-                f"suspended {lease.suspended}" if lease.suspended else "running", lease.client,
+                format_bytes(lease.used_bytes), str(lease.sessions), age(lease.age_seconds), *time,
+                lease_state(lease), lease.client,
             )  # fmt: skip
         out.print(leases if inventory.leases else "no leases")
         print_environments(out, [(endpoint, inventory)])
@@ -125,8 +125,12 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 1000, soft_wrap=True)
 
 
+def json_text(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))  # noqa: T201
+    print(json_text(value), end="")  # noqa: T201
 
 
 def print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryReply]]) -> bool:
@@ -158,17 +162,25 @@ def new_table(*columns: str) -> Table:
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """As plain text: names come from other people, and are neither markup nor commands to a terminal."""
-    table.add_row(*(Text("".join(c if c.isprintable() else "?" for c in cell)) for cell in cells))
+    table.add_row(*map(plain, cells))
 
 
-def _state(inventory: pb.InventoryReply, gpu: pb.Gpu) -> str:
+def plain(line: str) -> Text:
+    """Names come from other people, and are neither markup nor commands to a terminal."""
+    return Text("".join(c if c.isprintable() else "?" for c in line))
+
+
+def gpu_state(inventory: pb.InventoryReply, gpu: pb.Gpu) -> str:
     if not gpu.healthy:
         return f"unhealthy: {gpu.health_message}"
     return "draining" if inventory.draining else "ready"
 
 
-def _time(lease: pb.Lease) -> str:
+def lease_state(lease: pb.Lease) -> str:
+    return f"suspended {lease.suspended}" if lease.suspended else "running"
+
+
+def gpu_time(lease: pb.Lease) -> str:
     """What it had of its GPUs' time, and what it has at least and at most of each."""
     seconds = sum(place.gpu_nanoseconds for place in lease.places) / 1e9
     least = min((place.compute_milli for place in lease.places), default=0)
@@ -176,12 +188,10 @@ def _time(lease: pb.Lease) -> str:
     return f"{seconds:.1f}s, {format_milli(least)}{limit}"
 
 
-def _age(seconds: float) -> str:
-    minutes, hours = int(seconds) // 60, int(seconds) // 3600
-    return (
-        f"{hours}h{minutes % 60:02}m"
-        if hours
-        else f"{minutes}m{int(seconds) % 60:02}s"
-        if minutes
-        else f"{seconds:.0f}s"
-    )
+def age(seconds: float) -> str:
+    whole = int(seconds)
+    if (days := whole // 86_400) > 1:
+        return f"{days}d{whole // 3600 % 24:02}h"
+    if hours := whole // 3600:
+        return f"{hours}h{whole // 60 % 60:02}m"
+    return f"{whole // 60}m{whole % 60:02}s" if whole >= 60 else f"{whole}s"

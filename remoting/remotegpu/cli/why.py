@@ -16,7 +16,7 @@ from remotegpu.cli.show import console, print_json
 
 _MOST_NAMED: Final = 5
 # What the answer is made of. A list that this person may not read is taken to be empty where that is said.
-_LISTS: Final = {
+LISTS: Final = {
     "gpupools": (f"/apis/{API_VERSION}/{POOLS}", ""),
     "gpuclaims": (f"/apis/{API_VERSION}/{CLAIMS}", ""),
     "resourcequotas": ("/api/v1/resourcequotas", ""),
@@ -40,7 +40,7 @@ def why(cluster: Cluster, namespace: str, name: str, *, is_claim: bool, as_json:
 
 def of_claim(cluster: Cluster, namespace: str, name: str) -> Answer:
     """Raises RefusedError, and CliError if there is no such claim."""
-    objects = {kind: cluster.list(path, selector) for kind, (path, selector) in _LISTS.items()}
+    objects = {kind: cluster.list(path, selector) for kind, (path, selector) in LISTS.items()}
     try:
         return extensions.explainer()(namespace, name, objects, datetime.datetime.now(datetime.UTC))
     except KeyError:
@@ -62,6 +62,11 @@ def lines(answer: Answer) -> Iterator[str]:
     yield f"{answer.claim} asks for {answer.asks} from pool {answer.pool}: {answer.phase}, {answer.reason}"
     if answer.message:
         yield f"  why      {answer.message}"
+    yield from waiting(answer)
+
+
+def waiting(answer: Answer) -> Iterator[str]:
+    """Where it waits, for whom, and what would start at once."""
     if answer.position:
         before = f", behind {_some(answer.ahead)}" if answer.ahead else ", it is the next"
         yield f"  queue    place {answer.position} of pool {answer.pool}{before}"

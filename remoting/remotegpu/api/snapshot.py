@@ -1,0 +1,66 @@
+"""What a cluster's pools and claims are now: what the dashboard and `remotegpu top` show, and what makes it."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypedDict
+
+
+class Share(TypedDict):
+    """What a claim has of one GPU, so that nobody else has it."""
+
+    appliance: str
+    gpu: str
+    memory: int
+
+
+class Claim(TypedDict):
+    namespace: str
+    name: str
+    pool: str
+    mode: str
+    asks: str
+    priority: str | int
+    suspendable: bool
+    pods: list[str]
+    created: str
+    phase: str
+    reason: str
+    message: str
+    position: int  # in the queue of its pool, from 1; 0 if it does not wait there
+    gpus: str
+    milli: int
+    conditions: list[dict[str, Any]]
+    shares: list[Share]
+
+
+class Appliance(TypedDict):
+    name: str
+    node: str
+    phase: str
+    message: str
+    cordoned: bool
+    gpus: list[dict[str, Any]]  # of `GpuStatus`
+
+
+class Pool(TypedDict):
+    name: str
+    backend: str
+    computeMode: str
+    phase: str
+    message: str
+    total: dict[str, Any]  # of `Amount`, as `free` is
+    free: dict[str, Any]
+    schedules: list[dict[str, Any]]
+    appliances: list[Appliance]
+
+
+class State(TypedDict):
+    pools: list[Pool]
+    claims: dict[str, Claim]  # by "namespace/name"
+
+
+class Snapshots(Protocol):
+    """What the command line needs of the operator's package: its entry point `snapshot` of `remotegpu.extensions`."""
+
+    def __call__(self, objects: Mapping[str, Sequence[Mapping[str, Any]]], now: datetime.datetime) -> State:
+        """`objects` as `remotegpu.api.waiting.Explainer` takes them; of pods it needs none."""

@@ -1,0 +1,186 @@
+"""Appliances, as their control services tell: GPUs and leases."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from remotegpu.api.quantities import format_bytes
+from remotegpu.cli.show import age, describe, gpu_state, gpu_time, inventories, lease_state
+from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, percent, words
+from remotegpu.rpc import pb
+from remotegpu.rpc.client import Access, ApplianceError, parse_endpoint
+
+# GPU time becomes known when a turn ends: over a single second the part would jump.
+_KEPT: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    endpoint: str
+    inventory: pb.InventoryReply
+    at: float
+    problem: str = ""  # why there is none that is newer
+    # By lease and GPU, where the appliance divides their time: the part that was used lately.
+    busy: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplianceSnapshot:
+    readings: tuple[Reading, ...]
+
+    def view(self, now: float) -> View:
+        gpus = [(reading, gpu) for reading in self.readings for gpu in reading.inventory.gpus]
+        leases = [(reading, lease) for reading in self.readings for lease in reading.inventory.leases]
+        free = sum(1 - gpu.leased_bytes / gpu.shareable_bytes for _, gpu in gpus if gpu.healthy and gpu.shareable_bytes)
+        return View(
+            f"{', '.join(each.endpoint for each in self.readings)}: GPUs free: {free:.2f} of {len(gpus)}, "
+            f"leases: {len(leases)}, sessions: {sum(lease.sessions for _, lease in leases)}",
+            (
+                Table(
+                    "GPUs",
+                    ("APPLIANCE", "GPU", "NAME", "SHARES", "GIVEN", "OF", "USED", "BUSY", "STATE"),
+                    tuple(_gpu_row(reading, gpu) for reading, gpu in gpus),
+                ),
+                Table(
+                    "Leases",
+                    ("LEASE", "CLIENT", "APPLIANCE", "GPUS", "EACH", "USED", "SESSIONS", "BUSY", "AGE", "STATE"),
+                    tuple(_lease_row(reading, lease) for reading, lease in leases),
+                ),
+            ),
+            tuple(lost(each.endpoint, now - each.at, each.problem) for each in self.readings if each.problem),
+        )
+
+    def to_object(self) -> dict[str, Any]:
+        return {"appliances": [describe(each.endpoint, each.inventory) for each in self.readings]}
+
+
+class Appliances:
+    """Raises ApplianceError where one cannot be read at first."""
+
+    def __init__(self, endpoints: Sequence[str], access: Access) -> None:
+        self._access = access
+        self._kept = {str(parse_endpoint(each)): deque[Reading](maxlen=_KEPT) for each in endpoints}
+
+    def read(self) -> ApplianceSnapshot:
+        return ApplianceSnapshot(tuple(self._read(endpoint, kept) for endpoint, kept in self._kept.items()))
+
+    def story(self, _key: str) -> Sequence[str]:
+        return ()
+
+    def _read(self, endpoint: str, kept: deque[Reading]) -> Reading:
+        try:
+            ((_, inventory),) = inventories([endpoint], self._access)
+        except ApplianceError as error:
+            if not kept:
+                raise
+            return replace(kept[-1], problem=str(error), busy={})
+        now = time.time()
+        kept.append(Reading(endpoint, inventory, now, busy=dict(busy(kept[0], inventory, now)) if kept else {}))
+        return kept[-1]
+
+
+def busy(before: Reading, inventory: pb.InventoryReply, now: float) -> Iterator[tuple[tuple[str, str], float]]:
+    """For `Reading.busy`."""
+    if inventory.compute_mode != "turns" or now <= before.at:
+        return
+    had = _nanoseconds(before.inventory)
+    for key, nanoseconds in _nanoseconds(inventory).items():
+        if key in had:
+            # A lease that comes back from another appliance begins anew.
+            yield key, max(0, nanoseconds - had[key]) / 1e9 / (now - before.at)
+
+
+def _nanoseconds(inventory: pb.InventoryReply) -> dict[tuple[str, str], int]:
+    return {(lease.lease_id, place.gpu): place.gpu_nanoseconds for lease in inventory.leases for place in lease.places}
+
+
+def _busy(reading: Reading, lease: str = "", gpu: str = "") -> Cell:
+    """Of all GPUs of a lease together, or of all leases on a GPU."""
+    parts = [part for (one, other), part in reading.busy.items() if lease in ("", one) and gpu in ("", other)]
+    return percent(sum(parts) if parts else None)
+
+
+def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
+    shares = [
+        (lease, place.leased_bytes)
+        for lease in reading.inventory.leases
+        for place in lease.places
+        if place.gpu == gpu.uuid
+    ]
+    # Who may not see all leases sees that others have something.
+    others = gpu.leased_bytes - sum(size for _, size in shares)
+    bars = bar(gpu.shareable_bytes, [size for _, size in shares], others)
+    state = gpu_state(reading.inventory, gpu)
+    return Row(
+        f"{reading.endpoint} {gpu.uuid}",
+        (
+            words(reading.endpoint),
+            amount(gpu.index),
+            words(gpu.name),
+            Cell(bars, gpu.leased_bytes / (gpu.shareable_bytes or 1)),
+            memory(gpu.leased_bytes),
+            memory(gpu.shareable_bytes),
+            memory(gpu.used_bytes),
+            _busy(reading, gpu=gpu.uuid),
+            words(state),
+        ),
+        (
+            f"GPU {gpu.index} of {reading.endpoint}: {gpu.name}, {state}",
+            f"  uuid       {gpu.uuid}",
+            f"  memory     {format_bytes(gpu.total_bytes)}, of which {format_bytes(gpu.shareable_bytes)} can be given",
+            f"  given      {format_bytes(gpu.leased_bytes)}, of which sessions use {format_bytes(gpu.used_bytes)}",
+            *(f"  has        {format_bytes(size)}: {lease.lease_id[:8]} {_who(lease)}" for lease, size in shares),
+            *(
+                [f"  others     {format_bytes(others)}: leases that you may not see, or that are ending"]
+                if others > 0
+                else []
+            ),
+        ),
+    )
+
+
+def _lease_row(reading: Reading, lease: pb.Lease) -> Row:
+    return Row(
+        # A lease that moves is on two appliances for a while.
+        f"{reading.endpoint} {lease.lease_id}",
+        (
+            words(lease.lease_id[:8]),
+            words(_who(lease)),
+            words(reading.endpoint),
+            words(",".join(map(str, lease.gpus))),
+            memory(lease.memory_bytes),
+            memory(lease.used_bytes),
+            amount(lease.sessions),
+            _busy(reading, lease=lease.lease_id),
+            ago(lease.age_seconds),
+            words(lease_state(lease)),
+        ),
+        tuple(_lease_story(reading, lease)),
+    )
+
+
+def _lease_story(reading: Reading, lease: pb.Lease) -> Iterator[str]:
+    yield f"lease {lease.lease_id} on {reading.endpoint}: {lease_state(lease)}, for {age(lease.age_seconds)}"
+    yield f"  client     {lease.client or '-'}"
+    if lease.claim:
+        yield f"  claim      {lease.claim}"
+    for index, place in zip(lease.gpus, lease.places, strict=False):
+        yield (
+            f"  has        {format_bytes(place.leased_bytes)} of GPU {index} ({place.gpu}), uses "
+            f"{format_bytes(place.used_bytes)}"
+        )
+    yield f"  sessions   {lease.sessions}, with {format_bytes(lease.host_bytes)} of the appliance's own memory"
+    if reading.inventory.compute_mode == "turns":
+        yield f"  GPU time   {gpu_time(lease)}"
+    if lease.suspended:
+        yield f"  saved      {format_bytes(lease.image_bytes)}"
+    if lease.arriving:
+        yield "  arrives    from another appliance"
+    if lease.problem:
+        yield f"  problem    {lease.problem}"
+
+
+def _who(lease: pb.Lease) -> str:
+    return lease.claim or lease.client
