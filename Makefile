@@ -285,6 +285,7 @@ generate: .venv/.installed ## Regenerate what the function table and the .proto 
 	@$(PYTHON) tools/generate_rpc.py
 	@$(PYTHON) tools/generate_values_schema.py
 	@$(PYTHON) tools/generate_admission.py
+	@$(PYTHON) tools/generate_boards.py
 	@$(PYTHON) tools/write_version.py
 	@$(PYTHON) tools/list_files.py
 

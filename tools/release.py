@@ -188,8 +188,8 @@ def _tag(unpacked: Path, glibc: tuple[int, int]) -> None:
 
 
 def bill_of(name: str) -> str:
-    """The wheel's bill of materials: crates, and the Python packages that are copied into it."""
-    linked = contents.crates(f"remotegpu-{crate}" for crate in CRATES)
+    """The wheel's bill of materials: crates, the dashboard's scripts, and the Python packages that are copied in."""
+    linked = contents.crates(f"remotegpu-{crate}" for crate in CRATES) | contents.scripts()
     found = contents.Contents(name, sorted(_copied(builds.DIST / "python")), [])
     return contents.bill(found, linked, ComponentType.APPLICATION)
 

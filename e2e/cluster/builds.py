@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
 WHEELS = PROGRAMS.parent / "wheels"
 PARTS = ("operator", "appliance", "deviceplugin")
-# Which packages of the Rust workspace are in an image that has a bill of materials.
+# Which packages of the Rust workspace are in an image that has a bill of materials; the operator has scripts instead.
 LINKED = {
     "localhost/remotegpu-operator:dev": (),
     "localhost/remotegpu-appliance:dev": ("remotegpu-worker", "remotegpu-softgpu", "remotegpu-sandbox"),
@@ -53,7 +53,7 @@ def write_bills(built: Iterable[Image]) -> None:
         found = contents.read(image)
         if found.unowned:
             raise RuntimeError(f"files of no package in {image.tag}: {', '.join(found.unowned[:10])}")
-        linked = contents.crates(LINKED[image.tag]) if LINKED[image.tag] else set()
+        linked = contents.crates(LINKED[image.tag]) if LINKED[image.tag] else contents.scripts()
         image.bill.write_text(contents.bill(found, linked))
 
 

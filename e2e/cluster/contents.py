@@ -1,6 +1,7 @@
 """What is in an image: each package with its version, and that no file is of none. As a bill of materials in CycloneDX.
 
-Debian's packages and Python's are read from the image's own records, Rust's from Cargo.lock: they are linked into ours.
+Debian's packages and Python's are read from the image's own records, Rust's from Cargo.lock: they are linked into ours;
+the dashboard's from npm's lock.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _VENV = ("activate", "activate.csh", "activate.fish", "Activate.ps1")
 
 @dataclass(frozen=True, order=True)
 class Package:
-    kind: str  # of a package URL: deb, pypi, cargo, generic
+    kind: str  # of a package URL: deb, pypi, cargo, npm, generic
     name: str
     version: str
     architecture: str = ""
@@ -88,6 +89,14 @@ def crates(roots: Iterable[str]) -> set[Package]:
     lines = [line.split() for line in _run(*command).splitlines() if line]
     found = {Package("cargo", name, version.removeprefix("v")) for name, version, *_ in lines}
     return found | {Package("generic", "rust", _run("rustc", "--version").split()[1])}
+
+
+def scripts() -> set[Package]:
+    """What `tools/dashboard.sh` copies of npm's packages, and what is inside one of them, without its version."""
+    lock = json.loads((ROOT / "operator" / "dashboard" / "package-lock.json").read_text())["packages"]
+    used = {path: each for path, each in lock.items() if path and not each.get("dev")}
+    found = {Package("npm", path.removeprefix("node_modules/"), each["version"]) for path, each in used.items()}
+    return found | {Package("npm", "preact", "")}
 
 
 def bill(found: Contents, linked: Iterable[Package], kind: ComponentType = ComponentType.CONTAINER) -> str:

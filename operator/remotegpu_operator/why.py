@@ -20,7 +20,7 @@ from remotegpu.api.pods import LEAST_MEMORY
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli
 from remotegpu.api.waiting import Answer, Holder
-from remotegpu_operator.allocation import Allocator, Placed, Request, request_of
+from remotegpu_operator.allocation import Allocator, Request, request_of
 from remotegpu_operator.builders.claims import HOLDING
 from remotegpu_operator.builders.quotas import hard_milli
 
@@ -59,9 +59,8 @@ class State:
     def request(self, claim: GPUClaim) -> Request:
         return request_of(claim, self.classes)
 
-    def allocator(self, without: Iterable[str] = ()) -> Allocator:
-        """One that knows all but these claims, and has decided nothing of its own."""
-        left_out = set(without)
+    def allocator(self) -> Allocator:
+        """One that knows all claims, and has decided nothing of its own."""
         made = Allocator()
         for pool in self.pools:
             divides_time = pool.spec.compute_mode is ComputeMode.TURNS
@@ -69,13 +68,14 @@ class State:
         for namespace, hard in self.quotas.items():
             made.set_quotas(namespace, hard)
         for claim in self.claims:
-            if claim.uid in left_out or claim.status.phase is Phase.EXPIRED:
-                continue
-            if claim.status.phase in HOLDING:
-                made.hold(self.request(claim), claim.status.held)
-            if wants(claim):
-                made.submit(self.request(claim))
+            self.enter(claim, made)
         return made
+
+    def enter(self, claim: GPUClaim, allocator: Allocator) -> None:
+        if claim.status.phase in HOLDING:
+            allocator.hold(self.request(claim), claim.status.held)
+        if wants(claim):
+            allocator.submit(self.request(claim))
 
 
 def wants(claim: GPUClaim) -> bool:
@@ -102,12 +102,12 @@ def explain(namespace: str, name: str, objects: Objects, now: datetime.datetime)
         message=allocator.message(claim.uid) or status.message,
         position=len(ahead) + 1,
         ahead=tuple(f"{each.namespace}/{each.name}" for each in ahead),
-        smaller=() if request.again else tuple(_smaller(state, claim)),
+        smaller=() if request.again else tuple(_smaller(allocator, request)),
     )
     if status.reason not in (Reason.WAITING_FOR_CAPACITY, Reason.NOT_SEEN, Reason.QUOTA_EXCEEDED, Reason.FOR_PRIORITY):
         return answer  # no other claim's end would help
     lengths = lengths_of(objects["pods"], claim.spec.pool)
-    return _with_ends(answer, state, claim, _ends(state, claim, lengths, now), lengths)
+    return _with_ends(answer, state, allocator, claim, _ends(state, claim, lengths, now), lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +152,12 @@ def _since(claim: GPUClaim) -> datetime.datetime:
     return datetime.datetime.fromisoformat(times[0] if times and times[0] else claim.created)
 
 
-def _with_ends(answer: Answer, state: State, claim: GPUClaim, ends: Iterable[_End], lengths: Sequence[int]) -> Answer:
+def _with_ends(
+    answer: Answer, state: State, now: Allocator, claim: GPUClaim, ends: Iterable[_End], lengths: Sequence[int]
+) -> Answer:
     """One claim after the other ends, and those that wait get their shares in their order, until this one has its own.
     Those before it end as well, after a typical time."""
-    allocator, claims = state.allocator(), {each.uid: each for each in state.claims}
+    allocator, claims = now.copy(), {each.uid: each for each in state.claims}
     events = [(end.ends_in_seconds, end.claim.uid, end) for end in ends if end.claim.uid != claim.uid]
     heapq.heapify(events)
     typical = int(statistics.median(lengths or [end.held_seconds for _, _, end in events] or [0]))
@@ -171,7 +173,7 @@ def _with_ends(answer: Answer, state: State, claim: GPUClaim, ends: Iterable[_En
         for each in placed:
             later = _End(claims[each], 0, seconds + typical)
             heapq.heappush(events, (later.ends_in_seconds, each, later))
-    holders = [end for end in _needed(state, claim, gone) if end.claim.status.phase in HOLDING]
+    holders = [end for end in _needed(state, now, claim, gone) if end.claim.status.phase in HOLDING]
     return replace(
         answer,
         holders=tuple(
@@ -187,28 +189,35 @@ def _with_ends(answer: Answer, state: State, claim: GPUClaim, ends: Iterable[_En
     )
 
 
-def _needed(state: State, claim: GPUClaim, gone: Sequence[_End]) -> list[_End]:
+def _needed(state: State, now: Allocator, claim: GPUClaim, gone: Sequence[_End]) -> list[_End]:
     """Of the claims that ended, those without whose end it would not start."""
-    needed = list(gone)
+    needed, without = list(gone), now.copy()
+    for end in gone:
+        without.release(end.claim.uid)
     # Those that end last first: what is left then ends soonest.
     for end in sorted(gone, key=lambda each: -each.ends_in_seconds)[:_MOST_TRIED]:
         fewer = [each for each in needed if each is not end]
-        if claim.uid in _placed(state.allocator(without=[each.claim.uid for each in fewer])):
-            needed = fewer
+        tried = without.copy()
+        # One that gave way, and had its share again, ends twice.
+        if all(each.claim.uid != end.claim.uid for each in fewer):
+            state.enter(end.claim, tried)
+        if claim.uid in _placed(tried.copy()):
+            needed, without = fewer, tried
     return needed
 
 
 def _placed(allocator: Allocator) -> list[str]:
     """Who gets a share now."""
-    return [decision.request.uid for decision in allocator.settle() if isinstance(decision, Placed)]
+    return [each.request.uid for each in allocator.place()]
 
 
-def _smaller(state: State, claim: GPUClaim) -> Iterator[str]:
+def _smaller(now: Allocator, request: Request) -> Iterator[str]:
     """The largest shares of the same GPUs, and the most of as large shares, that a claim made now would get at once."""
-    request, ask = state.request(claim), claim.spec.ask
+    ask, without = request.ask, now.copy()
+    without.release(request.uid)
 
     def starts(each: Ask) -> bool:
-        allocator = state.allocator(without=[claim.uid])
+        allocator = without.copy()
         allocator.submit(replace(request, uid="new", created=_YOUNGEST, ask=each))
         return "new" in _placed(allocator)
 

@@ -3,10 +3,12 @@ them it does not, and no larger share than the one it offers would start now."""
 
 from __future__ import annotations
 
+import copy
 import datetime
 from typing import Any
 
 import pytest
+from allocation import naive_why
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,6 +132,53 @@ def test_the_smaller_share_starts_and_a_larger_one_does_not(
             # Behind all that wait: it is made now.
             tried = found | {"gpuclaims": [*others, claim("new", milli, 0)]}
             assert starts(tried, "new") is expected, (milli, offered)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Object:
+    """With namespaces, one of which has a quota, priorities, and claims that gave way to others."""
+    waiting = draw(st.lists(st.sampled_from([100, 250, 500, 999]), min_size=1, max_size=6))
+    running = st.lists(st.tuples(st.sampled_from([100, 250, 400, 999]), st.integers(100, 9000)), max_size=10)
+    found = objects(draw(st.integers(1, 5)), draw(running), waiting)
+    for each in found["gpuclaims"]:
+        each["metadata"]["namespace"] = draw(st.sampled_from(["team", "team", "blue"]))
+        each["spec"]["priority"] = draw(st.sampled_from([0, 0, 0, 5]))
+        if each["status"]["phase"] == "Allocated" and draw(st.integers(0, 2)) == 0:
+            each["status"] |= {"phase": "Suspended", "reason": "ForPriority"}
+    quota = {"requests.remotegpu/milli": str(draw(st.sampled_from([500, 1500, 9000])))}
+    found["resourcequotas"] = [{"metadata": {"namespace": "blue", "name": "gpus"}, "spec": {"hard": quota}}]
+    return found
+
+
+@given(clusters())
+@settings(max_examples=100, deadline=None)
+def test_it_says_what_an_allocator_made_anew_for_each_question_says(found: Object) -> None:
+    before = copy.deepcopy(found)
+    for each in found["gpuclaims"]:
+        name, namespace = each["metadata"]["name"], each["metadata"]["namespace"]
+        if each["status"]["phase"] == "Pending":
+            answer = explain(namespace, name, found, NOW)
+            told = [holder.claim for holder in answer.holders], answer.starts_in_seconds
+            assert told == naive_why.ends(found, name, NOW)
+            offered = parse_fraction(answer.smaller[0]).milli_per_gpu if answer.smaller else 0
+            assert not offered or naive_why.starts(found, name, offered)
+            asked = parse_fraction(each["spec"]["fraction"]).milli_per_gpu
+            assert offered + 1 == asked or not naive_why.starts(found, name, offered + 1)
+    assert found == before
+
+
+def test_claims_are_entered_once_and_one_at_a_time_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all of them for each question: with a thousand claims that took seconds."""
+    found = objects(20, [(250, 60 + index) for index in range(80)], [500] * 40)
+    entered, told = [], []
+    hold, sentence = Allocator.hold, Allocator._sentence
+    monkeypatch.setattr(Allocator, "hold", lambda *given: entered.append(given[1].uid) or hold(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Allocator, "_sentence", lambda *given: told.append(given[1]) or sentence(*given))  # type: ignore[func-returns-value]
+    answer = answer_for(found, "w39")
+    assert answer.position == 40 and answer.starts_in_seconds is not None
+    # Each of the 32 of which is asked whether they have to end is entered once more.
+    assert len(entered) <= 80 + 32
+    assert len(told) == 1
 
 
 def test_those_before_it_end_as_well() -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from support.prometheus import MISSING, PROMTOOL, Query, prometheus
 from support.stand_in import StandIn
 from support.system import ROOT, free_port, until
 
@@ -21,16 +19,7 @@ from remotegpu.api.quantities import Ask
 
 MIB = 1 << 20
 ALERTS = ROOT / "charts" / "remotegpu" / "files" / "alerts.yaml"
-FOLDER = ROOT / "target" / "prometheus" / "usr" / "bin"
-PROGRAM, PROMTOOL = (
-    shutil.which(name, path=f"{FOLDER}:/usr/bin:/usr/local/bin") for name in ("prometheus", "promtool")
-)
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM or not PROMTOOL, reason="no Prometheus: run tools/prometheus.sh (docs/testing.md)"
-)
-
-Query = Callable[[str], Any]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
 @pytest.fixture
@@ -39,9 +28,7 @@ def metrics_port() -> int:
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path, metrics_port: int) -> Iterator[Query]:
-    """What its API says to a path."""
-    assert PROGRAM
+def server(tmp_path: Path, metrics_port: int) -> Iterator[Query]:
     rules = tmp_path / "rules.yaml"
     rules.write_text(yaml.safe_dump({"groups": [{"name": "remotegpu", "rules": yaml.safe_load(ALERTS.read_text())}]}))
     config = {
@@ -54,20 +41,8 @@ def prometheus(tmp_path: Path, metrics_port: int) -> Iterator[Query]:
             }
         ],
     }
-    file = tmp_path / "prometheus.yaml"
-    file.write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_port()}"
-    options = [f"--config.file={file}", f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={address}"]
-
-    def ask(path: str) -> Any:
-        with urllib.request.urlopen(f"http://{address}/api/v1/{path}", timeout=10) as answer:
-            return json.loads(answer.read())["data"]
-
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen([PROGRAM, *options], stdout=log, stderr=log) as running:
-        try:
-            yield ask
-        finally:
-            running.terminate()
+    with prometheus(tmp_path, config) as ask:
+        yield ask
 
 
 def value(ask: Query, query: str) -> float | None:
@@ -78,28 +53,27 @@ def value(ask: Query, query: str) -> float | None:
     return float(found[0]["value"][1]) if found else None
 
 
-def test_it_reads_an_appliance_and_evaluates_each_alert(dist: Path, metrics_port: int, prometheus: Query) -> None:
+def test_it_reads_an_appliance_and_evaluates_each_alert(dist: Path, metrics_port: int, server: Query) -> None:
     with StandIn(dist, "--metrics-port", str(metrics_port)) as appliance:
         lease = appliance.lease(Ask(milli_per_gpu=250))
         session = lease.session(1)
         session.grant(8 * MIB)
-        until(lambda: value(prometheus, "remotegpu_gpu_used_bytes") == 8 * MIB, 30, "what is granted is read")
-        assert value(prometheus, 'sum by (pod) (remotegpu_gpu_leased_bytes{pod="appliance-0"})') == 256 * MIB
-        until(lambda: value(prometheus, "rate(remotegpu_sessions_opened_total[5s])") is not None, 30, "it has a rate")
-        (group,) = prometheus("rules")["groups"]
+        until(lambda: value(server, "remotegpu_gpu_used_bytes") == 8 * MIB, 30, "what is granted is read")
+        assert value(server, 'sum by (pod) (remotegpu_gpu_leased_bytes{pod="appliance-0"})') == 256 * MIB
+        until(lambda: value(server, "rate(remotegpu_sessions_opened_total[5s])") is not None, 30, "it has a rate")
+        (group,) = server("rules")["groups"]
         assert len(group["rules"]) == len(yaml.safe_load(ALERTS.read_text()))
         until(
-            lambda: all(each["health"] == "ok" for each in prometheus("rules")["groups"][0]["rules"]),
+            lambda: all(each["health"] == "ok" for each in server("rules")["groups"][0]["rules"]),
             30,
             "each alert is evaluated without an error",
         )
         # No operator is read: that alert alone is on its way.
-        until(lambda: _states(prometheus).get("RemoteGPUNoOperator") == "pending", 30, "it misses the operator")
-        assert [name for name, state in _states(prometheus).items() if state != "inactive"] == ["RemoteGPUNoOperator"]
+        until(lambda: _states(server).get("RemoteGPUNoOperator") == "pending", 30, "it misses the operator")
+        assert [name for name, state in _states(server).items() if state != "inactive"] == ["RemoteGPUNoOperator"]
         # Names, units and help texts, as Prometheus would have them.
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
             exported = answer.read()
-        assert PROMTOOL
         checked = subprocess.run([PROMTOOL, "check", "metrics"], input=exported, capture_output=True, timeout=60)
         assert checked.returncode == 0, checked.stdout.decode() + checked.stderr.decode()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from support.prometheus import MISSING, PROMTOOL
 from support.system import ROOT
 
 Object = dict[str, Any]
 ALERTS = ROOT / "charts" / "remotegpu" / "files" / "alerts.yaml"
-OURS = ROOT / "target" / "prometheus" / "usr" / "bin" / "promtool"
-PROMTOOL = shutil.which("promtool") or (str(OURS) if OURS.exists() else "")
 
-pytestmark = pytest.mark.skipif(not PROMTOOL, reason="no promtool: run tools/prometheus.sh (docs/testing.md)")
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
 @dataclass(frozen=True)

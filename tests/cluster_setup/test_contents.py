@@ -126,6 +126,13 @@ def test_rust_packages_are_those_of_the_lock_and_of_what_was_built() -> None:
     assert built <= found
 
 
+def test_scripts_are_those_that_the_dashboard_loads() -> None:
+    """The oracle: what npm was asked for, and the file that it brought."""
+    asked = json.loads((ROOT / "operator" / "dashboard" / "package.json").read_text())["dependencies"]
+    assert {(each.name, each.version) for each in contents.scripts()} == {*asked.items(), ("preact", "")}
+    assert [file.name for file in (DIST / "dashboard").glob("*.js")] == [f"{name}.js" for name in asked]
+
+
 def test_the_bill_of_materials_has_every_package(make: Callable[..., Image]) -> None:
     found = contents.read(make(*GOOD))
     bill = json.loads(contents.bill(found, [contents.Package("cargo", "some-crate", "0.1.0")]))

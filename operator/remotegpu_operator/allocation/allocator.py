@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from remotegpu.api.claims import Allocation, Reason
+from remotegpu.api.claims import Allocation, Placement, Reason
 from remotegpu.api.pools import Amount, ApplianceStatus, GpuStatus
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes, format_milli
 from remotegpu_operator.allocation.decisions import Decision, Placed, Request, Waiting
@@ -38,9 +38,10 @@ class _Refused:
 
 
 class _Walk:
-    """One walk through a queue: which GPUs are kept for requests that came before."""
+    """One walk through a queue: which GPUs are kept for requests that came before, and what each GPU has free."""
 
-    def __init__(self) -> None:
+    def __init__(self, free: list[int]) -> None:
+        self.free = free
         self.kept = 0
         self._masks: Counter[int] = Counter()
 
@@ -113,19 +114,30 @@ class Allocator:
 
     def settle(self) -> list[Decision]:
         """Place what fits now; and tell each request that has to wait why, once for each reason."""
-        decisions: list[Decision] = []
         walked: set[str] = set()
-        while self._unsettled:
-            pool = min(self._unsettled)
-            self._unsettled.remove(pool)
-            walked.add(pool)
-            decisions += self._place(pool)
+        decisions: list[Decision] = list(self._place_all(walked))
         for pool in sorted(walked):
             for refused in self._refusals(pool):
                 if self._reported.get(refused.request.uid) != refused.reason:
                     self._reported[refused.request.uid] = refused.reason
                     decisions.append(Waiting(refused.request, refused.reason, self._sentence(refused)))
         return decisions
+
+    def place(self) -> list[Placed]:
+        """What `settle` places. Those that have to wait are told nothing, now or by a later `settle`."""
+        return list(self._place_all(set()))
+
+    def copy(self) -> "Allocator":
+        """One that knows the same; what it decides and hears from now on is its own."""
+        made = Allocator()
+        made._inventories = dict(self._inventories)
+        made._quotas = dict(self._quotas)
+        made._ledger = self._ledger.copy()
+        made._queues = {pool: list(queue) for pool, queue in self._queues.items()}
+        made._waiting = dict(self._waiting)
+        made._reported = dict(self._reported)
+        made._unsettled = set(self._unsettled)
+        return made
 
     def victims(self, pool: str, before: Mapping[str, str]) -> dict[str, str]:
         """The claims that shall give their shares to ones of higher priority that wait: see `victims.victims`."""
@@ -274,24 +286,45 @@ class Allocator:
             tuple(self._with_usage(appliance) for appliance in inventory.appliances),
         )
 
+    def _place_all(self, walked: set[str]) -> Iterator[Placed]:
+        """Adds the pools whose queues it walks through to `walked`."""
+        while self._unsettled:
+            pool = min(self._unsettled)
+            self._unsettled.remove(pool)
+            walked.add(pool)
+            yield from self._place(pool)
+
     def _place(self, pool: str) -> Iterator[Placed]:
         """One walk through the queue."""
-        walk = _Walk()
-        for request in list(self._queues.get(pool, ())):
+        queue, inventory = list(self._queues.get(pool, ())), self._inventories.get(pool)
+        if not queue or inventory is None:
+            return
+        walk = self._walk(inventory)
+        for request in queue:
+            if walk.kept == inventory.mask:
+                return  # every GPU is kept for somebody before
             outcome = self._try(request, walk)
             if isinstance(outcome, Placed):
                 self._forget_waiting(request.uid)
                 self._ledger.put(request, outcome.allocations)
+                for index in inventory.slots_at((each.appliance, each.gpu) for each in outcome.allocations):
+                    walk.free[index] = self._free(inventory.slots[index])
                 self._unsettle_namespace(request.namespace)
                 yield outcome
 
     def _refusals(self, pool: str) -> Iterator[_Refused]:
         """The same walk, which changes nothing."""
-        walk = _Walk()
-        for request in self._queues.get(pool, ()):
+        queue = self._queues.get(pool)
+        if not queue:
+            return
+        walk = self._walk(self._inventories.get(pool))
+        for request in queue:
             outcome = self._try(request, walk)
             if isinstance(outcome, _Refused):
                 yield outcome
+
+    def _walk(self, inventory: Inventory | None) -> _Walk:
+        return _Walk([self._free(slot) for slot in inventory.slots] if inventory else [])
 
     def _try(self, request: Request, walk: _Walk) -> Placed | _Refused:
         inventory = self._inventories.get(request.pool)
@@ -311,7 +344,7 @@ class Allocator:
             return _Refused(request, Reason.QUOTA_EXCEEDED, said)
         chosen = None
         if (candidates.mask & ~walk.kept).bit_count() >= request.ask.count:
-            chosen = choose(self._fits(inventory, request, walk.kept), request.ask.count, request.placement)
+            chosen = self._chosen(inventory, request, walk)
         if chosen is None:
             refused = _Refused(
                 request, Reason.WAITING_FOR_CAPACITY, mask=candidates.mask, ahead=walk.ahead(candidates.mask)
@@ -320,7 +353,7 @@ class Allocator:
             if candidates.open >= request.ask.count:
                 walk.keep(candidates.mask)
             return refused
-        allocations = tuple(_allocation(inventory.slots[fit.slot], request.ask) for fit in sorted(chosen, key=_place))
+        allocations = tuple(_allocation(inventory.slots[index], request.ask) for index in chosen)
         if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
             return _Refused(request, Reason.QUOTA_EXCEEDED, said)
         return Placed(request, allocations)
@@ -351,13 +384,28 @@ class Allocator:
             return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
         return Placed(request, allocations)
 
-    def _fits(self, inventory: Inventory, request: Request, kept: int) -> Iterator[Fit]:
-        """The GPUs that have room for the request and are not kept for another one."""
-        for index in inventory.candidates(request).slots:
-            slot = inventory.slots[index]
-            left = self._free(slot) - request.ask.bytes_of(slot.gpu.shareable)
-            if left >= 0 and not kept >> index & 1 and self._has_time(inventory, request, slot):
-                yield Fit(left, slot.appliance, index)
+    def _chosen(self, inventory: Inventory, request: Request, walk: _Walk) -> list[int] | None:
+        """The GPUs that it gets; None if there are not enough."""
+        room = self._room(inventory, request, walk)
+        if request.ask.count == 1 and request.placement is Placement.PACK:
+            # What nearly all claims ask for: the tightest, which `choose` would take too, as slots stand in its order.
+            return [min(room)[1]] if room else None
+        fits = (Fit(left, inventory.slots[index].appliance, index) for left, index in room)
+        chosen = choose(fits, request.ask.count, request.placement)
+        return None if chosen is None else sorted(fit.slot for fit in chosen)
+
+    def _room(self, inventory: Inventory, request: Request, walk: _Walk) -> list[tuple[int, int]]:
+        """The GPUs that have room for the request and are not kept for another one: bytes that would be left, index."""
+        candidates, free, kept = inventory.candidates(request), walk.free, walk.kept
+        # By far the most steps of an allocator are made here.
+        room = [
+            (free[index] - size, index)
+            for index, size in zip(candidates.slots, candidates.sizes, strict=True)
+            if free[index] >= size and not kept >> index & 1
+        ]
+        if not inventory.divides_time:
+            return room
+        return [each for each in room if self._has_time(inventory, request, inventory.slots[each[1]])]
 
     def _free(self, slot: Slot) -> int:
         return -1 if slot.closed else slot.gpu.shareable - self._ledger.memory(slot.appliance, slot.gpu.uuid)
@@ -378,7 +426,7 @@ class Allocator:
             return refused.said
         request, inventory = refused.request, self._inventories[refused.request.pool]
         queue = f"{refused.ahead} {'claim' if refused.ahead == 1 else 'claims'} ahead"
-        roomy = sum(1 for _ in self._fits(inventory, request, 0))
+        roomy = len(self._room(inventory, request, self._walk(inventory)))
         if roomy >= request.ask.count:
             return f"{request.ask} is free in pool {request.pool}, but kept for {queue}"
         slots = [inventory.slots[index] for index in inventory.candidates(request).slots]
@@ -431,10 +479,6 @@ def _turn(request: Request) -> tuple[int, str, str, str, str]:
 
 def _is(allocation: Allocation, ask: Ask) -> bool:
     return allocation.memory == ask.memory_bytes if ask.memory_bytes else allocation.milli == ask.milli_per_gpu
-
-
-def _place(fit: Fit) -> int:
-    return fit.slot
 
 
 def _allocation(slot: Slot, ask: Ask) -> Allocation:

@@ -17,9 +17,6 @@ class Fit(NamedTuple):
 
 def choose(fits: Iterable[Fit], count: int, placement: Placement) -> list[Fit] | None:
     """`count` different GPUs; None if there are not so many."""
-    if count == 1 and placement == Placement.PACK:
-        tightest = min(fits, default=None)
-        return None if tightest is None else [tightest]
     ordered = sorted(fits)
     if len(ordered) < count:
         return None

@@ -33,6 +33,7 @@ class Candidates:
     """The GPUs that a request fits while they are empty, also as the bits of `mask`; without any, why it fits none."""
 
     slots: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()  # bytes that the request has of each
     mask: int = 0
     open: int = 0  # of them, those that are in service
     charge: int = 0  # thousandths of a GPU that a quota is charged at least
@@ -48,6 +49,7 @@ class Inventory:
     divides_time: bool = False
     # Claims come in few shapes, and nothing in here changes.
     _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
+    _at: dict[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, pool: str, appliances: Iterable[ApplianceStatus], *, divides_time: bool = False) -> "Inventory":
@@ -64,7 +66,14 @@ class Inventory:
             for appliance in ordered
             for gpu in sorted(appliance.gpus, key=lambda gpu: gpu.uuid)
         )
-        return cls(pool, ordered, tuple(slots), divides_time)
+        made = cls(pool, ordered, tuple(slots), divides_time)
+        made._at.update({(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(made.slots)})
+        return made
+
+    @property
+    def mask(self) -> int:
+        """All GPUs, as bits."""
+        return (1 << len(self.slots)) - 1
 
     def candidates(self, request: Request) -> Candidates:
         shape = (request.model.casefold(), request.ask, request.offload, request.appliance)
@@ -102,6 +111,7 @@ class Inventory:
             return Candidates(reason=reason, message=said)
         return Candidates(
             slots=tuple(fitting),
+            sizes=tuple(self.bytes_of(ask, i) for i in fitting),
             mask=sum(1 << i for i in fitting),
             open=sum(not self.slots[i].closed for i in fitting),
             charge=ask.count * min(charge(ask, self.slots[i].gpu) for i in fitting),
@@ -136,8 +146,7 @@ class Inventory:
 
     def slots_at(self, places: Iterable[tuple[str, str]]) -> list[int]:
         """Where these appliances' GPUs stand; those that are not there are left out."""
-        at = {(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(self.slots)}
-        return [at[place] for place in places if place in at]
+        return [self._at[place] for place in places if place in self._at]
 
     def bytes_of(self, ask: Ask, slot: int) -> int:
         return ask.bytes_of(self.slots[slot].gpu.shareable)

@@ -29,6 +29,14 @@ class Ledger:
         self._milli: Counter[str] = Counter()
         self._on: dict[tuple[str, str], dict[str, Entry]] = {}
 
+    def copy(self) -> "Ledger":
+        made = Ledger()
+        made._entries = dict(self._entries)
+        made._bytes = self._bytes.copy()
+        made._milli = self._milli.copy()
+        made._on = {key: dict(on) for key, on in self._on.items()}
+        return made
+
     def put(self, request: Request, allocations: Iterable[Allocation]) -> None:
         entry = Entry(request, tuple(allocations))
         self.take(request.uid)
