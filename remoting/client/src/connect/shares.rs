@@ -99,7 +99,8 @@ pub struct Moved {
     pub server_name: Option<String>,
 }
 
-/// By where the lease was. No way leads back to where it is.
+/// By where the lease was. Where it is now, it is of itself: a session that began elsewhere does not know the data port
+/// there.
 static MOVED: Mutex<BTreeMap<Place, Moved>> = Mutex::new(BTreeMap::new());
 
 /// An appliance says that a lease has moved from there, as [`carrier::MOVED`] describes. `None` if that makes no sense.
@@ -112,7 +113,7 @@ pub fn note_moved(place: &Place, told: &[u8], tell: bool) -> Option<()> {
         lease_id: place.lease_id.clone(),
     };
     let mut all = MOVED.lock().unwrap_or_else(PoisonError::into_inner);
-    all.remove(&to);
+    all.insert(to.clone(), moved.clone());
     let before = all.insert(place.clone(), moved.clone());
     if tell && before.as_ref() != Some(&moved) {
         let (from, to) = (&place.appliance, to.appliance);
@@ -127,7 +128,11 @@ pub fn followed(share: &Share) -> (Share, Option<u16>) {
     let all = MOVED.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut share, mut port) = (share.clone(), None);
     while let Some(Moved { endpoint, data_port, server_name }) = all.get(&share.place()).cloned() {
+        let before = share.place();
         (share, port) = (Share { endpoint, server_name, ..share }, Some(data_port));
+        if share.place() == before {
+            break;
+        }
     }
     (renewed(share, &described), port)
 }
@@ -216,7 +221,7 @@ mod tests {
         moves("b:2", "c:3");
         assert_eq!(followed(&at("a:1")), (at("c:3"), Some(9)));
         moves("c:3", "a:1");
-        assert_eq!(followed(&at("a:1")), (at("a:1"), None));
+        assert_eq!(followed(&at("a:1")), (at("a:1"), Some(9)), "a session may have begun at b:2, with its port");
         assert_eq!(followed(&at("b:2")), (at("a:1"), Some(9)));
         // The lease that a claim has on another appliance stays there.
         assert_eq!(followed(&at("d:4")), (at("d:4"), None));
