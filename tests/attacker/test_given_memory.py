@@ -198,6 +198,16 @@ def test_memory_is_given_back(raw: Raw) -> None:
         giver.take_back()
 
 
+def test_what_a_session_shares_has_a_budget() -> None:
+    """A quarter of what its lease may hold: what is beyond goes by the wire, and ends nothing."""
+    with StandIn(DIST, "--host-memory-per-lease", f"{8 * SIZE}") as here, Raw(here.lease(SHARE)) as raw:
+        giver = Giver(raw)
+        answers = [giver.give(memfd(), ADDRESS + at * SIZE) for at in range(3)]
+        assert answers == [b"K", b"K", b"N"]
+        giver.take_back()
+        assert giver.give(memfd(), ADDRESS) == b"K"
+
+
 def test_a_session_cannot_have_more_pieces_than_a_number(raw: Raw) -> None:
     giver, file = Giver(raw), memfd(4096)
     answers = [giver.give(file, ADDRESS + at * 4096, 4096) for at in range(4097)]

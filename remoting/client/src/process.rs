@@ -71,7 +71,8 @@ extern "C" fn finish() {
     }
     let _ = std::panic::catch_unwind(|| {
         session::say_goodbye();
-        if let Some(path) = std::env::var_os("REMOTEGPU_STATS") {
+        // `remotegpu-run` has the file's name too, and calls nothing: it leaves the file to its command.
+        if let (Some(path), true) = (std::env::var_os("REMOTEGPU_STATS"), stats::is_any()) {
             write_statistics(PathBuf::from(path));
         }
     });

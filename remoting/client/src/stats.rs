@@ -1,4 +1,4 @@
-//! What a process writes to `REMOTEGPU_STATS` when it ends: a file, or a folder for files of several processes.
+//! What a process that called any function writes to `REMOTEGPU_STATS` when it ends: a file, or a folder for files of several processes.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -101,6 +101,11 @@ fn by_function(count: impl Fn(&Counter) -> &AtomicU64) -> BTreeMap<&'static str,
     }
     counts.retain(|_, count| *count > 0);
     counts
+}
+
+/// Was any function called?
+pub fn is_any() -> bool {
+    !FIRST.load(Relaxed).is_null()
 }
 
 /// The report as one JSON object.

@@ -488,6 +488,8 @@ def worker_arguments(settings: Settings, backend: Backend, context_bytes: int, s
         f"image-bytes={settings.limits.image_bytes}",
         f"context-bytes={context_bytes}",
         f"shared-code-bytes={shared_code_bytes}",
+        # Memory of its client that it has too counts as held, and must not end a session.
+        f"client-bytes={host_memory(settings).per_lease // 4}",
     )
     told = (("--budget", budget) for budget in (*budgets, *settings.limits.session_budgets))
     options = itertools.chain.from_iterable((*hidden, *told))

@@ -19,6 +19,8 @@ pub struct Budgets {
     pub shared_code_bytes: u64,
     /// Page-locked memory that copies pass through.
     pub pinned_bytes: u64,
+    /// Page-locked memory of the client that is shared with it.
+    pub client_bytes: u64,
     /// What the driver takes for a context. A device's first is set aside by the appliance, others are charged.
     pub context_bytes: u64,
     told: BTreeSet<&'static str>,
@@ -36,6 +38,7 @@ impl Default for Budgets {
             image_bytes: 1 << 30,
             shared_code_bytes: 0,
             pinned_bytes: 1 << 30,
+            client_bytes: 1 << 30,
             context_bytes: 0,
             told: BTreeSet::new(),
         }
@@ -56,6 +59,7 @@ impl Budgets {
             "image-bytes" => &mut self.image_bytes,
             "shared-code-bytes" => &mut self.shared_code_bytes,
             "pinned-bytes" => &mut self.pinned_bytes,
+            "client-bytes" => &mut self.client_bytes,
             "context-bytes" => &mut self.context_bytes,
             _ => return None,
         };

@@ -72,13 +72,16 @@ impl ClientMemory {
         inside.then(|| (Rc::clone(shared), Handle(shared.pages.address() + offset as usize)))
     }
 
-    fn check(&self, memory: &SharedMemory) -> Result<()> {
+    /// `most`: bytes of all pieces.
+    fn check(&self, memory: &SharedMemory, most: u64) -> Result<()> {
         let SharedMemory { address, size, .. } = *memory;
         let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let aligned = size > 0 && address.is_multiple_of(PAGE) && size.is_multiple_of(PAGE);
         let before = self.shared.range(..end).next_back();
         let free = before.is_none_or(|(start, other)| start + other.memory.size <= address);
-        if aligned && free && self.shared.len() < MOST { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+        let bytes: u64 = self.shared.values().map(|shared| shared.memory.size).sum();
+        let fits = self.shared.len() < MOST && bytes.checked_add(size).is_some_and(|all| all <= most);
+        if aligned && free && fits { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
     fn answer(&mut self, done: std::result::Result<(), Code>) {
@@ -119,7 +122,7 @@ impl Session {
     }
 
     fn register(&mut self, memory: SharedMemory, file: &OwnedFd) -> Result<()> {
-        self.client_memory.check(&memory)?;
+        self.client_memory.check(&memory, self.budgets.client_bytes)?;
         let context = self.contexts.get(memory.context)?.handle;
         let pages = Pages::open(file, memory.size).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         self.client_memory.registers = Some(memory.context);

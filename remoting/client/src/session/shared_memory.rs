@@ -100,7 +100,7 @@ impl Session {
                 self.shared.any.store(true, SeqCst);
             }
             Ok(false) => {}
-            Err(_) => *channel = Channel::Closed,
+            Err(_) => self.share_nothing(&mut channel),
         }
         true
     }
@@ -125,10 +125,15 @@ impl Session {
         let Ok(mut channel) = self.shared.channel.try_lock() else { return };
         let Channel::Open(open) = &*channel else { return };
         if recv(open, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) != Err(Errno::AGAIN) {
-            *channel = Channel::Closed;
-            self.shared.any.store(false, SeqCst);
-            lock(&self.shared.pieces).clear();
+            self.share_nothing(&mut channel);
         }
+    }
+
+    /// All copies go by the wire from now on.
+    fn share_nothing(&self, channel: &mut Channel) {
+        *channel = Channel::Closed;
+        self.shared.any.store(false, SeqCst);
+        lock(&self.shared.pieces).clear();
     }
 
     /// Where the bytes of a copy lie, if the worker has them too and the copy is worth it.
