@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.leases import end, lease, tell
-from support.system import MIB, Appliance, appliance, line
+from support.system import MIB, PROGRAMS, Appliance, appliance, line
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,14 @@ def test_bytes_of_shared_memory_do_not_travel(two: tuple[Appliance, Appliance], 
     assert by_tcp["bytes_sent"] > 32 * MIB < by_tcp["bytes_received"]
     # Rows that lie apart in the program's memory, and what is small.
     assert shared["bytes_sent"] < 2 * MIB > shared["bytes_received"]
+
+
+def test_a_limit_of_the_size_of_files_ends_no_program(two: tuple[Appliance, Appliance], tmp_path: Path) -> None:
+    command = f"ulimit -f 1024; exec {sys.executable} {PROGRAMS}/shared_copies.py"
+    out = tmp_path / "statistics"
+    done = two[0].run("bash", "-c", command, env={"REMOTEGPU_STATS": str(out)})
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    assert json.loads(out.read_text())["bytes_sent"] > 32 * MIB
 
 
 def test_copies_go_by_the_wire_where_a_session_has_moved(two: tuple[Appliance, Appliance]) -> None:

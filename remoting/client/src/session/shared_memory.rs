@@ -7,6 +7,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
+use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -43,6 +44,10 @@ pub struct Shared {
 
 /// A new file for the memory, which no end can make shorter.
 fn file(size: u64) -> io::Result<OwnedFd> {
+    // Beyond the limit of a file's size the kernel would not only refuse, but end the program by a signal.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let file = memfd_create("remotegpu-pinned", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, size)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
