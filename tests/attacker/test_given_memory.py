@@ -7,19 +7,24 @@ import ctypes
 import fcntl
 import hashlib
 import hmac
+import ipaddress
 import os
 import socket
 import struct
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from attacker.raw import CODES, CONTEXT, MIB, STREAM_COPY, EndedError, Raw, closes, extent
+from cryptography import x509
+from support.certificates import certificate
 from support.stand_in import StandIn
-from support.system import DIST
+from support.system import DIST, until
 
 from remotegpu.api.quantities import Ask
+from remotegpu.rpc.client import Access
 
 ADDRESS = 0x7000_0000_0000
 SIZE = 4 * MIB
@@ -196,6 +201,27 @@ def test_memory_is_given_back(raw: Raw) -> None:
         assert giver.give(memfd()) == b"K"
         assert raw.answer(copy_in(raw, there, ADDRESS, SIZE)).code == 0
         giver.take_back()
+
+
+def test_with_tls_the_socket_takes_memory_alone_and_is_there_once_its_folder_is(tmp_path: Path) -> None:
+    certificate(tmp_path, "server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    pem, key = tmp_path / "server.pem", tmp_path / "server.key"
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short) / "later"
+        options = ("--cert", str(pem), "--key", str(key), "--local-sockets", str(folder))
+        with StandIn(DIST, *options, access=Access(ca=pem)) as here, Raw(here.lease(SHARE)) as raw:
+            path = Path(raw.reply.data_socket)
+            assert path.parent == folder
+            assert not path.exists()
+            folder.mkdir()
+            until(path.is_socket, 20, "the gateway listens")
+            with socket.socket(socket.AF_UNIX) as plain:
+                plain.connect(str(path))
+                plain.sendall(b"RGL1" + bytes.fromhex(raw.tenant.granted.lease_id) + bytes(32))
+                assert closes(plain, 20)
+            until(lambda: "demands TLS" in here.log, 20, "the appliance says why")
+            assert Giver(raw).give(memfd()) == b"K"
+        assert not list(folder.iterdir())
 
 
 def test_what_a_session_shares_has_a_budget() -> None:

@@ -123,16 +123,9 @@ def _event(packet: Packet, some_id: str) -> Event | None:
 def _local_socket(folder: Path | None, kept: Path) -> Path | None:
     """A name in the folder that nobody could know before; the same as long as the file `kept` is there.
 
-    None if the folder is none to write to.
+    The gateway listens there once the folder can be written to. On a node of a cluster the device plugin makes it.
     """
     if folder is None:
-        return None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        _log.warning(
-            "%s cannot be written to, so programs of this machine share no memory with it and copies take the network; "
-            "on a node of a cluster the device plugin makes it: start the appliance again once that runs",
-            folder,
-        )
         return None
     if not kept.exists():
         _remove_dead(folder)
@@ -142,10 +135,11 @@ def _local_socket(folder: Path | None, kept: Path) -> Path | None:
 
 def _remove_dead(folder: Path) -> None:
     """Sockets of appliances of this user that were killed."""
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
-            if path.lstat().st_uid == os.geteuid() and asked.connect_ex(str(path)) == errno.ECONNREFUSED:
-                path.unlink()
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+                if path.lstat().st_uid == os.geteuid() and asked.connect_ex(str(path)) == errno.ECONNREFUSED:
+                    path.unlink()
 
 
 class Gateway:
@@ -234,7 +228,8 @@ class Gateway:
         for end in (*self._acceptors.values(), *ends):
             end.close()
         if self.data_socket is not None:
-            self.data_socket.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.data_socket.unlink()
 
     def admit_session(self, session_id: str, ticket: str, data: socket.socket, *, resumes: bool) -> None:
         """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on.

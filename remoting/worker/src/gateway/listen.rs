@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,22 +30,40 @@ pub async fn bind(address: &str) -> io::Result<TcpListener> {
     bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
 }
 
-/// # Errors
-/// With the path named.
-pub fn bind_local(path: &Path) -> io::Result<UnixListener> {
+const AGAIN: Duration = Duration::from_secs(2);
+
+fn bind_local(path: &Path) -> io::Result<UnixListener> {
     // Of a gateway before this one.
     let _ = std::fs::remove_file(path);
     let bound = UnixListener::bind(path);
     // Who sees it may connect, whatever its user: it has to prove itself as everybody.
     let open = |listener| std::fs::set_permissions(path, Permissions::from_mode(0o666)).map(|()| listener);
-    bound
-        .and_then(open)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", path.display())))
+    bound.and_then(open)
+}
+
+/// Listens once that is possible: another program of the machine may make the folder.
+async fn listen_local(path: &Path) -> UnixListener {
+    let mut told = false;
+    loop {
+        match bind_local(path) {
+            Ok(listener) => return listener,
+            Err(error) if !told => eprintln!(
+                "remotegpu-gateway: cannot listen on {} yet ({error}), so copies of programs on this machine take the \
+                 network; tried again every {} s",
+                path.display(),
+                AGAIN.as_secs()
+            ),
+            Err(_) => {}
+        }
+        told = true;
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 /// As [`accept_for_ever`] at the data port, of clients on this machine. Where the data port demands TLS only the bytes of
 /// memory that is shared go without.
-pub async fn accept_local(gateway: Arc<Gateway>, listener: UnixListener, door: Arc<Door>) {
+pub async fn accept_local(gateway: Arc<Gateway>, path: PathBuf, door: Arc<Door>) {
+    let listener = listen_local(&path).await;
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,

@@ -92,7 +92,6 @@ impl Gateway {
 pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
     let tls = options.tls.map(tls::Certificate::load).transpose()?;
     let data = listen::bind(&options.listen).await?;
-    let data_socket = options.data_socket.as_deref().map(listen::bind_local).transpose()?;
     let control_port = listen::bind(&options.control_listen).await?;
     let (events, outgoing) = events::channel();
     let ports = Event::Listening { port: data.local_addr()?.port(), control: control_port.local_addr()?.port() };
@@ -108,8 +107,8 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
     });
     let data_door = Door::new(PATIENCE, STRANGERS, TENANTS);
     let control_door = Door::new(CONTROL_PATIENCE, STRANGERS, CALLERS);
-    if let Some(socket) = data_socket {
-        tokio::spawn(listen::accept_local(gateway.clone(), socket, data_door.clone()));
+    if let Some(path) = options.data_socket {
+        tokio::spawn(listen::accept_local(gateway.clone(), path, data_door.clone()));
     }
     tokio::spawn(listen::accept_for_ever(gateway.clone(), data, Port::Data, data_door));
     tokio::spawn(listen::accept_for_ever(gateway.clone(), control_port, Port::Control, control_door));
