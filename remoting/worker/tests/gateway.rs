@@ -182,7 +182,8 @@ fn a_session_s_own_socket_reaches_its_worker() {
 
     drop(connection);
     assert!(at_end(&mut client), "the worker's end is the client's end: the gateway keeps no copy");
-    assert!(worker.receive().is_none(), "the gateway keeps no way to the worker");
+    house.control.send(json!({"op": "forget", "id": to_hex(&ID)}), None);
+    assert!(worker.receive().is_none(), "the gateway keeps no way to the worker of a session that is over");
 }
 
 /// What an acceptor is given when it asks.
