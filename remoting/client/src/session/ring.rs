@@ -151,10 +151,19 @@ impl Session {
                 let (len, slot) = ((total - asked).min(PIECE as u64), Slot::new());
                 let (piece, there) = (HostBox::linear(place, len), part(from, asked, len));
                 let waiter = Waiter::Thread(Arc::clone(&slot));
-                let number = self.ask_for_bytes(stream_id, &piece, &there, 0, waiter);
+                match self.ask_for_bytes(stream_id, &piece, &there, 0, waiter) {
+                    Ok(number) => last = number,
+                    Err(code) => {
+                        pieces.used.push_back((place, None));
+                        failed = Err(code);
+                        break;
+                    }
+                }
                 under_way.push_back((place, len, slot));
-                last = number?;
                 asked += len;
+            }
+            if failed.is_err() {
+                break;
             }
             let Some((place, len, slot)) = under_way.pop_front() else { break };
             failed = self.wait(&slot).and_then(super::Reply::success).map(drop);
