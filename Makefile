@@ -78,17 +78,28 @@ test-e2e-all: .venv/.installed $(E2E_CLUSTER) ## Every test on that cluster
 	@echo "==> End to end on a cluster, every test"
 	@$(PYTHON) -m pytest -m e2e e2e
 
-test: test-core test-shard ## Core, and the shard of .ci/shards.toml whose turn it is: what CI runs beside test-e2e
+# A part that fails keeps no other from being run.
+CORE_PARTS := lint docs test-rust test-python test-torch-smoke test-decoders
 
-test-core: lint docs test-rust test-python test-torch-smoke test-decoders ## Lint, documents, Rust tests, core of the Python and program tests, a test of each file of torch's, decoders under mutation
+test: ## Core, and the shard of .ci/shards.toml whose turn it is: what CI runs beside test-e2e
+	@$(MAKE) --no-print-directory test-core CORE_PARTS="$(CORE_PARTS) test-shard"
+
+test-core: ## Lint, documents, Rust tests, core of the Python and program tests, a test of each file of torch's, decoders under mutation
+	@failed=; for part in $(CORE_PARTS); do begun=$$SECONDS; \
+	    $(MAKE) --no-print-directory $$part || failed+=" $$part"; \
+	    echo "==> $$part took $$((SECONDS - begun)) s"; done; \
+	if [ -n "$$failed" ]; then echo "==> Failed:$$failed" >&2; exit 1; fi
 
 test-rust: build
 	@echo "==> Rust tests"
 	@cargo test --release --locked --workspace --quiet
 
+# A test waits half of its time, so two processes run them, each a file at a time.
+BOTH := -n 2 --dist loadfile
+
 test-python: build system-tools cluster-programs
 	@echo "==> Python and program tests: core"
-	@$(PYTHON) -m pytest --part core
+	@$(PYTHON) -m pytest $(BOTH) --part core
 
 test-decoders: build
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
@@ -108,7 +119,7 @@ shard-torch-a shard-torch-b: build target/frameworks/.installed
 	    time target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
 
 shard-programs shard-survival shard-chart-and-cli shard-security shard-suspension shard-versions: build system-tools cluster-programs
-	@$(PYTHON) -m pytest --part $(@:shard-%=%)
+	@$(PYTHON) -m pytest $(BOTH) --part $(@:shard-%=%)
 
 shard-security: target/undefended/.built test-decoders-longer
 
@@ -132,7 +143,7 @@ undefended: target/undefended/.built ## A worker and a gateway that can leave ou
 
 target/undefended/.built: $(RUST_SOURCES)
 	@echo "==> A worker and a gateway that can leave out a defence"
-	@cargo build --release --locked --quiet -p remotegpu-worker --features undefended --target-dir target/undefended
+	@cargo build --profile sanitize --locked --quiet -p remotegpu-worker --features undefended --target-dir target/undefended
 	@touch $@
 
 # The compiler of a release takes the flag where RUSTC_BOOTSTRAP allows it, and brings the sanitizer's library, but no

@@ -13,7 +13,7 @@ from pathlib import Path
 from support.builds import linked_dist, replace
 from support.system import ROOT
 
-UNDEFENDED = ROOT / "target" / "undefended" / "release"
+UNDEFENDED = ROOT / "target" / "undefended" / "sanitize"
 VARIABLE = "REMOTEGPU_UNDEFENDED"
 
 

@@ -36,6 +36,12 @@ def test_bytes_of_shared_memory_do_not_travel(two: tuple[Appliance, Appliance], 
     assert shared["bytes_sent"] < 2 * MIB > shared["bytes_received"]
 
 
+def test_every_copy_fails_after_a_kernel_has(two: tuple[Appliance, Appliance]) -> None:
+    """More copies than there are pieces of memory for them."""
+    done = two[0].run("copies_after_trap.py")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
 def test_a_limit_of_the_size_of_files_ends_no_program(two: tuple[Appliance, Appliance], tmp_path: Path) -> None:
     command = f"ulimit -f 1024; exec {sys.executable} {PROGRAMS}/shared_copies.py"
     out = tmp_path / "statistics"
