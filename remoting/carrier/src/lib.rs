@@ -5,6 +5,7 @@ mod hex;
 mod pieces;
 mod pump;
 mod socket;
+mod spin;
 
 /// The services and messages of `remoting/proto/control.proto`.
 #[allow(clippy::all, clippy::pedantic)]
@@ -16,6 +17,7 @@ pub use hex::{from_hex, to_hex};
 pub use pieces::{from_pieces, into_pieces};
 pub use pump::{copy, pump};
 pub use socket::{configure, follow_window, followed};
+pub use spin::Spin;
 
 /// How much is read at once: large enough for bulk copies to run at the network's speed, small enough for a gRPC message.
 pub const READ_BYTES: usize = 256 << 10;

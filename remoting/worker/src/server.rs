@@ -5,6 +5,7 @@ use crate::frames::FrameReader;
 use crate::requests::Request;
 use crate::session::Session;
 use crate::turns::taking::Turns;
+use carrier::Spin;
 use driverapi::errors::*;
 use protocol::{Acknowledge, Adopt, Message, Probe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -159,6 +160,7 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
 fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) -> io::Result<()> {
     let mut reader = FrameReader::default();
     let mut backoff = Backoff::new();
+    let mut spin = Spin::default();
     let mut stats_at = Instant::now() + STATS_EVERY;
     let mut window = Window { stopped: false, look_at: Instant::now() + WINDOW_EVERY };
     let mut connected = true;
@@ -192,6 +194,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         }
         if more || moved {
             backoff = Backoff::new();
+            spin.again();
             continue;
         }
         let now = Instant::now();
@@ -205,8 +208,11 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         let stats = session.requests.stats_are_due(session.stats).then(|| stats_at - now);
         let waiting = !session.out.is_empty();
         let window = connection.socket().and_then(|socket| window.follow(socket, waiting, now));
+        // The client answers soon, or not at all.
+        let awake = (connection.socket().is_some() && spin.goes_on()).then_some(Duration::ZERO);
         let timeout = gpu
             .into_iter()
+            .chain(awake)
             .chain(stats)
             .chain(window)
             .chain(connection.patience())
@@ -220,6 +226,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             }
         } else if let (true, Some(socket)) = (ready.connection, connection.socket()) {
             backoff = Backoff::new();
+            spin.came();
             if receive(session, &mut reader, socket).is_err() {
                 connection.lose();
             }

@@ -3,6 +3,7 @@
 use super::copies::Source;
 use super::{HostBox, Pending, Reply, Session, Waiter, lock};
 use crate::{log, stats, sys};
+use carrier::Spin;
 use protocol::{
     Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, Held, HostBytes, Message,
     NeedBytes, Notice, Text, message_name,
@@ -29,11 +30,12 @@ pub struct Receiver {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
+    spin: Spin,
 }
 
 impl Default for Receiver {
     fn default() -> Self {
-        Receiver { received: 0, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0 }
+        Receiver { received: 0, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, spin: Spin::default() }
     }
 }
 
@@ -146,10 +148,30 @@ impl Receiver {
         Ok(())
     }
 
+    /// Waits for a frame, at first without sleep.
+    fn wait_for_frame(&mut self, session: &Session) -> Result<(), Broken> {
+        let mut there = false;
+        while !there && self.spin.goes_on() {
+            there = self.fill(session, false)?;
+            if !there {
+                std::thread::yield_now();
+            }
+        }
+        if !there {
+            self.fill(session, true)?;
+        }
+        self.spin.came();
+        Ok(())
+    }
+
     /// The next frame's header; `None` if nothing has arrived and `wait` is not set. What has begun is waited for.
     fn header(&mut self, session: &Session, wait: bool) -> Result<Option<Header>, Broken> {
-        if self.available() == 0 && !self.fill(session, wait)? {
-            return Ok(None);
+        if self.available() == 0 {
+            if wait {
+                self.wait_for_frame(session)?;
+            } else if !self.fill(session, false)? {
+                return Ok(None);
+            }
         }
         self.need(session, HEADER_BYTES)?;
         Header::decode(&self.take()).map(Some).map_err(|error| error.to_string())

@@ -1,0 +1,103 @@
+//! How long a thread waits for the other end without sleeping: to be woken costs more than an answer from nearby takes.
+
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+/// About what two threads take that wake each other.
+const LONGEST: Duration = Duration::from_micros(50);
+/// After so many waits in a row that took longer, only one of [`SELDOM`] is tried.
+const MISSES: u32 = 8;
+const SELDOM: u32 = 64;
+
+#[derive(Debug, Default, Clone, Copy)]
+enum Wait {
+    #[default]
+    NotBegun,
+    Awake(Instant),
+    Asleep,
+}
+
+/// The wait that is under way, and what those before tell about it.
+#[derive(Debug, Default)]
+pub struct Spin {
+    wait: Wait,
+    /// Waits in a row that took longer, tried or not.
+    misses: u32,
+}
+
+impl Spin {
+    /// Whether a wait, which begins now if none is under way, goes on without sleep. Never on one processor, where it would
+    /// keep the other end from running.
+    pub fn goes_on(&mut self) -> bool {
+        static PROCESSORS: OnceLock<usize> = OnceLock::new();
+        let processors = *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, usize::from));
+        processors > 1 && self.goes_on_at(Instant::now())
+    }
+
+    fn goes_on_at(&mut self, now: Instant) -> bool {
+        let awake = match self.wait {
+            Wait::NotBegun => self.misses < MISSES || (self.misses + 1).is_multiple_of(SELDOM),
+            Wait::Awake(until) if now < until => return true,
+            Wait::Awake(_) | Wait::Asleep => false,
+        };
+        if awake {
+            self.wait = Wait::Awake(now + LONGEST);
+        } else if !matches!(self.wait, Wait::Asleep) {
+            self.misses += 1;
+            self.wait = Wait::Asleep;
+        }
+        awake
+    }
+
+    /// What was waited for has come.
+    pub fn came(&mut self) {
+        if let Wait::Awake(_) = self.wait {
+            self.misses = 0;
+        }
+        self.wait = Wait::NotBegun;
+    }
+
+    /// Something else has happened, after which it may come soon.
+    pub fn again(&mut self) {
+        self.wait = Wait::NotBegun;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_goes_to_sleep_and_what_comes_in_time_is_waited_for_again() {
+        let (mut spin, begun) = (Spin::default(), Instant::now());
+        assert!(spin.goes_on_at(begun));
+        assert!(spin.goes_on_at(begun + LONGEST / 2));
+        assert!(!spin.goes_on_at(begun + LONGEST));
+        assert!(!spin.goes_on_at(begun + LONGEST), "it sleeps until something comes");
+        spin.came();
+        assert!(spin.goes_on_at(begun + 2 * LONGEST));
+    }
+
+    #[test]
+    fn what_takes_longer_is_seldom_tried_until_something_comes_in_time() {
+        let (mut spin, begun) = (Spin::default(), Instant::now());
+        let mut takes_long = || {
+            let tried = spin.goes_on_at(begun);
+            spin.goes_on_at(begun + LONGEST);
+            spin.came();
+            tried
+        };
+        assert_eq!((0..MISSES).filter(|_| takes_long()).count(), MISSES as usize);
+        let later = (0..100 * SELDOM).filter(|_| takes_long()).count();
+        assert!((99..=101).contains(&later), "{later}");
+        while !spin.goes_on_at(begun) {
+            spin.came();
+        }
+        spin.came();
+        for _ in 0..MISSES {
+            assert!(spin.goes_on_at(begun));
+            spin.again();
+        }
+    }
+}
