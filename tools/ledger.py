@@ -99,21 +99,28 @@ def draw(documents: Sequence[Document], target: Path) -> None:
     """A panel for each configuration: its ratios from run to run."""
     import matplotlib as mpl  # noqa: PLC0415 (`check` needs none)
     from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415
 
     # Text stays text, and the same runs give the same bytes.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "remotegpu"})
     found = [ratios(document) for document in documents]
     names = sorted({name for each in found for name, figure in each if figure in DRAWN})
     figure = Figure(figsize=(9, 1.6 * -(-len(names) // 2) + 1.2), layout="constrained")
-    all_axes = figure.subplots(-(-len(names) // 2), 2, sharex=True, squeeze=False).flat
+    all_axes = list(figure.subplots(-(-len(names) // 2), 2, sharex=True, squeeze=False).flat)
     labels = [f"{document['measured_at'][5:10]}\n{document['commit'][:7]}" for document in documents]
     for name, axes in zip(names, all_axes, strict=False):
         for key in DRAWN:
             axes.plot(range(len(found)), [each.get((name, key)) for each in found], marker="o", label=key)
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.tick_params(axis="y", labelsize="x-small")
         axes.set_title(name, fontsize="small")
         axes.set_xticks(range(len(labels)), labels, fontsize="x-small")
+    for unused in all_axes[len(names) :]:
+        unused.set_axis_off()
     handles, texts = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, texts, loc="outside lower center", ncols=len(DRAWN), fontsize="x-small")
     figure.suptitle("time as a ratio to raw TCP in the same run (less is better)", fontsize="medium")

@@ -1,25 +1,17 @@
 """What the documents show is what the tools made, and the checks of the documents find what they look for."""
 
 import hashlib
-import json
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
-RUN = ROOT / "docs" / "figures" / "bench-quick-2026-11-23.json"
-
-
-def plotted(document: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "bench.json").write_text(json.dumps(document))
-    command = [sys.executable, str(ROOT / "tools" / "plots.py"), str(folder / "bench.json"), str(folder / "bench.svg")]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+LEDGER = ROOT / "docs" / "figures" / "ledger.svg"
 
 
 @pytest.mark.parametrize("source", [pytest.param(path, id=path.stem) for path in sorted(PICTURES.glob("*.dot"))])
@@ -37,39 +29,15 @@ def test_the_picture_of_a_share_shows_a_quarter_of_eight_gibibytes() -> None:
     assert "http" not in text, "a page fetches nothing"
 
 
-def test_the_published_plot_is_that_of_its_run(tmp_path: Path) -> None:
-    done = plotted(json.loads(RUN.read_text()), tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert labels(tmp_path / "bench.svg") == labels(RUN.with_suffix(".svg"))
+def test_the_published_plot_is_that_of_the_stored_runs(tmp_path: Path) -> None:
+    """If not: `tools/ledger.py draw`."""
+    ledger = runpy.run_path(str(ROOT / "tools" / "ledger.py"))
+    ledger["draw"](ledger["runs"](ROOT / "benchmarks"), tmp_path / "ledger.svg")
+    assert labels(tmp_path / "ledger.svg") == labels(LEDGER) > {"direct, split", "same host, split"}
 
 
 def labels(plot: Path) -> set[str]:
     return set(re.findall(r"<text[^>]*>([^<]*)</text>", plot.read_text()))
-
-
-def test_bars_are_the_ratios_of_the_run(tmp_path: Path) -> None:
-    """Twice the ratio is a bar of twice the width; what was not measured has none."""
-    document = json.loads(RUN.read_text())
-    document["configurations"] = document["configurations"][:1]
-    document["configurations"][0]["ratios"] = {"idle_sync_us": 1.5, "rtt_us": 3.0, "h2d_gbps": None}
-    done = plotted(document, tmp_path)
-    assert done.returncode == 0, done.stderr
-    bars = re.findall(
-        r'<path d="M ([\d.]+) [\d.]+ \nL ([\d.]+) [\d.]+ \n[^"]*" clip-path[^"]*"[^"]*" style="fill: #1f77b4',
-        (tmp_path / "bench.svg").read_text(),
-    )
-    widths = [float(right) - float(left) for left, right in bars]
-    assert len(widths) == 2
-    assert widths[1] == pytest.approx(2 * widths[0], rel=1e-4)
-
-
-def test_a_run_without_raw_tcp_gives_no_plot(tmp_path: Path) -> None:
-    document = json.loads(RUN.read_text())
-    for configuration in document["configurations"]:
-        configuration["ratios"] = {}
-    done = plotted(document, tmp_path)
-    assert done.returncode != 0
-    assert "remotegpu bench --json" in done.stderr
 
 
 def test_the_site_keeps_paths_and_takes_linked_files_along(tmp_path: Path) -> None:
