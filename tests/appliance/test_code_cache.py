@@ -59,6 +59,13 @@ def test_one_tenant_never_sees_the_code_of_another(new_cache: NewCache) -> None:
     assert cache.find("", name) is None
 
 
+def test_the_code_of_one_tenant_is_for_all_if_the_administrator_says_so() -> None:
+    with contextlib.closing(CodeCache(8 * MIB, public="common")) as cache:
+        name, secret = (asyncio.run(offer(cache, *each)) for each in (("common", b"code"), ("alice", b"her own")))
+        assert content_of(cache.find("alice", name)) == content_of(cache.find("bob", name)) == b"code"
+        assert cache.find("bob", secret) is cache.find("common", secret) is None
+
+
 def test_what_nobody_asked_for_longest_goes_first_and_one_tenant_has_half(new_cache: NewCache) -> None:
     cache = new_cache(8 * MIB)
     names = [asyncio.run(offer(cache, "alice", bytes([number]) * MIB)) for number in range(4)]

@@ -110,6 +110,7 @@ POOL_SPECS = (
             EnvironmentSpec("sklearn", "/opt/environments/sklearn/bin/python"),
         ),
         compute_mode=ComputeMode.TURNS,
+        public_code="common",
         landlock=Landlock.WARN,
         cordoned=frozenset({"node-a", "node-b"}),
         prices=(Price("A100", "2.40"), Price("T4", "0.35")),

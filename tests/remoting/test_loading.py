@@ -47,10 +47,11 @@ def received(port: int) -> int:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_processes_of_one_tenant_send_their_code_once(kept: bool, tmp_path: Path) -> None:
-    """A large image; those of another tenant send it themselves."""
+    """A large image; those of another tenant send it themselves, but not what the public one has sent."""
     port, tokens = free_port(), tmp_path / "tokens"
-    tokens.write_text("[user]\nalice:one\nbob:two\n")
-    options = ("--tokens", str(tokens), "--metrics-port", str(port), *(() if kept else ("--code-cache", "0")))
+    tokens.write_text("[user]\nalice:one\nbob:two\ncommon:three\ndave:four\n")
+    cache = ("--public-code", "common") if kept else ("--code-cache", "0")
+    options = ("--tokens", str(tokens), "--metrics-port", str(port), *cache)
     with StandIn(find_dist().root, *options, access=Access("one")) as it:
 
         def is_sent(token: str) -> bool:
@@ -65,6 +66,9 @@ def test_the_processes_of_one_tenant_send_their_code_once(kept: bool, tmp_path: 
         if kept:
             # A worker may end while it hands the image over; then the next one does.
             until(lambda: not is_sent("one"), 20, "the tenant's next process does not send it")
+            assert is_sent("two")
+            until(lambda: not is_sent("three"), 20, "the public tenant's next process does not send it")
+            assert not is_sent("four")
         else:
             assert is_sent("one")
-        assert is_sent("two")
+            assert is_sent("two")

@@ -254,6 +254,8 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options["--compute-mode"] = spec.compute_mode.value.lower()
     if spec.move_bandwidth is not None:
         options["--move-bandwidth"] = str(spec.move_bandwidth)
+    if spec.public_code:
+        options["--public-code"] = spec.public_code
     if spec.managed_memory is not None:
         options["--managed-memory"] = str(spec.managed_memory)
     if spec.limits.sessions_per_gpu:

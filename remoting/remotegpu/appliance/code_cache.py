@@ -2,7 +2,7 @@
 
 A worker offers what its client has sent, and asks before it has its client send an image. It believes no content: what
 has not the hash that it asked for is as good as nothing. Tenants never see each other's code: an answer would tell what
-another one runs.
+another one runs. But for that of one tenant whom the administrator names: what it has sent is for everybody.
 
 An image comes through a pipe into a file that the appliance makes: a file of the worker would count in the memory of
 its lease for as long as the appliance keeps it.
@@ -36,10 +36,14 @@ class _Image:
 
 
 class CodeCache:
-    """Images by tenant and hash, at most `most_bytes`; what nobody asked for longest goes first."""
+    """Images by tenant and hash, at most `most_bytes`; what nobody asked for longest goes first.
 
-    def __init__(self, most_bytes: int) -> None:
+    `public`: the tenant whose images all find.
+    """
+
+    def __init__(self, most_bytes: int, public: str | None = None) -> None:
         self._most = most_bytes
+        self._public = public
         self._images: OrderedDict[tuple[str, str], _Image] = OrderedDict()
 
     @property
@@ -69,10 +73,11 @@ class CodeCache:
                 file.close()
 
     def find(self, tenant: str, name: str) -> FileIO | None:
-        if (image := self._images.get((tenant, name))) is None or image.file is None:
-            return None
-        self._images.move_to_end((tenant, name))
-        return image.file
+        for owner in (tenant, self._public):
+            if owner is not None and (image := self._images.get((owner, name))) is not None and image.file is not None:
+                self._images.move_to_end((owner, name))
+                return image.file
+        return None
 
     def close(self) -> None:
         for key in list(self._images):

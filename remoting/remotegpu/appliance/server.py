@@ -165,7 +165,7 @@ class Appliance:
         most = limits.sessions_per_gpu + settings.warm_contexts
         sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, most) for g in gpus]
         turns = settings.compute_mode is ComputeMode.TURNS
-        self._code = CodeCache(settings.code_cache_bytes)
+        self._code = CodeCache(settings.code_cache_bytes, settings.public_code)
         allocator = GpuLeases(sizes, divides_time=turns)
         for capacity, test in zip(allocator.gpus, hardware.tests, strict=True):
             capacity.unhealthy = test.problem

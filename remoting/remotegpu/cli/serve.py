@@ -125,6 +125,15 @@ def appliance(
             show_default=False,
         ),
     ] = "",
+    public_code: Annotated[
+        str,
+        typer.Option(
+            metavar="TENANT",
+            help="Sessions of all tenants may have the device code that this one has sent (the name of a token, or a "
+            "namespace): run there what is no secret, such as torch. Default: each tenant has its own alone.",
+            show_default=False,
+        ),
+    ] = "",
     managed_memory: Annotated[
         str,
         typer.Option(help="Managed memory of a program that sets nothing itself. Default: 256MiB.", show_default=False),
@@ -203,6 +212,7 @@ def appliance(
         images=_image_room(suspend_memory, suspend_disk),
         warm_contexts=warm_contexts,
         code_cache_bytes=_code_cache_bytes(code_cache),
+        public_code=public_code or None,
         move_bytes_per_second=bytes_of("--move-bandwidth", move_bandwidth) if move_bandwidth else None,
         uid_base=uid_base,
         landlock=landlock,

@@ -120,7 +120,7 @@ impl Session {
         let gone = SharedMemory { context: 0, address: address as u64, size: 0 }.encode();
         // Also if the kernel takes a part of it.
         if !send(open, &gone, SendFlags::NOSIGNAL).is_ok_and(|sent| sent == gone.len()) {
-            *channel = Channel::Closed;
+            self.share_nothing(&mut channel);
         }
     }
 
