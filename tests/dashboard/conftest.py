@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.apiserver import ApiServer, api_server
 from support.dashboard import Page, may, pool_with_a_gpu, serving
 from support.kubelab import SYSTEM, Kube, serve_crds
+
+from remotegpu.api.usage import Holding, Share
 
 
 @pytest.fixture(scope="package")
@@ -27,7 +31,24 @@ def page(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         running.has_share("team-a", "train")
         running.claim("team-b", "secret-project")
         running.has_share("team-b", "secret-project")
+        now = int(time.time())
+        running.record(*used(now), until=now)
         yield running
+
+
+def used(now: int) -> list[Holding]:
+    """`train` has had its share for half an hour and used it for ten minutes; two others have gone."""
+
+    def holding(namespace: str, claim: str, milli: int, wait: int, start: int, **more: Any) -> Holding:
+        shares = (Share("Test", milli, milli << 20),)
+        start += now
+        return Holding(claim, namespace, claim, "its-user", "default", shares, start, created=start - wait, **more)
+
+    return [
+        holding("team-a", "train", 250, 30, -1800, used=600, idle_since=now - 1200),
+        holding("team-b", "secret-project", 500, 90, -1500, end=now - 300, used=900),
+        holding("team-gone", "past", 1000, 5, -1200, end=now - 1100),
+    ]
 
 
 @pytest.fixture(scope="package")

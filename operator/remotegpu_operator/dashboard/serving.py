@@ -10,18 +10,19 @@ from aiohttp import web
 from remotegpu_operator.beside import beside
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.server import Dashboard
+from remotegpu_operator.dashboard.usage import Recorded
 from remotegpu_operator.kube import Api, configuration
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def serving(port: int | None) -> AsyncIterator[None]:
+async def serving(port: int | None, namespace: str) -> AsyncIterator[None]:
     """None: there is none. Pools and claims are served without it too, so it ends nothing that it fails in."""
     if port is None:
         yield
         return
-    task = asyncio.create_task(beside(lambda: _serve(port)))
+    task = asyncio.create_task(beside(lambda: _serve(port, namespace)))
     task.add_done_callback(_tell)
     try:
         yield
@@ -35,10 +36,11 @@ def _tell(task: asyncio.Task[None]) -> None:
         _log.error("the dashboard is not served any more; it is when this pod is started anew", exc_info=error)
 
 
-async def _serve(port: int) -> None:
+async def _serve(port: int, namespace: str) -> None:
     async with Api(await configuration()) as api:
         live = Live(api)
-        runner = web.AppRunner(Dashboard(api, live).application(), access_log=None, shutdown_timeout=1)
+        served = Dashboard(api, live, Recorded(api, namespace)).application()
+        runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
             await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (a Service's requests come from outside)

@@ -10,6 +10,14 @@ export function gpus(milli) {
   return String(milli / 1000);
 }
 
+export function gpuHours(count) {
+  return (count / 3600).toFixed(2);
+}
+
+export function percent(part, whole) {
+  return whole ? `${Math.round((100 * part) / whole)} %` : "-";
+}
+
 export function seconds(count) {
   const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
   const first = units.findIndex(([, size]) => count >= size);
