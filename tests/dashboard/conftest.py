@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.apiserver import ApiServer, api_server
-from support.dashboard import Page, may, pool_with_a_gpu, serving
-from support.kubelab import SYSTEM, Kube, serve_crds
+from support.dashboard import GPU, Page, may, pool_with_a_gpu, serving
+from support.kubelab import MIB, POOLS, SYSTEM, TOKEN, Kube, serve_crds
+from support.kubenodes import Appliance
 
+from remotegpu.api.kubernetes import server_name
 from remotegpu.api.usage import Holding, Share
+from remotegpu_operator.certificates import new_authority, new_leaf
+
+ADDRESS = "127.0.36.1"
 
 
 @pytest.fixture(scope="package")
@@ -61,3 +68,24 @@ def everything(page: Page) -> str:
 @pytest.fixture(scope="package")
 def of_team_a(page: Page) -> str:
     return page.account("member", "team-a", may("list", "gpuclaims"))
+
+
+@pytest.fixture
+def appliance(page: Page) -> Iterator[Appliance]:
+    """The pool's, which tells what a test has it tell."""
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    authority = new_authority(now)
+    pair = new_leaf(authority, (server_name("a"),), now)
+    data = {"bundle.crt": base64.b64encode(authority.certificate.encode()).decode()}
+    secrets = f"/api/v1/namespaces/{SYSTEM}/secrets"
+    page.kube("POST", secrets, {"metadata": {"name": "remotegpu-ca"}, "data": data})
+    made = Appliance("a", ADDRESS, 1, 1024 * MIB, TOKEN)
+    made.gpus[0].uuid = GPU
+    made.start(pair.certificate.encode(), pair.key.encode())
+    appliances = page.kube.get(f"{POOLS}/default")["status"]["appliances"]
+    there = [each | {"address": f"{ADDRESS}:7070"} for each in appliances]
+    page.kube.merge(f"{POOLS}/default/status", {"status": {"appliances": there}})
+    yield made
+    made.stop()
+    page.kube.merge(f"{POOLS}/default/status", {"status": {"appliances": appliances}})
+    page.kube("DELETE", f"{secrets}/remotegpu-ca")

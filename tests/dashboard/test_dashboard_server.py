@@ -28,6 +28,7 @@ def test_the_page_comes_to_everybody_and_allows_its_own_scripts_alone(page: Page
     [
         "/api/snapshot",
         "/api/events",
+        "/api/load",
         "/api/usage?range=day&by=claim",
         *(f"/api/claims/team-a/train/{each}" for each in ("events", "why", "usage")),
     ],

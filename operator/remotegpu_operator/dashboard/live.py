@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
-from remotegpu.api.pools import GPUPool, Price
+from remotegpu.api.pools import ApplianceStatus, GPUPool, Price
 from remotegpu.api.waiting import Answer
 from remotegpu_operator import why
 from remotegpu_operator.cache import Cache
@@ -57,6 +57,9 @@ class Live:
 
     async def namespaces(self) -> set[str]:
         return {claim["metadata"]["namespace"] for claim in self._caches[CLAIMS]}
+
+    def appliances(self) -> list[ApplianceStatus]:
+        return [each for pool in map(GPUPool.from_object, self._caches[POOLS]) for each in pool.status.appliances]
 
     def prices(self) -> dict[str, tuple[Price, ...]]:
         pools = map(GPUPool.from_object, self._caches[POOLS])

@@ -15,6 +15,7 @@ from remotegpu.paths import find_dist
 from remotegpu_operator.claims import GPUCLAIMS
 from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSignedInError, Reader
 from remotegpu_operator.dashboard.live import INTERVAL_SECONDS, Live
+from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.snapshot import Scope, Snapshot
 from remotegpu_operator.dashboard.usage import BY, RANGES, Prices, Recorded
 from remotegpu_operator.events import EVENTS
@@ -44,10 +45,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Dashboard:
-    def __init__(self, api: Api, live: Live, recorded: Recorded) -> None:
+    def __init__(self, api: Api, live: Live, recorded: Recorded, loads: Loads) -> None:
         self._api = api
         self._live = live
         self._recorded = recorded
+        self._loads = loads
         self._access = Access(api, live.namespaces)
         # Namespaces whose claims have gone have used something, too.
         self._usage_access = Access(api, recorded.namespaces)
@@ -66,6 +68,7 @@ class Dashboard:
                 web.get("/api/claims/{namespace}/{name}/events", self._events_of),
                 web.get("/api/claims/{namespace}/{name}/why", self._why),
                 web.get("/api/claims/{namespace}/{name}/usage", self._usage_of),
+                web.get("/api/load", self._load),
                 web.get("/api/usage", self._usage),
                 web.get("/static/vendor/htm.js", _vendored),
                 web.static("/static", STATIC),
@@ -128,6 +131,10 @@ class Dashboard:
             return _json(dataclasses.asdict(await self._live.why(namespace, name)))
         except KeyError:
             raise web.HTTPNotFound(text=f"GPUClaim {namespace}/{name} has just gone") from None
+
+    async def _load(self, request: web.Request) -> web.Response:
+        reader = await self._reader(request)
+        return _json(await self._loads.load(reader.scope))
 
     async def _usage(self, request: web.Request) -> web.Response:
         length, by = request.query.get("range", ""), request.query.get("by", "")

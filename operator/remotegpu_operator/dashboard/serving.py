@@ -9,20 +9,22 @@ from aiohttp import web
 
 from remotegpu_operator.beside import beside
 from remotegpu_operator.dashboard.live import Live
+from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.server import Dashboard
 from remotegpu_operator.dashboard.usage import Recorded
 from remotegpu_operator.kube import Api, configuration
+from remotegpu_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def serving(port: int | None, namespace: str) -> AsyncIterator[None]:
-    """None: there is none. Pools and claims are served without it too, so it ends nothing that it fails in."""
-    if port is None:
+async def serving(settings: Settings) -> AsyncIterator[None]:
+    """If a port is given. Pools and claims are served without it too, so it ends nothing that it fails in."""
+    if settings.dashboard_port is None:
         yield
         return
-    task = asyncio.create_task(beside(lambda: _serve(port, namespace)))
+    task = asyncio.create_task(beside(lambda: _serve(settings)))
     task.add_done_callback(_tell)
     try:
         yield
@@ -36,15 +38,17 @@ def _tell(task: asyncio.Task[None]) -> None:
         _log.error("the dashboard is not served any more; it is when this pod is started anew", exc_info=error)
 
 
-async def _serve(port: int, namespace: str) -> None:
+async def _serve(settings: Settings) -> None:
     async with Api(await configuration()) as api:
         live = Live(api)
-        served = Dashboard(api, live, Recorded(api, namespace)).application()
+        loads = Loads(api, settings.namespace, settings.token_file, live.appliances)
+        served = Dashboard(api, live, Recorded(api, settings.namespace), loads).application()
         runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (a Service's requests come from outside)
-            _log.info("dashboard on port %d", port)
+            await web.TCPSite(runner, "0.0.0.0", settings.dashboard_port).start()  # noqa: S104 (a Service's requests come from outside)
+            _log.info("dashboard on port %d", settings.dashboard_port)
             await live.run()
         finally:
             await runner.cleanup()
+            loads.close()

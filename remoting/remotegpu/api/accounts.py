@@ -1,5 +1,6 @@
 """What records of usage come to: sums with costs, a history of them, who uses nothing, how long claims waited. Pure."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -70,9 +71,15 @@ def within(record: Record, shows: Callable[[str], bool]) -> Record:
 
 def history(record: Record, edges: Sequence[int]) -> list[Amounts]:
     """`amounts` of each time between two edges. A day that is kept as a sum counts in the first that it is in."""
+    # Each time looks only at what was held in it: a month of a large cluster has some ten thousand holdings.
+    parts: list[dict[tuple[str, int], Holding]] = [{} for _ in pairwise(edges)]
+    for key, each in record.holdings.items():
+        end = record.until if each.end is None else each.end + each.unknown
+        for index in range(max(0, bisect_right(edges, each.start) - 1), min(len(parts), bisect_left(edges, end))):
+            parts[index][key] = each
     found, days = [], record.days
-    for first, last in pairwise(edges):
-        found.append(amounts(replace(record, days=days), first, last))
+    for (first, last), held in zip(pairwise(edges), parts, strict=True):
+        found.append(amounts(replace(record, holdings=held, days=days), first, last))
         days = {day: kept if start_of(day) >= last else Day(kept.folded) for day, kept in days.items()}
     return found
 

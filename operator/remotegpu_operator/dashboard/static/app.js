@@ -54,7 +54,7 @@ function App() {
 }
 
 function Page({ route, state, token, now }) {
-  if (route.page === "pools") return html`<${Pools} state=${state} />`;
+  if (route.page === "pools") return html`<${Pools} ...${{ state, token, now }} />`;
   if (route.page === "usage") return html`<${Usage} ...${{ ...route, state, token, now }} />`;
   if (!route.claim) return html`<${Claims} key=${route.text} state=${state} text=${route.text} now=${now} />`;
   const claim = state.claims[route.claim];

@@ -1,10 +1,11 @@
 // A claim's whole story: what it is, why it is so, what happened.
 
 import { html } from "./vendor/htm.js";
-import { age, bytes, gpuHours, percent, seconds } from "./format.js";
+import { age, bytes, gpuHours, load, percent, seconds } from "./format.js";
 import { Table, useFetched } from "./parts.js";
 
 const USAGE_MILLISECONDS = 15000;
+const LOAD_MILLISECONDS = 5000;
 
 export function Claim({ id, claim, token, now }) {
   const path = `api/claims/${id.split("/").map(encodeURIComponent).join("/")}`;
@@ -12,6 +13,7 @@ export function Claim({ id, claim, token, now }) {
   const state = `${claim?.phase} ${claim?.reason} ${claim?.message}`;
   const story = useFetched(`${path}/events`, state, token, { events: [], problem: "" });
   const why = useFetched(`${path}/why`, claim?.position ? state : "", token, null);
+  const loads = useFetched("api/load", claim?.shares.length && now - (now % LOAD_MILLISECONDS), token, null);
   const usage = useFetched(`${path}/usage`, claim && `${state} ${now - (now % USAGE_MILLISECONDS)}`, token, null);
 
   if (!claim) {
@@ -26,6 +28,7 @@ export function Claim({ id, claim, token, now }) {
     Pods: claim.pods.join(", ") || "none",
     Age: age(claim.created, now),
     ...(claim.position ? { "Place in queue": claim.position } : {}),
+    ...(loads?.claims[id] ? { Now: load(loads.claims[id]) } : {}),
     ...(usage ? used(usage, claim.shares.length > 0) : {}),
   };
   const shares = claim.shares.map((each) => [each.appliance, each.gpu, bytes(each.memory)]);

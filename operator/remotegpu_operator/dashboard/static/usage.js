@@ -7,7 +7,7 @@ import { Choice, Table, useFetched } from "./parts.js";
 const REFRESH_MILLISECONDS = 15000;
 const GIB_HOUR = 2 ** 30 * 3600;
 const RANGES = { hour: "last hour", day: "last day", week: "last 7 days", month: "last 30 days" };
-const BY = { namespace: "namespace", pool: "pool", model: "model of GPU", claim: "claim" };
+const BY = { namespace: "Namespace", pool: "Pool", model: "Model of GPU", claim: "Claim" };
 
 export function Usage({ range, by, state, token, now }) {
   const chosen = { range: range in RANGES ? range : "day", by: by in BY ? by : "namespace" };
@@ -69,7 +69,8 @@ function Figures({ usage, range, by, state, now }) {
 function waiting(state, now) {
   const since = Object.values(state.claims).filter((claim) => claim.position).map((claim) => Date.parse(claim.created));
   if (!since.length) return "None waits now.";
-  return `${since.length} wait now, one of them for ${seconds(Math.floor((now - Math.min(...since)) / 1000))}.`;
+  const longest = seconds(Math.floor((now - Math.min(...since)) / 1000));
+  return `${since.length} ${since.length === 1 ? "waits" : "wait"} now, the longest for ${longest}.`;
 }
 
 // Each bar is what was held, and its filled part what was used of that.
