@@ -107,6 +107,12 @@ def test_a_history_is_that_of_counting_each_second(holdings: list[Holding], offs
     assert [sum(each.values(), Amount()).milli for each in history(record, edges)] == expected.tolist()
 
 
+def test_what_ended_before_is_not_there_at_all() -> None:
+    record = record_of([held(end=NOON + 60)])
+    assert usage.amounts(record, NOON + 60, NOON + 120) == {}
+    assert usage.amounts(record, NOON - 60, NOON) == {}
+
+
 def test_a_day_that_is_kept_as_a_sum_is_once_in_a_history() -> None:
     who = ("team", "", "default", "A100", "")
     day = datetime.date(2026, 11, 27)

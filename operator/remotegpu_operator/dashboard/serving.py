@@ -21,10 +21,11 @@ _log = logging.getLogger(__name__)
 @contextlib.asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[None]:
     """If a port is given. Pools and claims are served without it too, so it ends nothing that it fails in."""
-    if settings.dashboard_port is None:
+    port = settings.dashboard_port
+    if port is None:
         yield
         return
-    task = asyncio.create_task(beside(lambda: _serve(settings)))
+    task = asyncio.create_task(beside(lambda: _serve(settings, port)))
     task.add_done_callback(_tell)
     try:
         yield
@@ -38,7 +39,7 @@ def _tell(task: asyncio.Task[None]) -> None:
         _log.error("the dashboard is not served any more; it is when this pod is started anew", exc_info=error)
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, port: int) -> None:
     async with Api(await configuration()) as api:
         live = Live(api)
         loads = Loads(api, settings.namespace, settings.token_file, live.appliances)
@@ -46,8 +47,8 @@ async def _serve(settings: Settings) -> None:
         runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "0.0.0.0", settings.dashboard_port).start()  # noqa: S104 (a Service's requests come from outside)
-            _log.info("dashboard on port %d", settings.dashboard_port)
+            await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (a Service's requests come from outside)
+            _log.info("dashboard on port %d", port)
             await live.run()
         finally:
             await runner.cleanup()

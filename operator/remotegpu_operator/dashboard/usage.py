@@ -90,6 +90,8 @@ def usage_of(record: Record, length: str, by: By, prices: Prices, now: int) -> J
     edges = [since, *range(since - since % step + step, now, step), now]
     bars = [_total(each, {}) for each in history(record, edges)]
     return {
+        "range": length,
+        "by": by,
         "since": since,
         "until": now,
         "known": record.until if is_stale(record, now) else now,

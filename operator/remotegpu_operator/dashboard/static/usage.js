@@ -21,12 +21,13 @@ export function Usage({ range, by, state, token, now }) {
       <${Choice} label="By" value=${chosen.by} of=${BY} onChoice=${(by) => go({ by })} />
     </form>
     ${usage.problem && html`<p role="alert" class="bad">${usage.problem}</p>`}
-    ${usage.total ? html`<${Figures} ...${{ usage, state, now, ...chosen }} />` : html`<p>Reading the record</p>`}
+    ${usage.total ? html`<${Figures} ...${{ usage, state, now }} />` : html`<p>Reading the record</p>`}
   `;
 }
 
-function Figures({ usage, range, by, state, now }) {
-  const { total, rows, more, waits, idle } = usage;
+function Figures({ usage, state, now }) {
+  // Not what is chosen: that may be another one already.
+  const { range, by, total, rows, more, waits, idle } = usage;
   const figures = (row) => [
     gpuHours(row.gpu_seconds),
     percent(row.used_gpu_seconds, row.gpu_seconds),
