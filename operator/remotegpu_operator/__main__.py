@@ -48,7 +48,7 @@ async def _run(settings: Settings) -> int:
         leadership = Leadership(api, settings.namespace, settings.identity)
         async with (
             probes.serve(settings.http_port, lambda: leadership.problem),
-            dashboard.serving(settings.dashboard_port),
+            dashboard.serving(settings),
         ):
             stopping = asyncio.create_task(stop.wait())
             acquiring = asyncio.create_task(leadership.acquire())

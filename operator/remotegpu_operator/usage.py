@@ -236,6 +236,7 @@ class Usage:
                 start=start,
                 in_use_since=start if before and before.in_use_since is not None else None,
                 idle_since=before.idle_since if before else start,
+                created=_seconds(claim.created) if claim.created else 0,
             )
         )
 
@@ -268,4 +269,8 @@ def _stamp(status: ClaimStatus, allocated: str) -> int | None:
     found: Condition | None = next((each for each in status.conditions if each.type == ALLOCATED_CONDITION), None)
     if found is None or found.status != allocated or not found.last_transition_time:
         return None
-    return int(datetime.datetime.fromisoformat(found.last_transition_time).timestamp())
+    return _seconds(found.last_transition_time)
+
+
+def _seconds(stamp: str) -> int:
+    return int(datetime.datetime.fromisoformat(stamp).timestamp())

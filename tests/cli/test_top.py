@@ -24,11 +24,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.top.appliances import Appliances, ApplianceSnapshot, Reading, busy
+from remotegpu.cli.top.appliances import Appliances, ApplianceSnapshot, Reading
 from remotegpu.cli.top.screen import Rows, TopApp
 from remotegpu.cli.top.view import Cell, Row, Sort, Table, View, amount, bar, words
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access
+from remotegpu.rpc.load import busy
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -86,10 +87,10 @@ def test_busy_is_gpu_time_by_time() -> None:
         return reply
 
     key = ("0123456789abcdef", "GPU-a")
-    assert dict(busy(Reading("a:1", at(10**9), 100.0), at(2 * 10**9), 104.0)) == {key: 0.25}
-    assert dict(busy(Reading("a:1", at(10**9), 100.0), at(0), 104.0)) == {key: 0.0}
-    assert dict(busy(Reading("a:1", pb.InventoryReply(), 100.0), at(10**9), 104.0)) == {}
-    assert dict(busy(Reading("a:1", at(0, "shared"), 100.0), at(10**9, "shared"), 104.0)) == {}
+    assert busy(at(10**9), at(2 * 10**9), 4.0) == {key: 0.25}
+    assert busy(at(10**9), at(0), 4.0) == {key: 0.0}
+    assert busy(pb.InventoryReply(), at(10**9), 4.0) == {}
+    assert busy(at(0, "shared"), at(10**9, "shared"), 4.0) == {}
     more = {key: 0.25, (key[0], "GPU-b"): 0.5, ("another", "GPU-a"): 0.125}
     gpus, leases = view(Reading("a:1", at(0), 100.0, busy=more), 100.0).tables
     assert [row[7] for row in texts(gpus)] == ["38 %", "50 %"]

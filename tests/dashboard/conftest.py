@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.apiserver import ApiServer, api_server
-from support.dashboard import Page, may, pool_with_a_gpu, serving
-from support.kubelab import SYSTEM, Kube, serve_crds
+from support.dashboard import GPU, Page, may, pool_with_a_gpu, serving
+from support.kubelab import MIB, POOLS, SYSTEM, TOKEN, Kube, serve_crds
+from support.kubenodes import Appliance
+
+from remotegpu.api.kubernetes import server_name
+from remotegpu.api.usage import Holding, Share
+from remotegpu_operator.certificates import new_authority, new_leaf
+
+ADDRESS = "127.0.36.1"
 
 
 @pytest.fixture(scope="package")
@@ -27,7 +38,24 @@ def page(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         running.has_share("team-a", "train")
         running.claim("team-b", "secret-project")
         running.has_share("team-b", "secret-project")
+        now = int(time.time())
+        running.record(*used(now), until=now)
         yield running
+
+
+def used(now: int) -> list[Holding]:
+    """`train` has had its share for half an hour and used it for ten minutes; two others have gone."""
+
+    def holding(namespace: str, claim: str, milli: int, wait: int, start: int, **more: Any) -> Holding:
+        shares = (Share("Test", milli, milli << 20),)
+        start += now
+        return Holding(claim, namespace, claim, "its-user", "default", shares, start, created=start - wait, **more)
+
+    return [
+        holding("team-a", "train", 250, 30, -1800, used=600, idle_since=now - 1200),
+        holding("team-b", "secret-project", 500, 90, -1500, end=now - 300, used=900),
+        holding("team-gone", "past", 1000, 5, -1200, end=now - 1100),
+    ]
 
 
 @pytest.fixture(scope="package")
@@ -40,3 +68,24 @@ def everything(page: Page) -> str:
 @pytest.fixture(scope="package")
 def of_team_a(page: Page) -> str:
     return page.account("member", "team-a", may("list", "gpuclaims"))
+
+
+@pytest.fixture
+def appliance(page: Page) -> Iterator[Appliance]:
+    """The pool's, which tells what a test has it tell."""
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    authority = new_authority(now)
+    pair = new_leaf(authority, (server_name("a"),), now)
+    data = {"bundle.crt": base64.b64encode(authority.certificate.encode()).decode()}
+    secrets = f"/api/v1/namespaces/{SYSTEM}/secrets"
+    page.kube("POST", secrets, {"metadata": {"name": "remotegpu-ca"}, "data": data})
+    made = Appliance("a", ADDRESS, 1, 1024 * MIB, TOKEN)
+    made.gpus[0].uuid = GPU
+    made.start(pair.certificate.encode(), pair.key.encode())
+    appliances = page.kube.get(f"{POOLS}/default")["status"]["appliances"]
+    there = [each | {"address": f"{ADDRESS}:7070"} for each in appliances]
+    page.kube.merge(f"{POOLS}/default/status", {"status": {"appliances": there}})
+    yield made
+    made.stop()
+    page.kube.merge(f"{POOLS}/default/status", {"status": {"appliances": appliances}})
+    page.kube("DELETE", f"{secrets}/remotegpu-ca")

@@ -24,7 +24,14 @@ def test_the_page_comes_to_everybody_and_allows_its_own_scripts_alone(page: Page
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/snapshot", "/api/events", "/api/claims/team-a/train/events", "/api/claims/team-a/train/why"]
+    "path",
+    [
+        "/api/snapshot",
+        "/api/events",
+        "/api/load",
+        "/api/usage?range=day&by=claim",
+        *(f"/api/claims/team-a/train/{each}" for each in ("events", "why", "usage")),
+    ],
 )
 def test_without_a_good_token_there_is_nothing(page: Page, path: str) -> None:
     for token, said in (("", "there is no token"), ("not-a-token", "the API server refuses the token")):

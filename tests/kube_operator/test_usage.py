@@ -217,6 +217,9 @@ def test_what_the_command_says_of_claims_that_use_their_share_and_do_not(scene: 
     scene.has_sessions(busy)
     until(lambda: _used(kube, busy) > 0, 60, "it is recorded that it has a session")
     began = {each.claim: each.start for each in recorded(kube).open()}
+    stamps = {each["metadata"]["name"]: each["metadata"]["creationTimestamp"] for each in kube.items(MINE)}
+    made = {name: int(datetime.datetime.fromisoformat(each).timestamp()) for name, each in stamps.items()}
+    assert {each.claim: each.created for each in recorded(kube).open()} == made
     for name in ("busy", "unused"):
         kube("DELETE", f"{MINE}/{name}")
     until(lambda: not recorded(kube).open(), 30, "the record has an end for each")

@@ -8,16 +8,18 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.config_maps import ConfigMaps
 
 from remotegpu.api import usage
+from remotegpu.api.accounts import history, idlers, rows, waits, within
 from remotegpu.api.pools import Price
 from remotegpu.api.usage import Amount, Day, Holding, Record, Share
 from remotegpu.cli.exits import CliError
-from remotegpu.cli.usage import by_of, idlers, rows, time_of
+from remotegpu.cli.usage import by_of, time_of
 from remotegpu_operator import journal
 from remotegpu_operator.journal import Journal, Retention
 from remotegpu_operator.kube import ApiError
@@ -91,6 +93,65 @@ def test_sessions_make_seconds_of_use() -> None:
     holding = held(idle_since=NOON).told(True, NOON + 10).told(True, NOON + 20).told(False, NOON + 30)
     assert (holding.used_until(NOON + 99), holding.idle_since) == (20, NOON + 30)
     assert holding.told(True, NOON + 50).ended(NOON + 60).used == 30
+
+
+@given(st.lists(HOLDINGS, max_size=6), st.lists(st.integers(-60, 120), min_size=2, max_size=5, unique=True))
+def test_a_history_is_that_of_counting_each_second(holdings: list[Holding], offsets: list[int]) -> None:
+    record, edges = record_of(holdings), [MIDNIGHT + each for each in sorted(offsets)]
+    counted = np.zeros(edges[-1] - edges[0], dtype=int)
+    for each in record.holdings.values():
+        assert each.end is not None
+        begin, end = (min(max(time - edges[0], 0), len(counted)) for time in (each.start, each.end))
+        counted[begin:end] += each.shares[0].milli
+    expected = np.add.reduceat(counted, [each - edges[0] for each in edges[:-1]])
+    assert [sum(each.values(), Amount()).milli for each in history(record, edges)] == expected.tolist()
+
+
+def test_what_ended_before_is_not_there_at_all() -> None:
+    record = record_of([held(end=NOON + 60)])
+    assert usage.amounts(record, NOON + 60, NOON + 120) == {}
+    assert usage.amounts(record, NOON - 60, NOON) == {}
+
+
+def test_a_day_that_is_kept_as_a_sum_is_once_in_a_history() -> None:
+    who = ("team", "", "default", "A100", "")
+    day = datetime.date(2026, 11, 27)
+    # Of the journal whose sums are in the day one line is still there.
+    record = Record(0, {("a", NOON): held(end=NOON + 60)}, {("a", NOON): 3}, {day: Day(3, {who: Amount(70, 60, 50)})})
+    edges = [NOON - 3600, NOON, NOON + 3600, MIDNIGHT + 3600]
+    assert history(record, edges) == [{who: Amount(70, 60, 50)}, {}, {}]
+
+
+@given(st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 999)), min_size=1, max_size=40))
+def test_waiting_times_are_those_of_numpy(drawn: list[tuple[str, int]]) -> None:
+    holdings = [
+        replace(held(f"u{number}", NOON + seconds, NOON + 2000, created=NOON), pool=pool)
+        for number, (pool, seconds) in enumerate(drawn)
+    ]
+    # What a claim has later, what was never stored, what was made before, and what does not say when, is not a wait.
+    others = [
+        held("u0", NOON + 1500, created=NOON),
+        held("void", NOON + 1, created=NOON, void=True),
+        held("old", NOON + 1, created=NOON - 1),
+        held("silent", NOON + 1),
+    ]
+    expected = {}
+    for pool in {each.pool for each in holdings}:
+        seconds = [each.start - NOON for each in holdings if each.pool == pool]
+        expected[pool] = (len(seconds), *np.percentile(seconds, [50, 90], method="inverted_cdf").tolist())
+    found = waits(record_of(others + holdings), NOON, NOON + 1000)
+    assert {each.pool: (each.claims, each.median_seconds, each.most_seconds) for each in found} == expected
+
+
+def test_of_other_namespaces_nothing_is_left() -> None:
+    days = {datetime.date(2026, 1, 1): Day(1, {(name, "", "", "", ""): Amount(1) for name in ("team", "other")})}
+    holdings = [held("a"), replace(held("b"), namespace="other")]
+    record = replace(record_of(holdings), days=days, problems=["of all"])
+    mine = within(record, {"team"}.__contains__)
+    assert "other" not in repr(mine) and mine.problems == []
+    assert (list(mine.holdings.values()), mine.days) == ([holdings[0]], {
+        datetime.date(2026, 1, 1): Day(1, {("team", "", "", "", ""): Amount(1)})
+    })  # fmt: skip
 
 
 def test_lines_that_cannot_be_read_are_named_and_the_others_count() -> None:

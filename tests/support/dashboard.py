@@ -16,6 +16,9 @@ from support.chart import render
 from support.kubelab import CLAIMS, MIB, POOLS, SYSTEM, Kube, Object, claim, operator, pool
 from support.system import free_port, until
 
+from remotegpu.api import usage
+from remotegpu.api.usage import Holding
+
 RBAC = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"}
 GPU = "GPU-0123456789abcdef"
 
@@ -58,6 +61,16 @@ class Page:
     def claim(self, namespace: str, name: str, **share: Any) -> None:
         self.kube("POST", CLAIMS.format(namespace), claim(name, "default", **(share or {"fraction": "0.25"})))
 
+    def record(self, *holdings: Holding, until: int) -> None:
+        """As the operator keeps it."""
+        lines = "\n".join(each.line() for each in holdings)
+        for name, kind, data in (
+            (usage.journal_name(1), usage.JOURNAL, {"000000": lines}),
+            ("remotegpu-usage", usage.HEAD, {"until": str(until)}),
+        ):
+            body = {"metadata": {"name": name, "labels": {usage.USAGE_LABEL: kind}}, "data": data}
+            self.kube("POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", body)
+
     def status(self, namespace: str, name: str, **status: Any) -> None:
         self.kube.merge(f"{CLAIMS.format(namespace)}/{name}/status", {"status": status})
 
@@ -79,7 +92,8 @@ def may(verb: str, *resources: str, group: str = "remotegpu.io") -> Object:
 
 
 def pool_with_a_gpu(kube: Kube) -> None:
-    kube("POST", POOLS, pool("default"))
+    # A second of a whole GPU costs 1.
+    kube("POST", POOLS, pool("default", prices=[{"model": "Test", "gpuHour": "3600"}]))
     gpu = {"uuid": GPU, "model": "Test", "memory": 1024 * MIB, "shareable": 1024 * MIB, "healthy": True}
     gpu |= {"allocatedMemory": 512 * MIB, "allocatedMilli": 500}
     appliance = {"name": "a", "node": "node-a", "phase": "Ready", "gpus": [gpu]}

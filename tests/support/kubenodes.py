@@ -31,7 +31,7 @@ class Appliance(pb_grpc.ControlServicer):
         self.on_move: Callable[[pb.MoveLeaseRequest], str] = lambda _: "no test says that it moves"
         self.invited: list[str] = []
         self._token = token
-        self._gpus = [
+        self.gpus = [
             pb.Gpu(
                 index=index,
                 uuid=f"GPU-{hashlib.sha256(f'{name} {index}'.encode()).hexdigest()[:32]}",
@@ -82,7 +82,7 @@ class Appliance(pb_grpc.ControlServicer):
         self.calls += 1
         versions = pb.Versions(wire=WIRE_VERSION, program="stand-in")
         return pb.InventoryReply(
-            gpus=self._gpus, leases=self.leases, versions=versions, backend="software", draining=self.draining
+            gpus=self.gpus, leases=self.leases, versions=versions, backend="software", draining=self.draining
         )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,18 +36,19 @@ class Reader:
 
 
 class Access:
-    """`namespaces` that have a claim are what a reader is asked about who may not list those of all.
+    """`namespaces` are what a reader is asked about who may not list the claims of all.
 
     Tokens themselves are not kept, and neither is a refusal: the API server answers those from its own cache.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, namespaces: Callable[[], Awaitable[Collection[str]]]) -> None:
         self._api = api
+        self._namespaces = namespaces
         self._readers: OrderedDict[str, tuple[float, Reader]] = OrderedDict()
         self._places = asyncio.Semaphore(_MOST_AT_A_TIME)
         self._asking: dict[str, asyncio.Lock] = {}
 
-    async def reader(self, token: str, namespaces: Collection[str]) -> Reader:
+    async def reader(self, token: str) -> Reader:
         """Raises NotSignedInError, NotAllowedError, and what `Api` raises."""
         if not token:
             raise NotSignedInError("there is no token: send one of the cluster as `Authorization: Bearer TOKEN`")
@@ -57,7 +58,7 @@ class Access:
             try:
                 until, reader = self._readers.get(digest, (0.0, None))
                 if reader is None or time.monotonic() >= until:
-                    reader = await self._ask(token, namespaces)
+                    reader = await self._ask(token)
                     self._readers[digest] = (time.monotonic() + _BELIEVED_SECONDS, reader)
                     self._readers.move_to_end(digest)
                     if len(self._readers) > _MOST_KEPT:
@@ -71,7 +72,7 @@ class Access:
             )
         return reader
 
-    async def _ask(self, token: str, namespaces: Collection[str]) -> Reader:
+    async def _ask(self, token: str) -> Reader:
         review = await self._review(_TOKEN_REVIEWS, {"token": token})
         if not review.get("authenticated"):
             why = review.get("error") or "it has expired, or is none of this cluster"
@@ -80,7 +81,7 @@ class Access:
         pools, everywhere = await asyncio.gather(self._may_list(user, POOLS), self._may_list(user, CLAIMS))
         if everywhere:
             return Reader(user["username"], Scope(None, pools))
-        asked = sorted(namespaces)
+        asked = sorted(await self._namespaces())
         answers = await asyncio.gather(*(self._may_list(user, CLAIMS, each) for each in asked))
         allowed = frozenset(each for each, yes in zip(asked, answers, strict=True) if yes)
         return Reader(user["username"], Scope(allowed, pools))

@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
+from remotegpu.api.pools import ApplianceStatus, GPUPool, Price
 from remotegpu.api.waiting import Answer
 from remotegpu_operator import why
 from remotegpu_operator.cache import Cache
@@ -54,8 +55,15 @@ class Live:
             self._pause = max(INTERVAL_SECONDS, _PAUSE_PER_WORK * (self._made - begun))
         return self._snapshot
 
-    def namespaces(self) -> set[str]:
+    async def namespaces(self) -> set[str]:
         return {claim["metadata"]["namespace"] for claim in self._caches[CLAIMS]}
+
+    def appliances(self) -> list[ApplianceStatus]:
+        return [each for pool in map(GPUPool.from_object, self._caches[POOLS]) for each in pool.status.appliances]
+
+    def prices(self) -> dict[str, tuple[Price, ...]]:
+        pools = map(GPUPool.from_object, self._caches[POOLS])
+        return {pool.name: pool.spec.prices for pool in pools}
 
     async def why(self, namespace: str, name: str) -> Answer:
         """Raises KeyError if there is no such claim. In a thread, one at a time: it may take seconds."""

@@ -15,7 +15,9 @@ from remotegpu.paths import find_dist
 from remotegpu_operator.claims import GPUCLAIMS
 from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSignedInError, Reader
 from remotegpu_operator.dashboard.live import INTERVAL_SECONDS, Live
+from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.snapshot import Scope, Snapshot
+from remotegpu_operator.dashboard.usage import BY, RANGES, Prices, Recorded
 from remotegpu_operator.events import EVENTS
 from remotegpu_operator.kube import Api, ApiError, Unanswered
 
@@ -43,10 +45,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Dashboard:
-    def __init__(self, api: Api, live: Live) -> None:
+    def __init__(self, api: Api, live: Live, recorded: Recorded, loads: Loads) -> None:
         self._api = api
         self._live = live
-        self._access = Access(api)
+        self._recorded = recorded
+        self._loads = loads
+        self._access = Access(api, live.namespaces)
+        # Namespaces whose claims have gone have used something, too.
+        self._usage_access = Access(api, recorded.namespaces)
         self._whole = live.snapshot()
         self._seen: dict[Scope, Snapshot] = {}
         self._streams = 0
@@ -61,6 +67,9 @@ class Dashboard:
                 web.get("/api/events", self._events),
                 web.get("/api/claims/{namespace}/{name}/events", self._events_of),
                 web.get("/api/claims/{namespace}/{name}/why", self._why),
+                web.get("/api/claims/{namespace}/{name}/usage", self._usage_of),
+                web.get("/api/load", self._load),
+                web.get("/api/usage", self._usage),
                 web.get("/static/vendor/htm.js", _vendored),
                 web.static("/static", STATIC),
             ]
@@ -123,6 +132,25 @@ class Dashboard:
         except KeyError:
             raise web.HTTPNotFound(text=f"GPUClaim {namespace}/{name} has just gone") from None
 
+    async def _load(self, request: web.Request) -> web.Response:
+        reader = await self._reader(request)
+        return _json(await self._loads.load(reader.scope))
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        length, by = request.query.get("range", ""), request.query.get("by", "")
+        if length not in RANGES or by not in BY:
+            said = f"range is one of {', '.join(RANGES)}, by one of {', '.join(BY)}"
+            raise web.HTTPBadRequest(text=said)
+        reader = await self._usage_access.reader(_token(request))
+        return _json(await self._recorded.usage(reader.scope, length, by, self._prices(reader)))
+
+    async def _usage_of(self, request: web.Request) -> web.Response:
+        reader, namespace, name = await self._claim(request)
+        return _json(await self._recorded.of_claim(namespace, name, self._prices(reader)))
+
+    def _prices(self, reader: Reader) -> Prices:
+        return self._live.prices() if reader.scope.pools else {}
+
     async def _claim(self, request: web.Request) -> tuple[Reader, str, str]:
         """The reader, and the claim's namespace and name, which it may list."""
         reader = await self._reader(request)
@@ -134,7 +162,7 @@ class Dashboard:
     async def _reader(self, request: web.Request) -> Reader:
         if problem := self._live.problem:
             raise web.HTTPServiceUnavailable(text=problem)
-        return await self._access.reader(_token(request), self._live.namespaces())
+        return await self._access.reader(_token(request))
 
     def _seen_by(self, reader: Reader) -> Snapshot:
         """The same object for all readers with the same rights, as long as nothing has changed."""
@@ -170,8 +198,8 @@ def _refusal(error: BaseException) -> web.HTTPException:
         return web.HTTPUnauthorized(text=str(error), headers={"WWW-Authenticate": "Bearer"})
     if isinstance(error, NotAllowedError):
         return web.HTTPForbidden(text=str(error))
-    _log.warning("the API server does not say who reads: %r", error)
-    return web.HTTPServiceUnavailable(text=f"the API server does not say who you are ({error}): try again")
+    _log.warning("the API server does not say who reads, or what was used: %r", error)
+    return web.HTTPServiceUnavailable(text=f"the API server does not answer the dashboard ({error}): try again")
 
 
 @web.middleware

@@ -9,19 +9,23 @@ from aiohttp import web
 
 from remotegpu_operator.beside import beside
 from remotegpu_operator.dashboard.live import Live
+from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.server import Dashboard
+from remotegpu_operator.dashboard.usage import Recorded
 from remotegpu_operator.kube import Api, configuration
+from remotegpu_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def serving(port: int | None) -> AsyncIterator[None]:
-    """None: there is none. Pools and claims are served without it too, so it ends nothing that it fails in."""
+async def serving(settings: Settings) -> AsyncIterator[None]:
+    """If a port is given. Pools and claims are served without it too, so it ends nothing that it fails in."""
+    port = settings.dashboard_port
     if port is None:
         yield
         return
-    task = asyncio.create_task(beside(lambda: _serve(port)))
+    task = asyncio.create_task(beside(lambda: _serve(settings, port)))
     task.add_done_callback(_tell)
     try:
         yield
@@ -35,10 +39,12 @@ def _tell(task: asyncio.Task[None]) -> None:
         _log.error("the dashboard is not served any more; it is when this pod is started anew", exc_info=error)
 
 
-async def _serve(port: int) -> None:
+async def _serve(settings: Settings, port: int) -> None:
     async with Api(await configuration()) as api:
         live = Live(api)
-        runner = web.AppRunner(Dashboard(api, live).application(), access_log=None, shutdown_timeout=1)
+        loads = Loads(api, settings.namespace, settings.token_file, live.appliances)
+        served = Dashboard(api, live, Recorded(api, settings.namespace), loads).application()
+        runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
             await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (a Service's requests come from outside)
@@ -46,3 +52,4 @@ async def _serve(port: int) -> None:
             await live.run()
         finally:
             await runner.cleanup()
+            loads.close()

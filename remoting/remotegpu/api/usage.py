@@ -59,6 +59,8 @@ class Holding:
     idle_since: int = 0
     # It was about to be stored in the claim's status, and was not.
     void: bool = False
+    # When the claim was made; 0: it was not recorded.
+    created: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -219,6 +221,8 @@ def by_day(holding: Holding, since: int, until: int, known_until: int) -> Iterat
         return
     end = max(holding.start, known_until) if holding.end is None else holding.end
     first, last = max(since, holding.start), min(until, end + holding.unknown)
+    if first >= last:
+        return
     for number in range(first // _DAY_SECONDS, -(-last // _DAY_SECONDS)):
         begin, stop = max(first, number * _DAY_SECONDS), min(last, (number + 1) * _DAY_SECONDS)
         held = max(0, min(stop, end) - begin)

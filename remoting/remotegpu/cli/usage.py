@@ -5,51 +5,24 @@ import datetime
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Final, Literal
 
+from remotegpu.api.accounts import PLACES, By, Idle, Row, idlers, is_stale, rows
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import API_VERSION, POOLS
-from remotegpu.api.pools import GPUPool, Price
+from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import format_milli
-from remotegpu.api.usage import USAGE_LABEL, Amount, Amounts, Holding, Record, Who, amounts, read
+from remotegpu.api.usage import USAGE_LABEL, Record, amounts, read
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
 from remotegpu.cli.show import add_row, console, new_table, print_json
 
-By = Literal["namespace", "user", "pool", "model", "claim"]
 Output = Literal["table", "csv", "json"]
 
 _HOUR: Final = 3600
 _GIB: Final = 1 << 30
-# In `Who`.
-_PLACES: Final[Mapping[By, int]] = {"namespace": 0, "user": 1, "pool": 2, "model": 3, "claim": 4}
-# The operator says every ten seconds until when it knows all.
-_STALE_SECONDS: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """In base units; what a whole GPU does in a second is a second."""
-
-    by: dict[str, str]
-    gpu_seconds: float
-    used_gpu_seconds: float
-    byte_seconds: int
-    unknown_gpu_seconds: float
-    cost: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    namespace: str
-    claim: str
-    user: str
-    pool: str
-    gpus: float
-    idle_seconds: int
 
 
 def sums(cluster: Cluster, system: str, since: str, until: str, wanted: str, output: Output) -> None:
@@ -93,63 +66,12 @@ def idle(cluster: Cluster, system: str, after: str, output: Output) -> None:
         console().print(shown)
 
 
-def idlers(held: Iterable[Holding], least: int, now: int) -> list[Idle]:
-    """Who has held a share for so long without a session, the longest first."""
-    found = [
-        Idle(each.namespace, each.claim, each.user, each.pool, milli / 1000, now - each.idle_since)
-        for each in held
-        if each.in_use_since is None
-        and now - each.idle_since >= least
-        and (milli := sum(share.milli for share in each.shares))
-    ]
-    return sorted(found, key=lambda each: -each.idle_seconds)
-
-
-def rows(found: Amounts, by: Sequence[By], prices: Mapping[str, Sequence[Price]]) -> list[Row]:
-    """Those that cost or hold most first."""
-    groups: dict[tuple[str, ...], list[tuple[Who, Amount]]] = {}
-    for who, amount in found.items():
-        groups.setdefault(tuple(_name(who, each) for each in by), []).append((who, amount))
-    made = [_row(dict(zip(by, key, strict=True)), members, prices) for key, members in groups.items()]
-    return sorted(made, key=lambda row: (-(row.cost or 0), -row.gpu_seconds, tuple(row.by.values())))
-
-
-def _name(who: Who, by: By) -> str:
-    if by == "claim":
-        return f"{who[0]}/{who[4]}" if who[4] else f"{who[0]}/(days whose claims are not told apart)"
-    return who[_PLACES[by]]
-
-
-def _row(by: dict[str, str], members: Sequence[tuple[Who, Amount]], prices: Mapping[str, Sequence[Price]]) -> Row:
-    total = sum((amount for _, amount in members), Amount())
-    costs = [
-        None if (price := price_of(who, prices)) is None else price * amount.milli / 1000 / _HOUR
-        for who, amount in members
-    ]
-    known = [each for each in costs if each is not None]
-    return Row(
-        by,
-        total.milli / 1000,
-        total.used / 1000,
-        total.memory,
-        total.unknown / 1000,
-        float(round(sum(known, Decimal()), 4)) if len(known) == len(costs) else None,
-    )
-
-
-def price_of(who: Who, prices: Mapping[str, Sequence[Price]]) -> Decimal | None:
-    """What a whole GPU of this pool and model costs for an hour, as the pool says now."""
-    _, _, pool, model, _ = who
-    named = (each for each in prices.get(pool, ()) if each.model.lower() in model.lower())
-    return next((Decimal(each.gpu_hour) for each in named), None)
-
-
 def by_of(text: str) -> list[By]:
     """Raises CliError."""
-    found = [each for name in text.split(",") for each in _PLACES if each == name.strip()]
+    found = [each for name in text.split(",") for each in PLACES if each == name.strip()]
     if len(found) != len(text.split(",")):
         raise exits.CliError(
-            exits.USAGE, f"--by {text}: name one or several of {', '.join(_PLACES)}, with commas between"
+            exits.USAGE, f"--by {text}: name one or several of {', '.join(PLACES)}, with commas between"
         )
     return list(dict.fromkeys(found))
 
@@ -180,7 +102,7 @@ def _record(cluster: Cluster, system: str, now: int) -> Record:
         notes.append(
             f"the operator has recorded nothing in namespace {system}; --system names that of the installation"
         )
-    elif record.open() and now - record.until > _STALE_SECONDS:
+    elif is_stale(record, now):
         known = datetime.datetime.fromtimestamp(record.until, datetime.UTC).isoformat(timespec="seconds")
         notes.append(
             f"the operator has recorded nothing since {known}, and what follows ends then; see `remotegpu doctor`"

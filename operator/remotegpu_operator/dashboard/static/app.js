@@ -5,6 +5,7 @@ import { Claim } from "./claim.js";
 import { Claims } from "./claims.js";
 import { Pools } from "./pools.js";
 import { follow } from "./stream.js";
+import { Usage } from "./usage.js";
 
 const CLOCK_MILLISECONDS = 5000;
 
@@ -35,7 +36,8 @@ function App() {
       <h1>remotegpu</h1>
       <nav aria-label="Pages">
         <${Tab} to="#/" now=${route.page === "pools"}>Pools<//>
-        <${Tab} to="#/claims" now=${route.page !== "pools"}>Claims<//>
+        <${Tab} to="#/claims" now=${route.page === "claims"}>Claims<//>
+        <${Tab} to="#/usage" now=${route.page === "usage"}>Usage<//>
       </nav>
       <p class="who">
         <span role="status" class=${state?.problem ? "bad" : ""}>
@@ -52,7 +54,8 @@ function App() {
 }
 
 function Page({ route, state, token, now }) {
-  if (route.page === "pools") return html`<${Pools} state=${state} />`;
+  if (route.page === "pools") return html`<${Pools} ...${{ state, token, now }} />`;
+  if (route.page === "usage") return html`<${Usage} ...${{ ...route, state, token, now }} />`;
   if (!route.claim) return html`<${Claims} key=${route.text} state=${state} text=${route.text} now=${now} />`;
   const claim = state.claims[route.claim];
   return html`<${Claim} key=${route.claim} id=${route.claim} claim=${claim} token=${token} now=${now} />`;
@@ -85,7 +88,7 @@ function SignIn({ refusal, onToken }) {
   `;
 }
 
-// "#/", "#/claims?text=GPU-1", "#/claims/NAMESPACE/NAME"
+// "#/", "#/claims?text=GPU-1", "#/claims/NAMESPACE/NAME", "#/usage?range=day&by=pool"
 function useRoute() {
   const [hash, setHash] = useState(location.hash);
   useEffect(() => {
@@ -95,9 +98,10 @@ function useRoute() {
   }, []);
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const [page, namespace, name] = path.split("/").map(decodeURIComponent);
+  const asked = new URLSearchParams(query);
+  if (page === "usage") return { page, range: asked.get("range"), by: asked.get("by") };
   if (page !== "claims") return { page: "pools" };
-  const text = new URLSearchParams(query).get("text") ?? "";
-  return { page, text, claim: namespace && name ? `${namespace}/${name}` : "" };
+  return { page, text: asked.get("text") ?? "", claim: namespace && name ? `${namespace}/${name}` : "" };
 }
 
 function useClock() {

@@ -1,8 +1,11 @@
 // A claim's whole story: what it is, why it is so, what happened.
 
-import { html, useEffect, useState } from "./vendor/htm.js";
-import { age, bytes, seconds } from "./format.js";
-import { get } from "./stream.js";
+import { html } from "./vendor/htm.js";
+import { age, bytes, gpuHours, load, percent, seconds } from "./format.js";
+import { Table, useFetched } from "./parts.js";
+
+const USAGE_MILLISECONDS = 15000;
+const LOAD_MILLISECONDS = 5000;
 
 export function Claim({ id, claim, token, now }) {
   const path = `api/claims/${id.split("/").map(encodeURIComponent).join("/")}`;
@@ -10,6 +13,8 @@ export function Claim({ id, claim, token, now }) {
   const state = `${claim?.phase} ${claim?.reason} ${claim?.message}`;
   const story = useFetched(`${path}/events`, state, token, { events: [], problem: "" });
   const why = useFetched(`${path}/why`, claim?.position ? state : "", token, null);
+  const loads = useFetched("api/load", claim?.shares.length && now - (now % LOAD_MILLISECONDS), token, null);
+  const usage = useFetched(`${path}/usage`, claim && `${state} ${now - (now % USAGE_MILLISECONDS)}`, token, null);
 
   if (!claim) {
     return html`<h2>${id}</h2><p>This claim has gone, or you may not list it. <a href="#/claims">All claims</a></p>`;
@@ -23,6 +28,8 @@ export function Claim({ id, claim, token, now }) {
     Pods: claim.pods.join(", ") || "none",
     Age: age(claim.created, now),
     ...(claim.position ? { "Place in queue": claim.position } : {}),
+    ...(loads?.claims[id] ? { Now: load(loads.claims[id]) } : {}),
+    ...(usage ? used(usage, claim.shares.length > 0) : {}),
   };
   const shares = claim.shares.map((each) => [each.appliance, each.gpu, bytes(each.memory)]);
   const conditions = claim.conditions.map((each) => [
@@ -46,19 +53,13 @@ export function Claim({ id, claim, token, now }) {
   `;
 }
 
-// What `path` answers, asked again when `state` has changed; empty: not at all.
-function useFetched(path, state, token, otherwise) {
-  const [found, setFound] = useState(otherwise);
-  useEffect(() => {
-    if (!state) return undefined;
-    const ending = new AbortController();
-    get(path, token, ending.signal)
-      .then((response) => response.json())
-      .then(setFound)
-      .catch((error) => ending.signal.aborted || setFound(otherwise && { ...otherwise, problem: error.message }));
-    return () => ending.abort();
-  }, [path, state]);
-  return found;
+function used({ gpu_seconds, used_gpu_seconds, cost, idle_seconds }, holds) {
+  const held = gpuHours(gpu_seconds);
+  return {
+    "Held in the last hour": cost === null ? `${held} GPU hours` : `${held} GPU hours, which cost ${cost.toFixed(2)}`,
+    "Used of that": percent(used_gpu_seconds, gpu_seconds),
+    ...(holds ? { Programs: idle_seconds === null ? "have a session" : `none for ${seconds(idle_seconds)}` } : {}),
+  };
 }
 
 function Why({ why }) {
@@ -87,24 +88,5 @@ function Why({ why }) {
         </ul>
       `}
     </section>
-  `;
-}
-
-function Table({ title, head, rows }) {
-  const name = title.toLowerCase();
-  return html`
-    <h3 id=${name}>${title}</h3>
-    ${rows.length === 0
-      ? html`<p>None</p>`
-      : html`
-          <div class="wide" role="region" aria-labelledby=${name} tabindex="0">
-            <table aria-labelledby=${name}>
-              <thead><tr>${head.map((each) => html`<th key=${each} scope="col">${each}</th>`)}</tr></thead>
-              <tbody>
-                ${rows.map((row, index) => html`<tr key=${index}>${row.map((cell) => html`<td>${cell}</td>`)}</tr>`)}
-              </tbody>
-            </table>
-          </div>
-        `}
   `;
 }

@@ -2,6 +2,7 @@
 
 import { html, useMemo, useState } from "./vendor/htm.js";
 import { age, compare, matches } from "./format.js";
+import { Choice } from "./parts.js";
 
 const ROWS = 100;
 const COLUMNS = [
@@ -26,6 +27,10 @@ export function Claims({ state, text, now }) {
   const last = Math.max(0, Math.ceil(found.length / ROWS) - 1);
   const shown = Math.min(page, last);
   const narrow = (change) => (setFilter({ ...filter, ...change }), setPage(0));
+  const choices = (key) => {
+    const names = [...new Set([...all.map((claim) => claim[key]), filter[key]])].filter(Boolean).sort();
+    return { "": "all", ...Object.fromEntries(names.map((each) => [each, each])) };
+  };
   const order = (key) => setSort({ key, descending: sort.key === key && !sort.descending });
   return html`
     <h2>Claims</h2>
@@ -36,7 +41,7 @@ export function Claims({ state, text, now }) {
       ${["phase", "pool"].map(
         (key) => html`
           <${Choice} key=${key} label=${key === "phase" ? "Phase" : "Pool"} value=${filter[key]}
-            of=${all.map((claim) => claim[key])} onChoice=${(chosen) => narrow({ [key]: chosen })} />
+            of=${choices(key)} onChoice=${(chosen) => narrow({ [key]: chosen })} />
         `,
       )}
     </form>
@@ -66,19 +71,6 @@ export function Claims({ state, text, now }) {
         <button type="button" disabled=${shown === last} onClick=${() => setPage(shown + 1)}>Next</button>
       </nav>
     `}
-  `;
-}
-
-function Choice({ label, value, of, onChoice }) {
-  const choices = [...new Set(value ? [...of, value] : of)].sort();
-  return html`
-    <label>
-      ${label}${" "}
-      <select value=${value} onChange=${(event) => onChoice(event.target.value)}>
-        <option value="">all</option>
-        ${choices.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
-      </select>
-    </label>
   `;
 }
 

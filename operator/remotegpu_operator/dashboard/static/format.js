@@ -10,6 +10,22 @@ export function gpus(milli) {
   return String(milli / 1000);
 }
 
+export function gpuHours(count) {
+  return (count / 3600).toFixed(2);
+}
+
+// What an appliance says of a GPU or a claim.
+export function load({ sessions, used, busy, age }) {
+  const said = [`${sessions} ${sessions === 1 ? "session" : "sessions"}`, `${bytes(used)} in use`];
+  if (busy !== null) said.push(`busy ${percent(busy, 1)}`);
+  if (age > 15) said.push(`${seconds(age)} ago`);
+  return said.join(", ");
+}
+
+export function percent(part, whole) {
+  return whole ? `${Math.round((100 * part) / whole)} %` : "-";
+}
+
 export function seconds(count) {
   const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
   const first = units.findIndex(([, size]) => count >= size);

@@ -1,9 +1,13 @@
 // Pools, their appliances, and each GPU as a bar of shares.
 
 import { html } from "./vendor/htm.js";
-import { bytes, gpus, hue } from "./format.js";
+import { bytes, gpus, hue, load } from "./format.js";
+import { useFetched } from "./parts.js";
 
-export function Pools({ state }) {
+const LOAD_MILLISECONDS = 5000;
+
+export function Pools({ state, token, now }) {
+  const loads = useFetched("api/load", now - (now % LOAD_MILLISECONDS), token, null);
   const shares = sharesByGpu(state.claims);
   const queues = {};
   for (const claim of Object.values(state.claims)) {
@@ -13,7 +17,9 @@ export function Pools({ state }) {
     return html`<h2>Pools</h2><p>There is no pool that ${state.user} may list. Claims are on their own page.</p>`;
   }
   return state.pools.map(
-    (pool) => html`<${Pool} key=${pool.name} pool=${pool} shares=${shares} waiting=${queues[pool.name] ?? 0} />`,
+    (pool) => html`
+      <${Pool} key=${pool.name} pool=${pool} shares=${shares} loads=${loads} waiting=${queues[pool.name] ?? 0} />
+    `,
   );
 }
 
@@ -28,7 +34,7 @@ function sharesByGpu(claims) {
   return found;
 }
 
-function Pool({ pool, shares, waiting }) {
+function Pool({ pool, shares, loads, waiting }) {
   return html`
     <section aria-labelledby=${`pool-${pool.name}`}>
       <h2 id=${`pool-${pool.name}`}>${pool.name} <span class=${`phase ${pool.phase}`}>${pool.phase}</span></h2>
@@ -38,7 +44,9 @@ function Pool({ pool, shares, waiting }) {
       </p>
       ${pool.phase !== "Ready" && pool.message && html`<p class="bad">${pool.message}</p>`}
       ${pool.schedules.length > 0 && html`<ul class="schedules">${pool.schedules.map(Schedule)}</ul>`}
-      ${pool.appliances.map((each) => html`<${Appliance} key=${each.name} appliance=${each} shares=${shares} />`)}
+      ${pool.appliances.map(
+        (each) => html`<${Appliance} key=${each.name} appliance=${each} shares=${shares} loads=${loads} />`,
+      )}
     </section>
   `;
 }
@@ -53,7 +61,8 @@ function Schedule(schedule) {
   `;
 }
 
-function Appliance({ appliance, shares }) {
+function Appliance({ appliance, shares, loads }) {
+  const problem = appliance.phase === "Ready" && loads?.problems[appliance.name];
   return html`
     <article>
       <h3>
@@ -61,17 +70,18 @@ function Appliance({ appliance, shares }) {
         ${appliance.cordoned && html` <span class="phase">cordoned</span>`}
       </h3>
       ${appliance.phase !== "Ready" && html`<p class="bad">${appliance.message}</p>`}
+      ${problem && html`<p class="bad">Its sessions are not known: ${problem}</p>`}
       <ul class="gpus">
         ${appliance.gpus.map((gpu) => {
-          const its = shares[`${appliance.name} ${gpu.uuid}`] ?? [];
-          return html`<${Gpu} key=${gpu.uuid} gpu=${gpu} shares=${its} />`;
+          const key = `${appliance.name} ${gpu.uuid}`;
+          return html`<${Gpu} key=${gpu.uuid} gpu=${gpu} shares=${shares[key] ?? []} its=${loads?.gpus[key]} />`;
         })}
       </ul>
     </article>
   `;
 }
 
-function Gpu({ gpu, shares }) {
+function Gpu({ gpu, shares, its }) {
   const part = (memory) => `${(100 * memory) / (gpu.shareable || 1)}%`;
   // Claims of namespaces that the reader may not list are in the sum alone.
   const others = gpu.allocatedMemory - shares.reduce((sum, share) => sum + share.memory, 0);
@@ -95,6 +105,7 @@ function Gpu({ gpu, shares }) {
       <p class="small">
         ${given}, ${shares.length} ${shares.length === 1 ? "claim" : "claims"}${others > 0 ? ", and others" : ""}
       </p>
+      ${its && html`<p class="small">${load(its)}</p>`}
     </li>
   `;
 }

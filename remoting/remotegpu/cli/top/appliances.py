@@ -11,6 +11,7 @@ from remotegpu.cli.show import age, describe, gpu_state, gpu_time, inventories, 
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, percent, words
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceError, parse_endpoint
+from remotegpu.rpc.load import busy
 
 # GPU time becomes known when a turn ends: over a single second the part would jump.
 _KEPT: Final = 5
@@ -77,23 +78,9 @@ class Appliances:
                 raise
             return replace(kept[-1], problem=str(error), busy={})
         now = time.time()
-        kept.append(Reading(endpoint, inventory, now, busy=dict(busy(kept[0], inventory, now)) if kept else {}))
+        lately = busy(kept[0].inventory, inventory, now - kept[0].at) if kept else {}
+        kept.append(Reading(endpoint, inventory, now, busy=lately))
         return kept[-1]
-
-
-def busy(before: Reading, inventory: pb.InventoryReply, now: float) -> Iterator[tuple[tuple[str, str], float]]:
-    """For `Reading.busy`."""
-    if inventory.compute_mode != "turns" or now <= before.at:
-        return
-    had = _nanoseconds(before.inventory)
-    for key, nanoseconds in _nanoseconds(inventory).items():
-        if key in had:
-            # A lease that comes back from another appliance begins anew.
-            yield key, max(0, nanoseconds - had[key]) / 1e9 / (now - before.at)
-
-
-def _nanoseconds(inventory: pb.InventoryReply) -> dict[tuple[str, str], int]:
-    return {(lease.lease_id, place.gpu): place.gpu_nanoseconds for lease in inventory.leases for place in lease.places}
 
 
 def _busy(reading: Reading, lease: str = "", gpu: str = "") -> Cell:

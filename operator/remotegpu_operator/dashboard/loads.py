@@ -1,0 +1,135 @@
+"""Sessions and load, as appliances say. Each replica asks them itself, and only while a page shows it."""
+
+import asyncio
+import base64
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from remotegpu.api.kubernetes import server_name
+from remotegpu.api.pools import ApplianceStatus
+from remotegpu.rpc import pb
+from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
+from remotegpu.rpc.load import busy
+from remotegpu_operator.authority import CA_SECRET, SECRETS
+from remotegpu_operator.builders.replacement import SERVING
+from remotegpu_operator.dashboard.snapshot import Scope
+from remotegpu_operator.kube import Api
+
+Json = dict[str, Any]
+
+_KEPT_SECONDS: Final = 4.0
+_CALL_SECONDS: Final = 3.0
+_PAUSE_PER_WORK: Final = 4
+_THREADS: Final = 8
+# Of two readings further apart nobody wants the mean.
+_LATELY_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    inventory: pb.InventoryReply
+    at: float
+    busy: Mapping[tuple[str, str], float] = field(default_factory=dict)  # see `remotegpu.rpc.load`
+    problem: str = ""  # why there is none that is newer
+
+
+class Loads:
+    def __init__(
+        self, api: Api, namespace: str, token_file: Path, appliances: Callable[[], Iterable[ApplianceStatus]]
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._token_file = token_file
+        self._appliances = appliances
+        self._readings: dict[str, Reading] = {}
+        self._due = float("-inf")
+        self._asking = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="loads")
+        # As in `Inventory`: what checks certificates takes the authority from a file.
+        self._ca_file = os.memfd_create("ca.crt")
+        self._ca = Path(f"/proc/self/fd/{self._ca_file}")
+        self._bundle = b""
+
+    async def load(self, scope: Scope) -> Json:
+        """Raises what `Api` raises."""
+        async with self._asking:
+            begun = time.monotonic()
+            if begun >= self._due:
+                await self._ask_all()
+                self._due = time.monotonic() + max(_KEPT_SECONDS, _PAUSE_PER_WORK * (time.monotonic() - begun))
+            return load_of(self._readings, scope, time.monotonic())
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        os.close(self._ca_file)
+
+    async def _ask_all(self) -> None:
+        serving = [each for each in self._appliances() if each.phase in SERVING and each.address]
+        if serving:
+            secret = await self._api.get(SECRETS, self._namespace, CA_SECRET)
+            bundle = base64.b64decode(secret["data"]["bundle.crt"])
+            if bundle != self._bundle:
+                self._bundle = bundle
+                self._ca.write_bytes(bundle)
+        loop = asyncio.get_running_loop()
+        read = (loop.run_in_executor(self._threads, self._read, each) for each in serving)
+        found = await asyncio.gather(*read)
+        self._readings = {each.name: reading for each, reading in zip(serving, found, strict=True)}
+
+    def _read(self, appliance: ApplianceStatus) -> Reading:
+        before = self._readings.get(appliance.name)
+        try:
+            access = Access(self._token_file.read_text().strip(), self._ca, server_name(appliance.name))
+            client = ApplianceClient(parse_endpoint(appliance.address), access, _CALL_SECONDS)
+            with contextlib.closing(client):
+                inventory = client.inventory()
+        except (ApplianceError, OSError) as error:
+            last = before or Reading(pb.InventoryReply(), time.monotonic())
+            return replace(last, busy={}, problem=str(error))
+        now = time.monotonic()
+        if before is None or now - before.at > _LATELY_SECONDS:
+            return Reading(inventory, now)
+        return Reading(inventory, now, busy(before.inventory, inventory, now - before.at))
+
+
+def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
+    """Of GPUs for who may list pools, of claims for who may list those. `busy` is a part of one GPU's time; None where
+    time is not divided, or not known yet."""
+    gpus: dict[str, Json] = {}
+    claims: dict[str, Json] = {}
+    for name, reading in readings.items():
+        age = round(now - reading.at)
+        leases = reading.inventory.leases
+        for lease in leases:
+            if lease.claim and scope.shows(lease.claim.split("/")[0]):
+                # Of a claim with GPUs of several appliances each has a lease.
+                others = claims.get(lease.claim, {"sessions": 0, "used": 0, "busy": None, "age": 0})
+                part = _busy(reading, lease=lease.lease_id)
+                claims[lease.claim] = {
+                    "sessions": others["sessions"] + lease.sessions,
+                    "used": others["used"] + sum(place.used_bytes for place in lease.places),
+                    "busy": others["busy"] if part is None else (others["busy"] or 0) + part,
+                    "age": max(others["age"], age),
+                }
+        if scope.pools:
+            for gpu in reading.inventory.gpus:
+                there = (each for each in leases if any(place.gpu == gpu.uuid for place in each.places))
+                gpus[f"{name} {gpu.uuid}"] = {
+                    "sessions": sum(each.sessions for each in there),
+                    "used": gpu.used_bytes,
+                    "busy": _busy(reading, gpu=gpu.uuid),
+                    "age": age,
+                }
+    problems = {name: each.problem for name, each in readings.items() if each.problem} if scope.pools else {}
+    return {"gpus": gpus, "claims": claims, "problems": problems}
+
+
+def _busy(reading: Reading, lease: str = "", gpu: str = "") -> float | None:
+    parts = [part for (one, other), part in reading.busy.items() if lease in ("", one) and gpu in ("", other)]
+    return sum(parts) if parts else None

@@ -1,0 +1,72 @@
+"""Sessions and load: what an appliance says, over TLS to a dashboard beside a real API server, and who gets it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.dashboard import GPU, Page
+from support.kubelab import MIB
+from support.kubenodes import Appliance
+from support.system import until
+
+from remotegpu.rpc import pb
+from remotegpu_operator.dashboard.loads import Reading, load_of
+from remotegpu_operator.dashboard.snapshot import Scope
+
+Object = dict[str, Any]
+
+
+def lease(claim: str, gpus: dict[str, int], sessions: int = 1) -> pb.Lease:
+    places = [pb.Place(gpu=gpu, used_bytes=used) for gpu, used in gpus.items()]
+    return pb.Lease(lease_id=f"lease of {claim}", claim=claim, sessions=sessions, places=places)
+
+
+def reading(*leases: pb.Lease, at: float = 100.0, **busy: float) -> Reading:
+    gpus = [pb.Gpu(uuid=uuid, used_bytes=sum(p.used_bytes for each in leases for p in each.places if p.gpu == uuid))
+            for uuid in ("one", "two")]  # fmt: skip
+    return Reading(pb.InventoryReply(gpus=gpus, leases=leases), at, {("lease of a/x", gpu): busy[gpu] for gpu in busy})
+
+
+def test_gpus_and_claims_have_the_sums_of_their_leases() -> None:
+    first = reading(lease("a/x", {"one": 5, "two": 6}, 2), lease("b/y", {"one": 7}), at=98.0, one=0.25, two=0.5)
+    found = load_of({"first": first, "second": reading(lease("a/x", {"one": 1}))}, Scope(None, True), 100.0)
+    assert found["claims"] == {
+        "a/x": {"sessions": 3, "used": 12, "busy": 0.75, "age": 2},
+        "b/y": {"sessions": 1, "used": 7, "busy": None, "age": 2},
+    }
+    assert found["gpus"]["first one"] == {"sessions": 3, "used": 12, "busy": 0.25, "age": 2}
+    assert found["gpus"]["second two"] == {"sessions": 0, "used": 0, "busy": None, "age": 0}
+
+
+def test_of_what_a_reader_may_not_list_there_is_no_load() -> None:
+    readings = {"first": reading(lease("a/x", {"one": 5}), lease("b/y", {"one": 7}))}
+    found = load_of(readings, Scope(frozenset({"a"}), False), 100.0)
+    assert (found["claims"].keys(), found["gpus"], found["problems"]) == ({"a/x"}, {}, {})
+
+
+def test_a_dashboard_tells_what_the_appliance_says(
+    page: Page, appliance: Appliance, everything: str, of_team_a: str
+) -> None:
+    appliance.leases = [lease("team-a/train", {GPU: 64 * MIB}, 2), lease("team-b/secret-project", {GPU: 32 * MIB})]
+    appliance.gpus[0].used_bytes = 96 * MIB
+    key = f"a {GPU}"
+    until(lambda: key in loads(page, everything)["gpus"], 20, "the appliance is asked")
+    found = loads(page, everything)
+    assert (found["gpus"][key]["sessions"], found["gpus"][key]["used"]) == (3, 96 * MIB)
+    mine = loads(page, of_team_a)
+    assert (mine["claims"].keys(), mine["gpus"]) == ({"team-a/train"}, {})
+    assert (mine["claims"]["team-a/train"]["sessions"], mine["claims"]["team-a/train"]["used"]) == (2, 64 * MIB)
+    # What was known last stays, with why there is nothing newer.
+    appliance.stop()
+    until(lambda: loads(page, everything)["problems"], 20, "it is told that it does not answer")
+    assert loads(page, everything)["gpus"][key]["sessions"] == 3
+    calls = appliance.calls
+    assert page.get("/api/load", "nobody's").status == 401
+    assert appliance.calls == calls
+
+
+def loads(page: Page, token: str) -> Object:
+    response = page.get("/api/load", token)
+    assert response.status == 200, response.data
+    found: Object = response.json()
+    return found
