@@ -95,7 +95,13 @@ def _other_than_waiting(pod: Object) -> str:
             f"{name} asks for no share of a GPU, or was made past the webhook: give a container the limit "
             "remotegpu/fraction; `remotegpu doctor --cluster` says whether the webhook is called"
         )
-    if any(gate["name"] == GATE for gate in pod["spec"].get("schedulingGates", ())):
+    gates = [gate["name"] for gate in pod["spec"].get("schedulingGates", ())]
+    if GATE in gates:
+        if others := [gate for gate in gates if gate != GATE]:
+            return (
+                f"{name} gets its share when another one lets it go, who has put scheduling gate {', '.join(others)} "
+                "on it: ask that one, as `kubectl get workloads` for Kueue"
+            )
         return ""
     phase = pod.get("status", {}).get("phase", "Pending")
     unmet = [each for each in pod.get("status", {}).get("conditions", ()) if each["status"] != "True"]
