@@ -21,6 +21,8 @@ from remotegpu.api.kubernetes import API_VERSION
 from remotegpu.api.pools import GPUPool, IdleSpec, PoolSpec
 from remotegpu.api.quantities import Ask
 
+pytestmark = pytest.mark.timeout(400)
+
 HERE, THERE = (Allocation(name, "node", f"GPU-{name}", "A100", 2 << 30, 250) for name in ("a", "b"))
 PLAIN = ClaimSpec(ask=Ask(1, 250), suspendable=True, pod=PodReference("train", "u"))
 # `movable` is what the release before this one does not know.
@@ -75,7 +77,8 @@ class Cluster:
         until(lambda: explained() == is_so, 30, f"spec.{field} of GPUClaims is served: {is_so}")
 
     def create(self) -> None:
-        """Claims of each kind, and a pool whose prices and idle time the release before this one does not know."""
+        """Claims of each kind, and a pool whose idle time the release before this one does not know; nothing else."""
+        self.server.kubectl("delete", "gpuclaims,gpupools", "--all")
         for name, (spec, status) in CLAIMS.items():
             self.apply("GPUClaim", name, spec.to_object())
             self.patch("gpuclaim", name, {"status": status.to_object()}, "--subresource=status")
@@ -105,17 +108,23 @@ class Cluster:
         return json.loads(done.stdout)
 
 
-@pytest.fixture
-def cluster(older: Path) -> Iterator[Cluster]:
-    """Revision 1 is the release before this one, revision 2 ours, with claims."""
-    with api_server() as server:
-        it = Cluster(server)
-        it.helm("install", "remotegpu", str(older / "charts/remotegpu"), "--create-namespace")
-        it.helm("upgrade", "remotegpu", str(CHART))
-        it.knows("movable", is_so=True)
-        until(lambda: server.kubectl("get", "gpuclaims,gpupools", check=False).returncode == 0, 30, "they are served")
-        it.create()
+@pytest.fixture(scope="module")
+def server(older: Path) -> Iterator[ApiServer]:
+    """Revision 1 is the release before this one, revision 2 ours."""
+    with api_server() as it:
+        Cluster(it).helm("install", "remotegpu", str(older / "charts/remotegpu"), "--create-namespace")
+        Cluster(it).helm("upgrade", "remotegpu", str(CHART))
         yield it
+
+
+@pytest.fixture
+def cluster(server: ApiServer) -> Cluster:
+    """With our release, and claims."""
+    it = Cluster(server)
+    it.knows("movable", is_so=True)
+    until(lambda: server.kubectl("get", "gpuclaims,gpupools", check=False).returncode == 0, 30, "they are served")
+    it.create()
+    return it
 
 
 def write_as_the_older_operator(cluster: Cluster) -> None:
