@@ -111,7 +111,7 @@ def _other_than_waiting(pod: Object) -> str:
     return f"{name} has its share and waits for something else: {told}; see `kubectl describe pod`"
 
 
-def claim_name(cluster: Cluster, namespace: str, name: str, *, is_claim: bool) -> str:
+def claim_name(cluster: Cluster, namespace: str, name: str, is_claim: bool) -> str:
     """Of a pod, or as it is. Raises RefusedError."""
     return name if is_claim else _claim_of(cluster.get(f"/api/v1/namespaces/{namespace}/pods/{name}"))
 
