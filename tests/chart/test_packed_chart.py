@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import runpy
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from support.apiserver import api_server
-from support.chart import NAMESPACE, helm, render
+from support.chart import CHART, NAMESPACE, helm, render
 from support.system import ROOT, until
 
 from remotegpu.api.kubernetes import API_VERSION
@@ -31,14 +32,18 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_rendered_as_the_folder_is(packed: Path, values: dict[str, Any], tmp_path: Path) -> None:
     folders = render(values, tmp_path)
     assert render(values, tmp_path, chart=packed) == folders
+    with tarfile.open(packed) as files:
+        assert not [name for name in files.getnames() if "/ci/" in name]
     assert len([each for each in folders if each["kind"] == "CustomResourceDefinition"]) == 2
 
 
-def test_it_is_installed_and_a_claim_is_accepted(packed: Path) -> None:
+def test_it_is_installed_and_upgraded_and_a_claim_is_accepted(packed: Path) -> None:
     with api_server() as server:
         # Nothing here could run a hook's pod.
         options = ("--namespace", NAMESPACE, "--create-namespace", "--no-hooks")
         helm("install", "remotegpu", str(packed), *options, kubeconfig=server.kubeconfig)
+        for values in sorted((CHART / "ci").glob("*-values.yaml")):
+            helm("upgrade", "remotegpu", str(packed), *options, f"--values={values}", kubeconfig=server.kubeconfig)
         server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         installed = server.kubectl("get", "deployments,daemonsets", "-n", NAMESPACE, "-o", "name").stdout.split()
         assert sorted(installed) == [
