@@ -95,7 +95,10 @@ class Gates:
                 self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
             return None
         if pods.gated(pod) and (others := pods.gates_of_others(pod)):
-            said = f"it gets its share when this is gone, and not before: scheduling gate {', '.join(others)}"
+            said = (
+                f"scheduling gate {', '.join(others)} is another's: the pod has no share before it is gone; "
+                "ask whoever put it there, as by `kubectl get workloads` for Kueue"
+            )
             self._events.about(PODS, pod, "WaitingForOtherGate", said)
             return None
         if ask.share is not None:

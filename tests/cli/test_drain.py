@@ -17,7 +17,7 @@ from remotegpu.rpc.client import ApplianceError, Failure
 def test_it_waits_until_the_last_lease_is_gone(dist: Path) -> None:
     with StandIn(dist) as appliance:
         lease = appliance.lease(Ask(milli_per_gpu=250))
-        command = [REMOTEGPU, "drain", "--appliance", appliance.endpoint]
+        command = [REMOTEGPU, "drain", "--deadline", "1h", "--appliance", appliance.endpoint]
         with subprocess.Popen(command, env=appliance.environment, stdout=subprocess.PIPE, text=True) as draining:
             try:
                 assert line(draining) == f"{appliance.endpoint} drains: 1 lease left"
@@ -25,7 +25,11 @@ def test_it_waits_until_the_last_lease_is_gone(dist: Path) -> None:
                     appliance.lease(Ask(milli_per_gpu=250))
                 assert refused.value.failure is Failure.BUSY
                 lease.let_go()
-                assert line(draining) == f"{appliance.endpoint} drains: no leases left"
+                # It ends at once, and may have ended before it is asked.
+                assert line(draining).removeprefix(appliance.endpoint) in (
+                    " drains: no leases left",
+                    " answers no more, as one that has ended",
+                )
                 assert draining.wait(20) == 0
             finally:
                 draining.kill()

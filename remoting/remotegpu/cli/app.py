@@ -282,8 +282,8 @@ def migrate(
 
 @app.command()
 def drain(
+    deadline: Annotated[str, typer.Option(metavar="TIME", help="When leases that are left are ended, as 10m or 24h.")],
     appliance: ApplianceOption = "",
-    deadline: Annotated[str, typer.Option(metavar="TIME", help="Then it ends its leases itself, as 10m or 2h.")] = "1h",
     token: TokenOption = "",
     token_file: TokenFileOption = None,
     ca: CaOption = None,

@@ -36,9 +36,9 @@ def _wait(client: ApplianceClient) -> None:
         except ApplianceError as error:
             if error.failure is not Failure.UNAVAILABLE:
                 raise
-            left = 0  # it has ended
+            print(f"{client.endpoint} answers no more, as one that has ended")  # noqa: T201
+            return
         if left != told:
             print(f"{client.endpoint} drains: {left or 'no'} lease{'s' * (left != 1)} left", flush=True)  # noqa: T201
-        told = left
-        if left:
-            time.sleep(_POLL_SECONDS)
+            told = left
+        time.sleep(_POLL_SECONDS)

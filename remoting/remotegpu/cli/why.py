@@ -99,8 +99,8 @@ def _other_than_waiting(pod: Object) -> str:
     if GATE in gates:
         if others := [gate for gate in gates if gate != GATE]:
             return (
-                f"{name} gets its share when another one lets it go, who has put scheduling gate {', '.join(others)} "
-                "on it: ask that one, as `kubectl get workloads` for Kueue"
+                f"{name} has scheduling gate {', '.join(others)}, which is another's, and no share before it is gone: "
+                "ask whoever put it there, as by `kubectl get workloads` for Kueue"
             )
         return ""
     phase = pod.get("status", {}).get("phase", "Pending")
