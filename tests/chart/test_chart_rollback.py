@@ -165,8 +165,3 @@ def test_nothing_is_lost_where_the_newer_definitions_stay(cluster: Cluster, olde
     cluster.helm("upgrade", "remotegpu", str(CHART))
     cluster.knows("movable", is_so=True)
     assert specs(cluster.claims()) == before
-
-
-def test_a_reason_of_a_later_release_hides_no_share() -> None:
-    stored = {**HELD.to_object(), "reason": "OfTomorrow"}
-    assert ClaimStatus.from_object(stored) == dataclasses.replace(HELD, reason=Reason.NOT_SEEN)
