@@ -57,7 +57,7 @@ def main() -> int:
         make_plugin(OUT, wheel)
         _write(f"remotegpu-{version}.cdx.json", bill_of(wheel.name))
         _write("RELEASE_NOTES.md", notes_of((ROOT / "CHANGELOG.md").read_text(), version))
-        _make_chart()
+        make_chart(OUT)
         _copy_images()
     except (RuntimeError, subprocess.CalledProcessError) as error:
         output = getattr(error, "stderr", None)
@@ -212,15 +212,17 @@ def notes_of(changelog: str, number: str) -> str:
     return f"# remotegpu {number}\n\n{text}\n"
 
 
-def _make_chart() -> None:
+def make_chart(folder: Path) -> Path | None:
+    """Nothing where there is no Helm."""
     own = PROGRAMS / "helm"
     helm = shutil.which("helm") or (str(own) if own.exists() else None)
     if helm is None:
         _say("no chart: there is no Helm here, which `make cluster-programs` builds with Go")
-        return
+        return None
     _say("chart")
     numbers = (f"--version={version}", f"--app-version={version}")
-    _run(helm, "package", str(ROOT / "charts" / "remotegpu"), *numbers, f"--destination={OUT}")
+    _run(helm, "package", str(ROOT / "charts" / "remotegpu"), *numbers, f"--destination={folder}")
+    return folder / f"remotegpu-{version}.tgz"
 
 
 def _copy_images() -> None:

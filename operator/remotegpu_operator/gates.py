@@ -1,4 +1,7 @@
-"""Pods with a share: each gets its claim, and is let go once that is allocated and no node would turn it away."""
+"""Pods with a share: each gets its claim, and is let go once that is allocated and no node would turn it away.
+
+Our gate is the last to go. What waits for another one, in a queue of Kueue's for example, must hold no share meanwhile.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +45,8 @@ class Gates:
             self._look(("pod", uid))
 
     def why_held_back(self, pod: Object) -> str:
-        return self.landing.why_held_back(pod) if pods.gated(pod) and not pods.ended(pod) else ""
+        waits_for_us = pods.gated(pod) and not pods.gates_of_others(pod) and not pods.ended(pod)
+        return self.landing.why_held_back(pod) if waits_for_us else ""
 
     def forget(self, uid: str) -> None:
         self._held_back.discard(uid)
@@ -89,6 +93,13 @@ class Gates:
         except PodError as error:
             if pods.gated(pod):
                 self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
+            return None
+        if pods.gated(pod) and (others := pods.gates_of_others(pod)):
+            said = (
+                f"scheduling gate {', '.join(others)} is another's: the pod has no share before it is gone; "
+                "ask whoever put it there, as by `kubectl get workloads` for Kueue"
+            )
+            self._events.about(PODS, pod, "WaitingForOtherGate", said)
             return None
         if ask.share is not None:
             return await self._make_claim(pods.claim_for(pod, ask, ask.share), pod) if pods.gated(pod) else None

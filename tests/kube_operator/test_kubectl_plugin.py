@@ -204,3 +204,5 @@ def names_are_completed(lab: Lab, here: str, there: str) -> None:
     assert offered("suspend", "--claim", "-n", SPACE, "mi") == ["mine"]
     assert sorted(offered("migrate", "mine", "--to", "")) == sorted([here, there])
     assert f"{SPACE}/trainer" in lab.good("why", "trainer", "-n", SPACE)
+    words = {"COMP_WORDS": f"remotegpu why -n {SPACE} tr", "COMP_CWORD": "4", "_REMOTEGPU_COMPLETE": "complete_bash"}
+    assert subprocess.check_output([REMOTEGPU], env=lab.environment | words, text=True, timeout=60) == "trainer\n"

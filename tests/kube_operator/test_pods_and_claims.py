@@ -287,6 +287,12 @@ def test_a_claim_on_a_gpu_that_failed_says_so_until_it_is_well() -> None:
     assert truth(back)["Ready"] == ("True", "Allocated", "later still")
 
 
+def test_a_reason_of_a_later_release_is_replaced() -> None:
+    later = ClaimStatus.from_object({**placed().to_object(), "reason": "OfTomorrow"})
+    status = claims.observed(with_status(later), {"a": HERE}, LATER)
+    assert (status.phase, status.reason, status.allocations) == (Phase.ALLOCATED, Reason.ALLOCATED, (ALLOCATION,))
+
+
 def test_what_holds_a_pod_back_is_said_before_the_gpu() -> None:
     failed = {"a": replace(HERE, gpus=(replace(GPU, healthy=False, message="XID 94"),))}
     status, written = placed(), []

@@ -66,11 +66,12 @@ def test_kueue_finds_thousandths_in_the_stored_job_and_nothing_else(space: Space
 
 
 def test_a_plain_pod_is_gated_by_both(space: Space) -> None:
-    """Why the example says that Kueue's integration for pods is not for it: the operator looks at our gate alone."""
+    """Kueue counts what it requests. That it has no share meanwhile: tests/kube_operator/test_gates_of_others.py."""
     document = pod("queued", {"remotegpu/fraction": "0.5"})
     document["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     (made,) = space.create(document)
     assert gates(made) == ["kueue.x-k8s.io/admission", GATE]
+    assert resources(made)["requests"][MILLI] == "500"
 
 
 def test_a_job_that_asks_by_memory_requests_nothing_that_a_queue_could_count(space: Space) -> None:

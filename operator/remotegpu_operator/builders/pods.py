@@ -63,6 +63,11 @@ def gated(pod: Object) -> bool:
     return any(gate["name"] == GATE for gate in pod["spec"].get("schedulingGates") or [])
 
 
+def gates_of_others(pod: Object) -> list[str]:
+    """Such as Kueue's: the pod is not to have anything yet."""
+    return [gate["name"] for gate in pod["spec"].get("schedulingGates") or [] if gate["name"] != GATE]
+
+
 def ask_of(pod: Object) -> PodAsk:
     """What the webhook has let through, or what somebody wrote without it."""
     ask = read_ask(annotations(pod), pod["spec"])

@@ -56,6 +56,11 @@ class Reason(StrEnum):
     FOR_PRIORITY = "ForPriority"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
 
+    @classmethod
+    def _missing_(cls, _: object) -> "Reason":
+        """One of a later release, before a rollback: what the claim holds counts nevertheless."""
+        return cls.NOT_SEEN
+
 
 class Placement(StrEnum):
     PACK = "Pack"

@@ -11,7 +11,7 @@ from typer.main import get_group
 
 from remotegpu import extensions
 from remotegpu.api.profiles import Profile
-from remotegpu.cli import exits
+from remotegpu.cli import completion, exits
 from remotegpu.cli.options import (
     ApplianceOption,
     CaOption,
@@ -40,6 +40,8 @@ from remotegpu.cli.options import (
 from remotegpu.cli.serve import appliances
 from remotegpu.paths import NotBuiltError
 from remotegpu.rpc.client import ApplianceError
+
+LeaseArgument = Annotated[str, typer.Argument(help="The lease, as `smi` shows it.", autocompletion=completion.leases)]
 
 
 class _Commands(TyperGroup):
@@ -209,7 +211,7 @@ def smi(
 
 @app.command()
 def suspend(
-    lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
+    lease: LeaseArgument,
     appliance: ApplianceOption = "",
     token: TokenOption = "",
     token_file: TokenFileOption = None,
@@ -224,7 +226,7 @@ def suspend(
 
 @app.command()
 def resume(
-    lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
+    lease: LeaseArgument,
     appliance: ApplianceOption = "",
     token: TokenOption = "",
     token_file: TokenFileOption = None,
@@ -239,7 +241,7 @@ def resume(
 
 @app.command()
 def resize(
-    lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
+    lease: LeaseArgument,
     fraction: FractionOption = None,
     memory: Annotated[str | None, typer.Option("-m", "--memory", help="Memory of each GPU, as 4GiB.")] = None,
     appliance: ApplianceOption = "",
@@ -262,7 +264,7 @@ def resize(
 
 @app.command()
 def migrate(
-    lease: Annotated[str, typer.Argument(help="The lease, as `smi` shows it.")],
+    lease: LeaseArgument,
     to: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The appliance to move it to, as its programs reach it.")
     ],
@@ -276,6 +278,21 @@ def migrate(
     from remotegpu.cli import migration  # noqa: PLC0415
 
     migration.migrate(required(appliance), read_access(token, token_file, ca, server_name), lease, to)
+
+
+@app.command()
+def drain(
+    deadline: Annotated[str, typer.Option(metavar="TIME", help="When leases that are left are ended, as 10m or 24h.")],
+    appliance: ApplianceOption = "",
+    token: TokenOption = "",
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    server_name: ServerNameOption = "",
+) -> None:
+    """Let appliances open no more leases, and end when those that they have are gone; waits for it."""
+    from remotegpu.cli import draining  # noqa: PLC0415
+
+    draining.drain(required(appliance), read_access(token, token_file, ca, server_name), deadline)
 
 
 @app.command()
@@ -306,7 +323,12 @@ def doctor(
 
 @app.command()
 def why(
-    pod: Annotated[str, typer.Argument(help="A pod that asks for a share, or with --claim a GPUClaim.")],
+    pod: Annotated[
+        str,
+        typer.Argument(
+            help="A pod that asks for a share, or with --claim a GPUClaim.", autocompletion=completion.pods_or_claims
+        ),
+    ],
     namespace: NamespaceOption = "",
     claim: Annotated[bool, typer.Option("--claim", help="It is the name of a GPUClaim.")] = False,
     kubeconfig: KubeconfigOption = None,

@@ -13,7 +13,7 @@ from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
-from remotegpu.cli.cluster import Cluster, Object, RefusedError
+from remotegpu.cli.cluster import Cluster, Object, RefusedError, Target
 from remotegpu.cli.show import add_row, console, json_text, new_table, present
 from remotegpu.cli.why import claim_name, next_step
 
@@ -56,10 +56,9 @@ def _listing(cluster: Cluster, namespace: str, *, as_json: bool) -> str:
     return captured.get()
 
 
-def describe(cluster: Cluster, namespace: str, name: str, *, is_claim: bool) -> None:
-    namespace = namespace or cluster.namespace
+def describe(target: Target) -> None:
     with refusals():
-        print_story(console(), cluster, namespace, claim_name(cluster, namespace, name, is_claim=is_claim))
+        print_story(console(), target.cluster, target.namespace, claim_name(*target))
 
 
 def print_story(out: Console, cluster: Cluster, namespace: str, name: str) -> None:
@@ -79,34 +78,34 @@ def print_story(out: Console, cluster: Cluster, namespace: str, name: str) -> No
         out.print(table)
 
 
-def suspend(cluster: Cluster, namespace: str, name: str, *, is_claim: bool, wait: bool) -> None:
+def suspend(target: Target, *, wait: bool) -> None:
     def outcome(claim: GPUClaim) -> str | None:
         if claim.status.phase is Phase.SUSPENDED:
             return ""
         return claim.status.message if claim.status.reason is Reason.NOT_SUSPENDED else None
 
-    _change(cluster, namespace, name, {"suspend": True}, "is suspended", outcome, is_claim=is_claim, wait=wait)
+    _change(target, {"suspend": True}, "is suspended", outcome, wait=wait)
 
 
-def resume(cluster: Cluster, namespace: str, name: str, *, is_claim: bool, wait: bool) -> None:
+def resume(target: Target, *, wait: bool) -> None:
     def outcome(claim: GPUClaim) -> str | None:
         return "" if claim.status.phase is Phase.ALLOCATED else None
 
-    _change(cluster, namespace, name, {"suspend": False}, "has its GPU", outcome, is_claim=is_claim, wait=wait)
+    _change(target, {"suspend": False}, "has its GPU", outcome, wait=wait)
 
 
-def migrate(cluster: Cluster, namespace: str, name: str, to: str, *, is_claim: bool, wait: bool) -> None:
+def migrate(target: Target, to: str, *, wait: bool) -> None:
     def outcome(claim: GPUClaim) -> str | None:
         if claim.status.move is None and places(claim) == [to]:
             return ""
         return claim.status.message if claim.status.reason is Reason.NOT_MOVED else None
 
     with refusals():
-        known = {each.name for each in appliances(cluster)}
+        known = {each.name for each in appliances(target.cluster)}
     if known and to not in known:
         told = f"no pool has an appliance {to!r}; `kubectl remotegpu ls` names them"
         raise exits.CliError(exits.USAGE, told)
-    _change(cluster, namespace, name, {"appliance": to}, f"is on {to}", outcome, is_claim=is_claim, wait=wait)
+    _change(target, {"appliance": to}, f"is on {to}", outcome, wait=wait)
 
 
 def names(before: Sequence[str]) -> list[str]:
@@ -117,30 +116,24 @@ def names(before: Sequence[str]) -> list[str]:
         namespace = options.get("-n") or options.get("--namespace") or cluster.namespace
         if before[-1] == "--to":
             return [each.name for each in appliances(cluster)]
-        claims = [GPUClaim.from_object(each) for each in cluster.list(claims_path(namespace))]
+        return pods_or_claims(cluster, namespace, claims="--claim" in before)
     except (exits.CliError, RefusedError):
         return []
-    if "--claim" in before:
-        return [claim.name for claim in claims]
-    return [claim.spec.pod.name for claim in claims if claim.spec.pod]
 
 
-def _change(
-    cluster: Cluster,
-    namespace: str,
-    name: str,
-    spec: dict[str, Any],
-    done: str,
-    outcome: Outcome,
-    *,
-    is_claim: bool,
-    wait: bool,
-) -> None:
+def pods_or_claims(cluster: Cluster, namespace: str, *, claims: bool) -> list[str]:
+    """The names of claims, or of the pods that have one of their own. Raises RefusedError."""
+    found = [GPUClaim.from_object(each) for each in cluster.list(claims_path(namespace))]
+    if claims:
+        return [claim.name for claim in found]
+    return [claim.spec.pod.name for claim in found if claim.spec.pod]
+
+
+def _change(target: Target, spec: dict[str, Any], done: str, outcome: Outcome, *, wait: bool) -> None:
     """Change the claim's spec, and wait until the operator has done it or says why not."""
-    namespace = namespace or cluster.namespace
-    out = console()
+    out, cluster = console(), target.cluster
     with refusals():
-        path = f"{claims_path(namespace)}/{claim_name(cluster, namespace, name, is_claim=is_claim)}"
+        path = f"{claims_path(target.namespace)}/{claim_name(*target)}"
         asked = GPUClaim.from_object(cluster.patch(path, {"spec": spec}))
         told = ""
         while wait:

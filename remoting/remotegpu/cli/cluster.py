@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from remotegpu.cli import exits
 
@@ -105,6 +105,15 @@ class Cluster:
         if answer.status >= 400:
             raise RefusedError(answer.status, _said(content))
         return content
+
+
+class Target(NamedTuple):
+    """A claim: of a pod's name, or as it is called itself."""
+
+    cluster: Cluster
+    namespace: str
+    name: str
+    is_claim: bool
 
 
 def _namespace(config: Any, kubeconfig: Path | None, context: str) -> str:

@@ -4,13 +4,16 @@ kubectl starts `kubectl-remotegpu` with the arguments behind the plugin's name, 
 complete them (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
 """
 
+import functools
+import inspect
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from remotegpu.cli.app import start, top_of_cluster, usage, why
-from remotegpu.cli.cluster import Cluster
+from remotegpu.cli.cluster import Cluster, Target
 from remotegpu.cli.options import (
     ClaimsOfOption,
     ContextOption,
@@ -63,18 +66,40 @@ def top(
     top_of_cluster(namespace, kubeconfig, context, once=once, as_json=as_json)
 
 
-@app.command()
-def describe(
+def _of_claim(work: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options that name a claim, and its own. `work` gets a Target in their place."""
+    named = inspect.signature(_target).parameters
+    own = [each for each in inspect.signature(work).parameters.values() if each.annotation is not Target]
+    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*named.values(), *own)]
+
+    @functools.wraps(work)
+    def command(**given: Any) -> None:
+        work(_target(**{name: given.pop(name) for name in named}), **given)
+
+    # Where typer reads what the options are.
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in options}
+    return command
+
+
+def _target(
     pod: PodArgument,
     namespace: NamespaceOption = "",
     claim: IsClaimOption = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
-) -> None:
+) -> Target:
+    cluster = Cluster(kubeconfig, context)
+    return Target(cluster, namespace or cluster.namespace, pod, claim)
+
+
+@app.command()
+@_of_claim
+def describe(target: Target) -> None:
     """What a claim asked for, where it is, its conditions and what happened to it."""
     from remotegpu.cli.claims import describe  # noqa: PLC0415
 
-    describe(Cluster(kubeconfig, context), namespace, pod, is_claim=claim)
+    describe(target)
 
 
 for each in (why, usage):
@@ -82,49 +107,34 @@ for each in (why, usage):
 
 
 @app.command()
-def suspend(
-    pod: PodArgument,
-    namespace: NamespaceOption = "",
-    claim: IsClaimOption = False,
-    wait: WaitOption = True,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-) -> None:
+@_of_claim
+def suspend(target: Target, wait: WaitOption = True) -> None:
     """Take the GPU from a claim, whose programs stand still and keep everything."""
     from remotegpu.cli.claims import suspend  # noqa: PLC0415
 
-    suspend(Cluster(kubeconfig, context), namespace, pod, is_claim=claim, wait=wait)
+    suspend(target, wait=wait)
 
 
 @app.command()
-def resume(
-    pod: PodArgument,
-    namespace: NamespaceOption = "",
-    claim: IsClaimOption = False,
-    wait: WaitOption = True,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
-) -> None:
+@_of_claim
+def resume(target: Target, wait: WaitOption = True) -> None:
     """Give a suspended claim its GPU back, when there is room."""
     from remotegpu.cli.claims import resume  # noqa: PLC0415
 
-    resume(Cluster(kubeconfig, context), namespace, pod, is_claim=claim, wait=wait)
+    resume(target, wait=wait)
 
 
 @app.command()
+@_of_claim
 def migrate(
-    pod: PodArgument,
+    target: Target,
     to: Annotated[str, typer.Option("--to", metavar="APPLIANCE", help="As `kubectl remotegpu ls` names it.")],
-    namespace: NamespaceOption = "",
-    claim: IsClaimOption = False,
     wait: WaitOption = True,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = "",
 ) -> None:
     """Move a claim to another appliance while its programs run."""
     from remotegpu.cli.claims import migrate  # noqa: PLC0415
 
-    migrate(Cluster(kubeconfig, context), namespace, pod, to, is_claim=claim, wait=wait)
+    migrate(target, to, wait=wait)
 
 
 @app.command()

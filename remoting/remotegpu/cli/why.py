@@ -95,7 +95,13 @@ def _other_than_waiting(pod: Object) -> str:
             f"{name} asks for no share of a GPU, or was made past the webhook: give a container the limit "
             "remotegpu/fraction; `remotegpu doctor --cluster` says whether the webhook is called"
         )
-    if any(gate["name"] == GATE for gate in pod["spec"].get("schedulingGates", ())):
+    gates = [gate["name"] for gate in pod["spec"].get("schedulingGates", ())]
+    if GATE in gates:
+        if others := [gate for gate in gates if gate != GATE]:
+            return (
+                f"{name} has scheduling gate {', '.join(others)}, which is another's, and no share before it is gone: "
+                "ask whoever put it there, as by `kubectl get workloads` for Kueue"
+            )
         return ""
     phase = pod.get("status", {}).get("phase", "Pending")
     unmet = [each for each in pod.get("status", {}).get("conditions", ()) if each["status"] != "True"]
@@ -105,7 +111,7 @@ def _other_than_waiting(pod: Object) -> str:
     return f"{name} has its share and waits for something else: {told}; see `kubectl describe pod`"
 
 
-def claim_name(cluster: Cluster, namespace: str, name: str, *, is_claim: bool) -> str:
+def claim_name(cluster: Cluster, namespace: str, name: str, is_claim: bool) -> str:
     """Of a pod, or as it is. Raises RefusedError."""
     return name if is_claim else _claim_of(cluster.get(f"/api/v1/namespaces/{namespace}/pods/{name}"))
 

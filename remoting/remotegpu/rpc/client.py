@@ -139,6 +139,10 @@ class ApplianceClient:
         reply: pb.HealthReply = self._ask(self._stub.Health, pb.HealthRequest())
         return reply
 
+    def drain(self, seconds: float) -> None:
+        """No lease is opened any more. The appliance ends when those that it has are gone, or are ended by it then."""
+        self._ask(self._stub.Drain, pb.DrainRequest(deadline_seconds=seconds))
+
     def open_lease(self, ask: Ask, client: str, *, wait: bool) -> AbstractContextManager[Iterator[pb.OpenLeaseReply]]:
         """Why it waits, again and again, and at last what was granted. Fails if the appliance falls silent."""
         fraction = {} if ask.memory_bytes else {"milli": ask.milli_per_gpu}
