@@ -99,7 +99,7 @@ BOTH := -n 2 --dist loadfile
 
 test-python: build system-tools cluster-programs
 	@echo "==> Python and program tests: core"
-	@$(PYTHON) -m pytest $(BOTH) --part core
+	@$(PYTHON) -m pytest --part core $(BOTH)
 
 test-decoders: build
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"
@@ -119,7 +119,7 @@ shard-torch-a shard-torch-b: build target/frameworks/.installed
 	    time target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
 
 shard-programs shard-survival shard-chart-and-cli shard-security shard-suspension shard-versions: build system-tools cluster-programs
-	@$(PYTHON) -m pytest $(BOTH) --part $(@:shard-%=%)
+	@$(PYTHON) -m pytest --part $(@:shard-%=%) $(BOTH)
 
 shard-security: target/undefended/.built test-decoders-longer
 

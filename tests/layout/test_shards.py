@@ -112,7 +112,7 @@ def test_a_shard_has_a_command_of_its_own(shard: Shard) -> None:
 
 def test_make_test_runs_core_and_make_test_all_everything() -> None:
     core = commands("test")
-    assert "-m pytest --part core\n" in core
+    assert "-m pytest --part core -n 2 " in core
     in_process = re.findall(r"for files in (.+); do", core)
     files = {f"offload/tests/torch/test_{name}.py" for group in shlex.split(in_process[0]) for name in group.split()}
     assert files == {entry.partition("::")[0] for entry in TABLE.core} & set(TORCH_FILES)
