@@ -92,6 +92,8 @@ def test_large_copies_stand_beside_what_bounds_them() -> None:
     sizes = ("64 KiB", "1 MiB", "16 MiB", "64 MiB")
     copies = {f"{kind} {way} {size}" for kind in ("pinned", "pageable") for way in ("HtoD", "DtoH") for size in sizes}
     references = {f"memcpy {size}" for size in sizes} | {f"tcp x{count}" for count in (1, 2, 4, 8)}
-    assert rates.keys() == copies | references | {"page faults", "unix x1"}
+    striped = {f"{copy}, {count} stripes" for copy in copies if copy.endswith(" 64 MiB") for count in (0, 1, 2, 4)}
+    assert rates.keys() == copies | references | striped | {"page faults", "unix x1"}
+    assert all(rates[name]["to_streams"] > 0 for name in striped)
     assert rates["memcpy 64 MiB"]["to_memcpy"] == 1
     assert all(value >= 0 for rate in rates.values() for value in rate.values())

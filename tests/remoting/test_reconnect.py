@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from support.certificates import certificate
-from support.faultproxy import FaultProxy, Way
+from support.faultproxy import Way
+from support.proxied import BEHIND_PROXIES, before_data, cut_often, reach, run
 from support.system import PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, training_results, until
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
-# The proxies' address: the ports are the appliance's own.
-BEHIND_PROXIES = "127.0.0.2"
-EVERY_SECONDS = 0.2
 DIGITS = ROOT / "examples/01-digits/train.py"
 
 
@@ -31,54 +27,6 @@ DIGITS = ROOT / "examples/01-digits/train.py"
 def patient() -> Iterator[Appliance]:
     with appliance("--grace", "60s") as it:
         yield it
-
-
-@contextlib.contextmanager
-def before_data(remote: Appliance, tap: Callable[[bytes], None] = lambda _: None) -> Iterator[FaultProxy]:
-    """A proxy before each port; that of the data is the value."""
-    host, _, port = remote.endpoint.rpartition(":")
-    control, data = (
-        FaultProxy(host, number, listen_host=BEHIND_PROXIES, listen_port=number, tap=tap)
-        for number in (int(port), int(port) + 1)
-    )
-    with control, data:
-        yield data
-
-
-def run(
-    remote: Appliance, *program: str, options: tuple[str, ...] = (), carrier: str = "direct"
-) -> subprocess.Popen[str]:
-    endpoint = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
-    command = [REMOTEGPU, "run", "--appliance", endpoint, "-p", "0.25", *options, "--", sys.executable, *program]
-    environment = {**os.environ, "REMOTEGPU_CARRIER": carrier}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def reach(remote: Appliance, *options: str) -> None:
-    """Wait for an appliance whose certificate is for the proxies' address."""
-    remote.endpoint, own = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}", remote.endpoint
-    remote.wait_until_ready(*options)
-    remote.endpoint = own
-
-
-@contextlib.contextmanager
-def cut_often(proxy: FaultProxy) -> Iterator[list[int]]:
-    """Cuts all connections every 200 ms; the list gets an entry for each time."""
-    cuts: list[int] = []
-    over = threading.Event()
-
-    def cut() -> None:
-        while not over.wait(EVERY_SECONDS):
-            proxy.cut()
-            cuts.append(len(cuts))
-
-    thread = threading.Thread(target=cut)
-    thread.start()
-    try:
-        yield cuts
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.fixture(scope="module")

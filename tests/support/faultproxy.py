@@ -108,6 +108,8 @@ class _Faults:
     refuses: bool = False
     # How many bytes a new connection carries, both ways together, before it is reset; 0: any number.
     carries: int = 0
+    # Only those that begin with one of these four bytes; all if nothing is named.
+    cut_heads: tuple[bytes, ...] = ()
     # What a new connection has to begin with; all are welcome if nothing is named.
     heads: tuple[bytes, ...] = ()
 
@@ -224,9 +226,10 @@ class FaultProxy:
         """Reset all connections; new ones are accepted."""
         self._do(self._reset_connections)
 
-    def cut_after(self, count: int) -> None:
-        """From now on new connections are reset when they have carried so many bytes; 0: they are not."""
-        self._faults.carries = count
+    def cut_after(self, count: int, *heads: bytes) -> None:
+        """From now on new connections are reset when they have carried so many bytes; 0: they are not. If heads are
+        named, only those that begin with one of these four bytes."""
+        self._faults.carries, self._faults.cut_heads = count, heads
 
     def refuse(self) -> None:
         """From now on new connections are reset as soon as they are made."""
@@ -276,7 +279,7 @@ class FaultProxy:
     async def _pass_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = b""
         try:
-            if self._faults.heads:
+            if self._faults.heads or self._faults.cut_heads:
                 head = await reader.readexactly(4)
         except (OSError, asyncio.IncompleteReadError):
             pass
@@ -290,7 +293,8 @@ class FaultProxy:
             return
         self.made += 1
         damage, self._faults.next_damage = self._faults.next_damage, _Damage()
-        left = _Left(self._faults.carries)
+        cut = not self._faults.cut_heads or head in self._faults.cut_heads
+        left = _Left(self._faults.carries if cut else 0)
         head = left.take(head)
         pair = {writer, far_writer}
         self._connections |= pair

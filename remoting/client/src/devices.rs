@@ -6,7 +6,7 @@ use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, SessionTi
 use crate::context::Context;
 use crate::memory::DeviceMemory;
 use crate::pool::Pool;
-use crate::session::{Reconnect, Retry, Session, lock};
+use crate::session::{Reconnect, Retry, Session, lock, wanted_stripes};
 use crate::{log, process, stats};
 use driverapi::attributes::*;
 use driverapi::errors::*;
@@ -294,8 +294,10 @@ fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
         log::error(&line);
         CUDA_ERROR_DEVICE_UNAVAILABLE
     })?;
-    let share = share.clone();
-    session.share_memory_by(move || connect::open_memory(&share, &ticket));
+    let (here, memory) = (share.clone(), ticket.clone());
+    session.share_memory_by(move || connect::open_memory(&here, &memory));
+    let (share, hello) = (share.clone(), hello.clone());
+    session.stripe_by(wanted_stripes(), move |number| connect::open_stripe(&share, &hello, &ticket, number));
     Ok(session)
 }
 

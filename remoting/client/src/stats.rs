@@ -19,6 +19,7 @@ static COMMANDS: AtomicU64 = AtomicU64::new(0);
 static ROUND_TRIPS: AtomicU64 = AtomicU64::new(0);
 static BYTES_SENT: AtomicU64 = AtomicU64::new(0);
 static BYTES_RECEIVED: AtomicU64 = AtomicU64::new(0);
+static BYTES_STRIPED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static LAST: Cell<Call> = const { Cell::new(Call { function: None, has_sent: false }) };
@@ -90,6 +91,11 @@ pub fn received(bytes: usize) {
     BYTES_RECEIVED.fetch_add(bytes as u64, Relaxed);
 }
 
+/// Of those sent and received.
+pub fn striped(bytes: usize) {
+    BYTES_STRIPED.fetch_add(bytes as u64, Relaxed);
+}
+
 /// By function, where it is not 0.
 fn by_function(count: impl Fn(&Counter) -> &AtomicU64) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
@@ -118,6 +124,7 @@ pub fn report() -> String {
         "round_trips": ROUND_TRIPS.load(Relaxed),
         "bytes_sent": BYTES_SENT.load(Relaxed),
         "bytes_received": BYTES_RECEIVED.load(Relaxed),
+        "bytes_striped": BYTES_STRIPED.load(Relaxed),
         "functions": calls,
         "round_trips_of": by_function(|counter| &counter.round_trips),
     })

@@ -7,7 +7,7 @@ use driverapi::cubin;
 use driverapi::device_bytes::device_bytes;
 use driverapi::fatbin::{Executes, for_device};
 use driverapi::image::{self, Image};
-use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES, Reader, SharedMemory, Wire, Writer, reencode};
+use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, PieceHeader, Preface, PrefaceKind, RESUME_BYTES, Reader, STRIPE_BYTES, SharedMemory, Wire, Writer, reencode};
 use remotegpu_worker::command::Frame;
 use remotegpu_worker::frames::{FrameReader, Payload};
 use softgpu::engine::Program;
@@ -115,16 +115,26 @@ pub fn preface(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<PREFACE_BYTES>()
         && let Some(preface) = Preface::decode(bytes)
     {
-        match (preface.kind, data[PREFACE_BYTES..].first_chunk::<RESUME_BYTES>()) {
-            (PrefaceKind::Resume { .. }, Some(more)) => {
-                assert_eq!(preface.resumes(more).encode(), data[..PREFACE_BYTES + RESUME_BYTES]);
+        let more = &data[PREFACE_BYTES..];
+        match preface.kind {
+            PrefaceKind::Resume { .. } => {
+                if let Some(more) = more.first_chunk::<RESUME_BYTES>() {
+                    assert_eq!(preface.resumes(more).encode(), data[..PREFACE_BYTES + RESUME_BYTES]);
+                }
             }
-            (PrefaceKind::Resume { .. }, None) => {}
+            PrefaceKind::Stripe { .. } => {
+                if let Some(more) = more.first_chunk::<STRIPE_BYTES>() {
+                    assert_eq!(preface.numbered(more).encode(), data[..PREFACE_BYTES + STRIPE_BYTES]);
+                }
+            }
             _ => assert_eq!(preface.encode(), *bytes),
         }
     }
     if let Some(bytes) = data.first_chunk() {
         assert_eq!(SharedMemory::decode(bytes).encode(), *bytes);
+    }
+    if let Some(bytes) = data.first_chunk() {
+        assert_eq!(PieceHeader::decode(bytes).encode(), *bytes);
     }
     if let Some(bytes) = data.first_chunk::<HEADER_BYTES>()
         && let Ok(header) = Header::decode(bytes)

@@ -85,7 +85,8 @@ pub fn prefaces() -> Vec<Vec<u8>> {
     let preface = |kind| Preface { kind, id: [1; 16], ticket: [2; 32] }.encode();
     let resume = Preface::resume([1; 16], &[2; 32], 3, 4).encode();
     let memory = Preface::memory([1; 16], &[2; 32]).encode();
-    vec![preface(PrefaceKind::Session), preface(PrefaceKind::Lease), resume, memory, frame(1, &[3; 40])]
+    let stripe = Preface::stripe([1; 16], &[2; 32], 3).encode();
+    vec![preface(PrefaceKind::Session), preface(PrefaceKind::Lease), resume, memory, stripe, frame(1, &[3; 40])]
 }
 
 pub fn images() -> Vec<Vec<u8>> {

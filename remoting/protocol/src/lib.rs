@@ -21,7 +21,10 @@ pub use frame::{Decoder, FrameError, HEADER_BYTES, Header, MAX_PAYLOAD};
 pub use functions_generated::{function, function_name};
 pub use kept::{Kept, OutOfRange};
 pub use message::*;
-pub use preface::{MEMORY, NOT_SHARED, PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES, SHARED, SharedMemory};
+pub use preface::{
+    MEMORY, NOT_SHARED, PREFACE_BYTES, PieceHeader, Preface, PrefaceKind, RESUME_BYTES, SHARED, STRIPE_BYTES,
+    SharedMemory,
+};
 pub use recording::Recording;
 pub use versions_generated::{OLDEST_WIRE, TABLE_HASH, WIRE_VERSION, since, table_hash};
 pub use wire::{DecodeError, Reader, Wire, Writer};

@@ -294,6 +294,14 @@ messages! {
     0x8046 CopyToDeviceShared { context: u64, address: u64, extent: Extent, from: u64 }
     /// As `CopyToHost`, to `to` of the client. A worker that has this memory too writes there, any other sends the bytes.
     0x8047 CopyToHostShared { context: u64, address: u64, extent: Extent, offset: u64, len: u64, to: u64 }
+    /// `len` bytes, at most `BULK_CHUNK`, that come on this stripe; they count for the send window. Replies when the bytes are
+    /// there. A worker whose stripe ends before asks for them.
+    0x8048 CopyToDeviceStriped { context: u64, address: u64, len: u64, stripe: u64 }
+    /// `len` bytes, at most `BULK_CHUNK`, to be sent on this stripe. Replies when the client has them (`Landed`). A worker
+    /// whose stripe ends before sends them as those of `CopyToHost`.
+    0x8049 CopyToHostStriped { context: u64, address: u64, len: u64, stripe: u64 }
+    /// The bytes of this `CopyToHostStriped` have come.
+    0x804a Landed { command: u64 }
 
     // ---- both ways, outside of the order of commands and answers
     /// Carries nothing but its header's `ack`.

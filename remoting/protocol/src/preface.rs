@@ -7,6 +7,9 @@ pub const PREFACE_BYTES: usize = 52;
 /// What follows the preface of a connection that goes on with a session.
 pub const RESUME_BYTES: usize = 16;
 
+/// What follows the preface of a stripe: its number.
+pub const STRIPE_BYTES: usize = 8;
+
 /// The first bytes of [`PrefaceKind::Memory`].
 pub const MEMORY: &[u8; 4] = b"RGM1";
 
@@ -22,10 +25,14 @@ pub enum PrefaceKind {
     Resume { epoch: u64, received: u64 },
     /// By a Unix socket on which the session's client gives its worker memory that both then have ([`SharedMemory`]).
     Memory,
+    /// One more connection of the session, on which bytes of large copies travel ([`PieceHeader`]). The number is higher
+    /// than that of every stripe before. The worker answers `K`.
+    Stripe { number: u64 },
 }
 
-/// `RGP1` (session), `RGL1` (lease), `RGR1` (resume) or `RGM1` (memory); 16 bytes of id; 32 bytes of ticket or, to resume and
-/// for memory, the proof that the sender knows it. To resume, epoch and received follow, 8 bytes each.
+/// `RGP1` (session), `RGL1` (lease), `RGR1` (resume), `RGM1` (memory) or `RGS1` (stripe); 16 bytes of id; 32 bytes of
+/// ticket or, for the last three, the proof that the sender knows it. To resume, epoch and received follow, 8 bytes each;
+/// for a stripe its number, 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preface {
     pub kind: PrefaceKind,
@@ -48,12 +55,18 @@ impl Preface {
         Preface { kind: PrefaceKind::Memory, id, ticket: proof(MEMORY, &id, ticket, &[]) }
     }
 
-    /// To resume and for memory: what `ticket` has to be where the session's ticket is this one. Otherwise: that ticket.
+    /// To open a stripe of a session whose ticket this was.
+    pub fn stripe(id: [u8; 16], ticket: &[u8; 32], number: u64) -> Preface {
+        Preface { kind: PrefaceKind::Stripe { number }, id, ticket: proof(b"RGS1", &id, ticket, &[number]) }
+    }
+
+    /// To resume, for memory and stripes: what `ticket` has to be where the session's ticket is this one. Otherwise: that ticket.
     pub fn expected(&self, ticket: &[u8; 32]) -> [u8; 32] {
         match self.kind {
             PrefaceKind::Session | PrefaceKind::Lease => *ticket,
             PrefaceKind::Resume { epoch, received } => resume_proof(&self.id, ticket, epoch, received),
             PrefaceKind::Memory => proof(MEMORY, &self.id, ticket, &[]),
+            PrefaceKind::Stripe { number } => proof(b"RGS1", &self.id, ticket, &[number]),
         }
     }
 
@@ -64,22 +77,29 @@ impl Preface {
             PrefaceKind::Lease => b"RGL1",
             PrefaceKind::Resume { .. } => b"RGR1",
             PrefaceKind::Memory => MEMORY,
+            PrefaceKind::Stripe { .. } => b"RGS1",
         });
         out.extend_from_slice(&self.id);
         out.extend_from_slice(&self.ticket);
-        if let PrefaceKind::Resume { epoch, received } = self.kind {
-            out.extend_from_slice(&epoch.to_le_bytes());
-            out.extend_from_slice(&received.to_le_bytes());
+        match self.kind {
+            PrefaceKind::Resume { epoch, received } => {
+                out.extend_from_slice(&epoch.to_le_bytes());
+                out.extend_from_slice(&received.to_le_bytes());
+            }
+            PrefaceKind::Stripe { number } => out.extend_from_slice(&number.to_le_bytes()),
+            PrefaceKind::Session | PrefaceKind::Lease | PrefaceKind::Memory => {}
         }
         out
     }
 
-    /// `None` if the bytes are no preface of ours. To resume, [`RESUME_BYTES`] more follow for [`Preface::resumes`].
+    /// `None` if the bytes are no preface of ours. To resume, [`RESUME_BYTES`] more follow for [`Preface::resumes`]; for a
+    /// stripe, [`STRIPE_BYTES`] for [`Preface::numbered`].
     pub fn decode(bytes: &[u8; PREFACE_BYTES]) -> Option<Preface> {
         let kind = match &bytes[..4] {
             b"RGP1" => PrefaceKind::Session,
             b"RGL1" => PrefaceKind::Lease,
             b"RGR1" => PrefaceKind::Resume { epoch: 0, received: 0 },
+            b"RGS1" => PrefaceKind::Stripe { number: 0 },
             head if head == MEMORY => PrefaceKind::Memory,
             _ => return None,
         };
@@ -97,6 +117,11 @@ impl Preface {
         let (epoch, received) = (u64::from_le_bytes(epoch), u64::from_le_bytes(received));
         Preface { kind: PrefaceKind::Resume { epoch, received }, ..self }
     }
+
+    /// The same with what followed it.
+    pub fn numbered(self, bytes: &[u8; STRIPE_BYTES]) -> Preface {
+        Preface { kind: PrefaceKind::Stripe { number: u64::from_le_bytes(*bytes) }, ..self }
+    }
 }
 
 fn resume_proof(id: &[u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> [u8; 32] {
@@ -108,6 +133,30 @@ fn proof(kind: &[u8; 4], id: &[u8; 16], ticket: &[u8; 32], numbers: &[u64]) -> [
     let Ok(mac) = Hmac::<Sha256>::new_from_slice(ticket) else { return [0; 32] };
     let mac = mac.chain_update(kind).chain_update(id);
     numbers.iter().fold(mac, |mac, number| mac.chain_update(number.to_le_bytes())).finalize().into_bytes().into()
+}
+
+/// On a stripe, before the bytes of a piece: the command that they belong to, and how many they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PieceHeader {
+    pub command: u64,
+    pub len: u64,
+}
+
+impl PieceHeader {
+    pub const BYTES: usize = 16;
+
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
+        out[..8].copy_from_slice(&self.command.to_le_bytes());
+        out[8..].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> PieceHeader {
+        let (words, _) = bytes.as_chunks();
+        let [command, len] = [0, 1].map(|at| u64::from_le_bytes(words[at]));
+        PieceHeader { command, len }
+    }
 }
 
 /// What a client says on its session's memory connection. With a descriptor: that is a memfd of `size` bytes, sealed against

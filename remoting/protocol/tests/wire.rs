@@ -2,7 +2,8 @@
 
 use protocol::{
     Decoder, Extent, HEADER_BYTES, Header, KernelInfo, KernelParam, Launch, LaunchAttribute, LaunchShape, MAX_PAYLOAD,
-    Message, ModuleLoad, PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES, Reader, Wire, Writer, reencode, samples,
+    Message, ModuleLoad, PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES, Reader, STRIPE_BYTES, Wire, Writer,
+    reencode, samples,
 };
 
 fn encoded<T: Wire>(value: &T) -> Vec<u8> {
@@ -115,13 +116,16 @@ fn an_oversized_frame_is_refused_from_its_header() {
 #[test]
 fn prefaces_name_their_kind() {
     let kinds = [PrefaceKind::Session, PrefaceKind::Lease].map(|kind| Preface { kind, id: [1; 16], ticket: [2; 32] });
-    for preface in kinds.into_iter().chain([Preface::resume([1; 16], &[2; 32], 3, u64::MAX)]) {
+    let (resume, stripe) =
+        (Preface::resume([1; 16], &[2; 32], 3, u64::MAX), Preface::stripe([1; 16], &[2; 32], u64::MAX - 1));
+    for preface in kinds.into_iter().chain([resume, stripe]) {
         let bytes = preface.encode();
         let (first, more) = bytes.split_first_chunk::<PREFACE_BYTES>().expect("a preface");
         let decoded = Preface::decode(first).expect("ours");
-        match more.first_chunk::<RESUME_BYTES>() {
-            Some(more) => assert_eq!(decoded.resumes(more), preface),
-            None => assert_eq!(decoded, preface),
+        match (<&[u8; RESUME_BYTES]>::try_from(more).ok(), <&[u8; STRIPE_BYTES]>::try_from(more).ok()) {
+            (Some(more), _) => assert_eq!(decoded.resumes(more), preface),
+            (_, Some(more)) => assert_eq!(decoded.numbered(more), preface),
+            (None, None) => assert_eq!(decoded, preface),
         }
     }
     let mut wrong = [0; PREFACE_BYTES];

@@ -14,6 +14,7 @@ SHARES_ENV: Final = "REMOTEGPU_SHARES"
 # The folder with the pod's session and token, where it is not the one that every pod has (for tests).
 POD_DIRECTORY_ENV: Final = "REMOTEGPU_POD_DIRECTORY"
 CARRIER_ENV: Final = "REMOTEGPU_CARRIER"
+STRIPES_ENV: Final = "REMOTEGPU_STRIPES"
 STATS_ENV: Final = "REMOTEGPU_STATS"
 LOG_ENV: Final = "REMOTEGPU_LOG"
 

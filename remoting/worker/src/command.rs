@@ -44,7 +44,7 @@ commands! {
     GraphBuild, GraphLaunch, GraphDestroy,
     TensorMapTiled, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass,
     CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice,
-    CopyToDeviceShared, CopyToHostShared
+    CopyToDeviceShared, CopyToHostShared, CopyToDeviceStriped, CopyToHostStriped, Landed
 }
 
 /// A command on its way through the worker.
@@ -277,6 +277,8 @@ impl Topology {
             | Command::CopyToDeviceShared(_)
             | Command::CopyToHost(_)
             | Command::CopyToHostShared(_)
+            | Command::CopyToDeviceStriped(_)
+            | Command::CopyToHostStriped(_)
             | Command::CopyOnDevice(_) => self.stream_keys(frame.stream_id),
             Command::Generated(_) if frame.stream_id != 0 => self.stream_keys(frame.stream_id),
             // A context's preferences (caches, shared memory) only change how fast it is: they wait for nothing.

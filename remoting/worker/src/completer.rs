@@ -66,7 +66,7 @@ impl Session {
             }
             Err(code) => {
                 let action = match action {
-                    Action::Reply(0) | Action::Shared { .. } => Action::Reply(code),
+                    Action::Reply(0) | Action::Shared { .. } | Action::Striped { .. } => Action::Reply(code),
                     Action::HostBytes { buffer, .. } => Action::Consumed { bytes: 0, _buffer: buffer },
                     action => action,
                 };
@@ -247,6 +247,8 @@ impl Session {
                     self.out.push_pinned(HostBytes::CODE, seq, &HostBytes { offset }, buffer, all);
                 }
             }
+            Action::Striped { .. } if code != 0 => self.synchronised(seq, code),
+            Action::Striped { stripe, buffer } => self.send_striped(seq, stripe, buffer),
             Action::LateCopy => self.ask_for_bytes(seq),
             Action::Fenced { token } => self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]),
             Action::Callback { token } => self.out.push(Callback::CODE, 0, &Callback { token }, &[]),

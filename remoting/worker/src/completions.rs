@@ -32,6 +32,11 @@ pub enum Action {
         code: Code,
         _memory: Rc<Shared>,
     },
+    /// Bytes of a `CopyToHostStriped` have arrived in the buffer.
+    Striped {
+        stripe: u64,
+        buffer: Buffer,
+    },
     /// The stream got to a `CopyToDeviceLate`.
     LateCopy,
     Fenced {
@@ -89,7 +94,9 @@ impl Action {
         completed: Option<&Rc<RealEvent>>,
     ) -> Code {
         match (self, completed) {
-            (Action::Reply(_) | Action::Shared { .. } | Action::Part { .. }, Some(event)) if code == 0 => {
+            (Action::Reply(_) | Action::Shared { .. } | Action::Striped { .. } | Action::Part { .. }, Some(event))
+                if code == 0 =>
+            {
                 let settled =
                     current.set(driver, event.context()).and_then(|()| driver.event_synchronize(event.handle));
                 settled.err().unwrap_or(0)

@@ -22,6 +22,21 @@ enum Passed {
     },
     /// By which the client shares memory.
     Memory,
+    /// For bytes of large copies.
+    Stripe { number: u64 },
+}
+
+/// What came of a connection that the gateway passed.
+#[derive(Debug)]
+pub enum Taken {
+    Nothing,
+    /// It is the session's now.
+    Resumed,
+    Memory(OwnedFd),
+    Stripe {
+        number: u64,
+        socket: OwnedFd,
+    },
 }
 
 pub struct Connection {
@@ -83,29 +98,28 @@ impl Connection {
     }
 
     /// Takes the connection that the gateway passes, unless a later one was here already or the client cannot have
-    /// received what it says: then nothing changes, and this one is closed. One by which the client shares memory is returned.
+    /// received what it says: then nothing changes, and this one is closed. One for something else is returned.
     ///
     /// # Errors
     /// If there are no descriptors left.
-    pub fn take_passed(&mut self, out: &mut Outbox) -> io::Result<Option<OwnedFd>> {
-        let Some(passed) = self.passed() else { return Ok(None) };
+    pub fn take_passed(&mut self, out: &mut Outbox) -> io::Result<Taken> {
+        let Some(passed) = self.passed() else { return Ok(Taken::Nothing) };
         let mut packet = [0; 256];
         let (count, socket) = receive_packet(passed, &mut packet, RecvFlags::DONTWAIT)?;
         if count == 0 {
             self.passed = None;
         }
         match (serde_json::from_slice(&packet[..count]), socket) {
-            (Ok(Passed::Resume { epoch, received }), Some(socket)) => {
-                self.resume(epoch, received, socket, out).map(|()| None)
-            }
-            (Ok(Passed::Memory), socket) => Ok(socket),
-            _ => Ok(None),
+            (Ok(Passed::Resume { epoch, received }), Some(socket)) => self.resume(epoch, received, socket, out),
+            (Ok(Passed::Memory), Some(socket)) => Ok(Taken::Memory(socket)),
+            (Ok(Passed::Stripe { number }), Some(socket)) => Ok(Taken::Stripe { number, socket }),
+            _ => Ok(Taken::Nothing),
         }
     }
 
-    fn resume(&mut self, epoch: u64, received: u64, socket: OwnedFd, out: &mut Outbox) -> io::Result<()> {
+    fn resume(&mut self, epoch: u64, received: u64, socket: OwnedFd, out: &mut Outbox) -> io::Result<Taken> {
         if self.grace.is_zero() || epoch <= self.epoch || out.rewind(received).is_err() {
-            return Ok(());
+            return Ok(Taken::Nothing);
         }
         self.close();
         self.epoch = epoch;
@@ -114,11 +128,11 @@ impl Connection {
         // Fits in the buffer of a socket on which nothing was sent.
         if send(&socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
             self.lose();
-            return Ok(());
+            return Ok(Taken::Nothing);
         }
         self.watch.follow(socket.as_fd())?;
         self.socket = Some(socket);
-        Ok(())
+        Ok(Taken::Resumed)
     }
 
     /// The watchdog has the socket too, and lets go of it when it is shut down.

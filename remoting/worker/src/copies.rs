@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// A page-locked buffer of the context; if there is none, more will be.
-    fn buffer(&mut self, context: u64, len: usize) -> Result<Option<Buffer>> {
+    pub fn buffer(&mut self, context: u64, len: usize) -> Result<Option<Buffer>> {
         let buffer = self.contexts.get(context)?.staging.take(len);
         if buffer.is_none() {
             self.grow_staging(context, len);
@@ -96,7 +96,7 @@ impl Session {
 
     /// Gives the bytes at `from` of the buffer to the stream as those from `offset` on of the packed box.
     /// The operations that were given are counted even if a later one fails.
-    fn send(
+    pub fn send(
         &mut self,
         stream_id: u64,
         target: &Target,

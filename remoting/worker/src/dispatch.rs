@@ -34,7 +34,8 @@ impl Session {
             | Command::EventSynchronize(_)
             | Command::SharedEventSynchronize(_)
             | Command::CopyToHost(_)
-            | Command::CopyToHostShared(_) => self.synchronised(frame.seq, code),
+            | Command::CopyToHostShared(_)
+            | Command::CopyToHostStriped(_) => self.synchronised(frame.seq, code),
             Command::EventQuery(c) if frame.progress == 1 => self.event_done(c.event, c.generation, code),
             Command::EventRecord(c) => {
                 self.late(code);
@@ -88,6 +89,7 @@ impl Session {
                 self.reply(frame.seq, code);
                 self.late(code);
             }
+            Command::CopyToDeviceStriped(c) => self.fail_striped(frame.seq, c.len, code),
             Command::Generated(number) if replies(*number) => self.reply(frame.seq, code),
             _ => self.late(code),
         }
@@ -174,6 +176,9 @@ impl Session {
             Command::CopyToHost(_) => return self.copy_to_host(frame),
             Command::CopyToDeviceShared(_) => return self.copy_to_device_shared(frame),
             Command::CopyToHostShared(_) => return self.copy_to_host_shared(frame),
+            Command::CopyToDeviceStriped(_) => return self.copy_to_device_striped(frame),
+            Command::CopyToHostStriped(_) => return self.copy_to_host_striped(frame),
+            Command::Landed(c) => self.landed(c.command),
             Command::CopyOnDevice(c) => return self.copy_on_device(frame.stream_id, c),
             Command::Generated(number) => return self.generated(seq, frame.stream_id, *number, frame.payload.bytes()),
         }

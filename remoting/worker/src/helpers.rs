@@ -11,9 +11,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// What the sequencer does with a job's result.
 type Then<S> = Box<dyn FnOnce(&mut S) + Send>;
-/// A result, and whether its job counts among those that run at the same time.
-type Report<S> = (bool, Then<S>);
+/// A result, and what its job counts among.
+type Report<S> = (Kind, Then<S>);
 type Job<S> = Box<dyn FnOnce(&Driver) -> Then<S> + Send>;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    AtOnce,
+    InOrder,
+    /// None of ours: a thread that lives for longer.
+    Other,
+}
 
 /// Jobs of no particular order that run at the same time, at most.
 const AT_ONCE: usize = 32;
@@ -71,7 +79,7 @@ impl<S: 'static> Helpers<S> {
     ) {
         let memory = self.memory.take().unwrap_or_else(|| {
             let (sender, jobs) = channel::<Job<S>>();
-            let (driver, report) = (self.driver.clone(), self.reporter(false));
+            let (driver, report) = (self.driver.clone(), self.reporter(Kind::InOrder));
             std::thread::spawn(move || jobs.into_iter().for_each(|job| report(job(&driver))));
             sender
         });
@@ -85,16 +93,21 @@ impl<S: 'static> Helpers<S> {
         while self.running < AT_ONCE {
             let Some(job) = self.waiting.pop_front() else { return };
             self.running += 1;
-            let (driver, report) = (self.driver.clone(), self.reporter(true));
+            let (driver, report) = (self.driver.clone(), self.reporter(Kind::AtOnce));
             std::thread::spawn(move || report(job(&driver)));
         }
     }
 
-    fn reporter(&self, counted: bool) -> impl Fn(Then<S>) + Send + use<S> {
+    /// By which another thread has things done on the sequencer, in its order.
+    pub fn for_thread(&self) -> impl Fn(Box<dyn FnOnce(&mut S) + Send>) + Send + Clone + use<S> {
+        self.reporter(Kind::Other)
+    }
+
+    fn reporter(&self, kind: Kind) -> impl Fn(Then<S>) + Send + Clone + use<S> {
         let (results, wake) = (self.report.clone(), self.wake.clone());
         move |then| {
             // Nobody takes results when the session is over.
-            let _ = results.send((counted, then));
+            let _ = results.send((kind, then));
             let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
         }
     }
@@ -106,12 +119,14 @@ impl<S: 'static> Helpers<S> {
 
     /// The next result that has come; to be called with the session.
     pub fn next_result(&mut self) -> Option<Then<S>> {
-        let (counted, then) = self.results.try_recv().ok()?;
-        if counted {
-            self.running -= 1;
-            self.start_waiting();
-        } else {
-            self.in_order -= 1;
+        let (kind, then) = self.results.try_recv().ok()?;
+        match kind {
+            Kind::AtOnce => {
+                self.running -= 1;
+                self.start_waiting();
+            }
+            Kind::InOrder => self.in_order -= 1,
+            Kind::Other => {}
         }
         Some(then)
     }

@@ -60,6 +60,7 @@ mod slabs;
 pub mod snapshot;
 mod staging;
 mod streams;
+mod stripes;
 mod suspend;
 mod taken;
 mod tensor_maps;

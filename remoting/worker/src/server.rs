@@ -1,6 +1,6 @@
 //! The worker's event loop: one thread between the client's connection, the appliance and the GPU.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Taken};
 use crate::frames::FrameReader;
 use crate::requests::Request;
 use crate::session::Session;
@@ -221,8 +221,12 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             .min();
         let ready = wait(session, connection, control, timeout)?;
         if ready.passed {
-            if let Some(memory) = connection.take_passed(&mut session.out)? {
-                session.client_memory.follow(memory);
+            match connection.take_passed(&mut session.out)? {
+                Taken::Nothing => {}
+                // What broke one connection may have broken all of them without a word.
+                Taken::Resumed => session.stripes.close(),
+                Taken::Memory(memory) => session.client_memory.follow(memory),
+                Taken::Stripe { number, socket } => session.open_stripe(number, socket),
             }
         } else if let (true, Some(socket)) = (ready.connection, connection.socket()) {
             backoff = Backoff::new();

@@ -26,6 +26,7 @@ use crate::settings::Change;
 use crate::shared_events::SharedEvents;
 use crate::slabs::Memory;
 use crate::staging::Buffer;
+use crate::stripes::Stripes;
 use crate::text::Text;
 use crate::turns::taking::Turns;
 use crate::writer::Outbox;
@@ -97,6 +98,7 @@ pub struct Session {
     pub completions: Completions,
     pub late_copies: LateCopies,
     pub client_memory: ClientMemory,
+    pub stripes: Stripes,
     /// Streams held by a callback, by its token: the command that is to be finished.
     pub callbacks: HashMap<u64, u64>,
     pub gates: Gates,
@@ -150,6 +152,7 @@ impl Session {
             completions: Completions::default(),
             late_copies: LateCopies::default(),
             client_memory: ClientMemory::default(),
+            stripes: Stripes::default(),
             callbacks: HashMap::new(),
             gates: Gates::default(),
             shared_events: SharedEvents::default(),
@@ -258,6 +261,7 @@ impl Session {
         {
             event.followed = true;
         }
+        self.expect_striped(&frame);
         self.admit(frame);
         self.advance();
     }
@@ -276,7 +280,10 @@ impl Session {
     /// Is everything complete that was given to the GPU or waits for it, as far as completions have been looked for?
     pub fn is_settled(&self) -> bool {
         let waits = self.sched.is_idle() && self.parked.is_empty() && self.late_copies.0.is_empty();
-        waits && !self.shared_events.is_pending() && self.streams.live().all(|(_, stream)| stream.issued == 0)
+        waits
+            && self.stripes.is_idle()
+            && !self.shared_events.is_pending()
+            && self.streams.live().all(|(_, stream)| stream.issued == 0)
     }
 
     /// Where the session's numbers stand; nothing may wait.
@@ -497,6 +504,7 @@ impl Session {
         if any && !self.hold.stops() {
             self.advance();
             self.retry_late_copies();
+            self.lend_to_stripes();
             self.retry_blocked();
         }
         any

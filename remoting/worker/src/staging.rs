@@ -4,9 +4,8 @@
 //! may happen on the thread that feeds the GPU. So all copies go through buffers of this pool, which helpers fill.
 
 use crate::driver::{Driver, Handle, Result};
-use std::cell::RefCell;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Room for a frame's fixed fields in front of its bytes.
 const FIELDS: usize = 4 << 10;
@@ -33,13 +32,18 @@ pub struct Growth {
     pub count: usize,
 }
 
+/// Stripes have buffers in threads of their own.
 #[derive(Debug, Clone, Default)]
-pub struct Pool(Rc<RefCell<Inner>>);
+pub struct Pool(Arc<Mutex<Inner>>);
 
 impl Pool {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A buffer for `len` bytes, if one is free.
     pub fn take(&self, len: usize) -> Option<Buffer> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner();
         if inner.closed {
             return None;
         }
@@ -60,13 +64,13 @@ impl Pool {
 
     /// All that it has, lent or not.
     pub fn bytes(&self) -> u64 {
-        self.0.borrow().bytes as u64
+        self.inner().bytes as u64
     }
 
     /// After `take` found nothing: what to allocate, unless that is under way, the limit is reached, or it is more than
     /// `room`.
     pub fn grow(&self, len: usize, room: u64) -> Option<Growth> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner();
         let growth = match len {
             0..=SMALL => Growth { size: SMALL, count: 32 },
             _ => Growth { size: LARGE, count: 4 },
@@ -80,7 +84,7 @@ impl Pool {
     }
 
     pub fn add(&self, size: usize, buffers: Vec<Handle>) {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner();
         inner.growing = false;
         inner.bytes += size * buffers.len();
         if size == SMALL { inner.small.extend(buffers) } else { inner.large.extend(buffers) }
@@ -88,7 +92,7 @@ impl Pool {
 
     /// Lends no more; returns the memory once nothing of it is lent or being allocated.
     pub fn close(&self) -> Option<Vec<Handle>> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner();
         inner.closed = true;
         if inner.lent > 0 || inner.growing {
             return None;
@@ -136,7 +140,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut inner = self.pool.0.borrow_mut();
+        let mut inner = self.pool.inner();
         inner.lent -= 1;
         if self.capacity == SMALL { inner.small.push(self.memory) } else { inner.large.push(self.memory) }
     }

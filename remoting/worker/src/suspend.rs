@@ -93,6 +93,8 @@ impl Session {
         for stream in running {
             self.mark(stream);
         }
+        // What is under way there goes by the session's own connection, which lasts.
+        self.stripes.close();
         self.hold.state = State::Draining { then, since: Instant::now(), patience };
         Ok(())
     }

@@ -21,6 +21,9 @@ use super::shares::{Share, followed, note_moved};
 use super::{Hello, MOST_MOVES, SessionTicket, TIMEOUT, thread};
 use crate::log;
 
+/// A copy that finds no stripes goes without.
+const STRIPE_PATIENCE: Duration = Duration::from_secs(2);
+
 const CARRIER: &str = "REMOTEGPU_CARRIER";
 
 /// How the frames travel.
@@ -114,6 +117,26 @@ pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
     // Fits in the buffer of a new socket.
     let sent = send(&socket, &preface, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     sent.is_ok_and(|count| count == preface.len()).then_some(socket)
+}
+
+/// One more connection of the session ([`PrefaceKind::Stripe`]), if frames go by TCP or TLS of our own: a Unix socket is as
+/// fast as memory is, and gRPC is for networks that take nothing else.
+pub fn open_stripe(share: &Share, hello: &Hello, ticket: &SessionTicket, number: u64) -> Option<OwnedFd> {
+    let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref()).ok()?;
+    let (share, moved) = followed(share);
+    let socket = if moved.is_none() { ticket.data_socket.as_str() } else { "" };
+    if carrier == Carrier::Grpc
+        || carrier == Carrier::Auto && local::connection(&share, socket, STRIPE_PATIENCE).is_some()
+    {
+        return None;
+    }
+    let target = Target::new(&share, Some(moved.unwrap_or(ticket.data_port))).ok()?;
+    if target.is_handed() || hello.tls != target.speaks_tls() {
+        return None;
+    }
+    let preface = Preface::stripe(ticket.session_id, &ticket.ticket, number);
+    let opened = direct(&target, &preface, STRIPE_PATIENCE);
+    opened.inspect_err(|error| log::line(log::Level::Info, &format!("no stripe: {error}"))).ok()
 }
 
 /// Where an appliance takes data.

@@ -25,7 +25,7 @@ use std::time::Duration;
 use driverapi::nvml_links::PcieLink;
 
 pub use control::{device_state, hello, open_session};
-pub use data::{Carrier, open_data, open_data_over, open_memory, reopen_data};
+pub use data::{Carrier, open_data, open_data_over, open_memory, open_stripe, reopen_data};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
 pub use handed::Asking;

@@ -18,6 +18,19 @@ pub struct DeviceBox {
     pub extent: Extent,
 }
 
+impl DeviceBox {
+    /// Do the bytes lie together?
+    pub(super) fn is_linear(&self) -> bool {
+        self.extent.height == 1 && self.extent.depth == 1
+    }
+
+    /// `len` bytes of a linear box, from `offset` on.
+    pub(super) fn part(&self, offset: u64, len: u64) -> DeviceBox {
+        let extent = Extent { width: len, height: 1, depth: 1, pitch: len, slice: len };
+        DeviceBox { context: self.context, address: self.address + offset, extent }
+    }
+}
+
 /// Where the bytes of a copy come from that the worker asks for.
 #[derive(Clone)]
 pub enum Source {
@@ -60,7 +73,7 @@ impl Session {
         may_wait: bool,
     ) -> Result<(), Code> {
         let offset = self.send_by_ring(stream_id, to, from, may_wait)?;
-        if offset == from.packed() {
+        if offset == from.packed() || (offset == 0 && self.send_by_stripes(stream_id, to, from)?) {
             return Ok(());
         }
         let sent = self.send_pieces(stream_id, to, from, offset);
@@ -125,9 +138,12 @@ impl Session {
     ///
     /// # Errors
     /// The copy's code.
-    pub fn copy_to_host(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
+    pub fn copy_to_host(self: &Arc<Self>, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
         stats::round_trip();
         if let Some(done) = self.receive_by_ring(stream_id, to, from) {
+            return done;
+        }
+        if let Some(done) = self.receive_by_stripes(stream_id, to, from) {
             return done;
         }
         let slot = Slot::new();
@@ -182,7 +198,7 @@ impl Session {
         window.outstanding == 0 || window.outstanding + len <= SEND_WINDOW
     }
 
-    fn reserve_window(&self, len: u64) -> Result<(), Code> {
+    pub(super) fn reserve_window(&self, len: u64) -> Result<(), Code> {
         loop {
             let slot = Slot::new();
             {

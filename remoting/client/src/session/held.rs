@@ -41,6 +41,8 @@ impl Session {
             let seconds = since.elapsed().as_secs_f32();
             log::error(&format!("the share on appliance {peer} is back after {seconds:.1} s; the program continues"));
         }
+        // Those that there were have ended.
+        self.end_stripes();
         // The background thread sends: the reader may not wait for the lock.
         self.held.released.store(true, SeqCst);
         self.wake.wake();

@@ -17,6 +17,7 @@ mod ring;
 mod send;
 mod shared_memory;
 mod streams;
+mod stripes;
 mod wait;
 
 pub use across::PeerSource;
@@ -25,6 +26,7 @@ pub use callbacks::in_callback;
 pub use copies::DeviceBox;
 pub use host_box::{HostBox, load, store};
 pub use reconnect::{Reconnect, Retry};
+pub use stripes::wanted_stripes;
 pub use wait::{Reply, Slot, lock};
 
 use crate::Code;
@@ -45,6 +47,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::Duration;
+use stripes::Stripes;
 use wait::{Lead, Turn};
 
 /// How long a worker may take to answer the first frame.
@@ -141,6 +144,7 @@ pub struct Session {
     jobs: Jobs,
     shared: Shared,
     ring: Mutex<Ring>,
+    stripes: Stripes,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
     /// Devices that reach another one's memory, and how many reasons there are (`access`).
@@ -218,6 +222,7 @@ impl Session {
             jobs: Jobs::default(),
             shared: Shared::default(),
             ring: Mutex::default(),
+            stripes: Stripes::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
             reached: Mutex::default(),

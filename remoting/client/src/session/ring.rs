@@ -3,7 +3,7 @@
 use super::shared_memory::LEAST;
 use super::{DeviceBox, HostBox, Session, Slot, Waiter, lock};
 use crate::{Code, sys};
-use protocol::{BULK_CHUNK, Extent};
+use protocol::BULK_CHUNK;
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, TryLockError};
 
@@ -50,17 +50,6 @@ impl Pieces {
         }
         Ok(Some(place))
     }
-}
-
-/// Bytes of device memory that lie together.
-fn is_linear(device: &DeviceBox) -> bool {
-    device.extent.height == 1 && device.extent.depth == 1
-}
-
-/// `len` bytes of a linear box, from `offset` on.
-fn part(device: &DeviceBox, offset: u64, len: u64) -> DeviceBox {
-    let extent = Extent { width: len, height: 1, depth: 1, pitch: len, slice: len };
-    DeviceBox { context: device.context, address: device.address + offset, extent }
 }
 
 impl Session {
@@ -110,7 +99,7 @@ impl Session {
         may_wait: bool,
     ) -> Result<u64, Code> {
         let total = from.packed();
-        if total < LEAST || !is_linear(to) {
+        if total < LEAST || !to.is_linear() {
             return Ok(0);
         }
         let Some(mut ring) = self.ring(to.context) else { return Ok(0) };
@@ -121,7 +110,7 @@ impl Session {
             let (len, slot) = ((total - offset).min(PIECE as u64), Slot::new());
             from.pack(offset, len, place);
             let piece = HostBox::linear(place, len);
-            let sent = self.supply_late(stream_id, &part(to, offset, len), &piece, Waiter::Thread(Arc::clone(&slot)));
+            let sent = self.supply_late(stream_id, &to.part(offset, len), &piece, Waiter::Thread(Arc::clone(&slot)));
             pieces.used.push_back((place, sent.is_ok().then_some(slot)));
             sent?;
             offset += len;
@@ -131,7 +120,7 @@ impl Session {
 
     /// Copies so and waits until the bytes have landed. `None`: they have to go by the wire.
     pub(super) fn receive_by_ring(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Option<Result<(), Code>> {
-        if to.packed() < LEAST || !is_linear(from) || self.shares(to) {
+        if to.packed() < LEAST || !from.is_linear() || self.shares(to) {
             return None;
         }
         let mut ring = self.ring(from.context)?;
@@ -149,7 +138,7 @@ impl Session {
             while asked < total && under_way.len() < PIECES {
                 let Some(place) = pieces.take(self, true)? else { break };
                 let (len, slot) = ((total - asked).min(PIECE as u64), Slot::new());
-                let (piece, there) = (HostBox::linear(place, len), part(from, asked, len));
+                let (piece, there) = (HostBox::linear(place, len), from.part(asked, len));
                 let waiter = Waiter::Thread(Arc::clone(&slot));
                 match self.ask_for_bytes(stream_id, &piece, &there, 0, waiter) {
                     Ok(number) => last = number,

@@ -348,6 +348,7 @@ impl Session {
         (outbox.connected, outbox.ticking) = (true, true);
         drop(outbox);
         self.check_shared();
+        self.end_stripes();
         self.reconnected.notify_all();
         self.wake.wake();
         Ok(())

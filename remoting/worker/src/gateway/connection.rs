@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use carrier::{ACCEPTED, GONE, MOVED, to_hex};
-use protocol::{PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES};
+use protocol::{PREFACE_BYTES, Preface, PrefaceKind, RESUME_BYTES, STRIPE_BYTES};
 use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -35,7 +35,7 @@ pub enum Speaks {
 
 pub fn speaks(head: [u8; 4]) -> Speaks {
     match &head {
-        b"RGP1" | b"RGL1" | b"RGR1" | b"RGM1" => Speaks::Preface,
+        b"RGP1" | b"RGL1" | b"RGR1" | b"RGM1" | b"RGS1" => Speaks::Preface,
         b"PRI " => Speaks::Http2,
         // A TLS record of a handshake, version 3.x.
         [0x16, 3, _, _] => Speaks::Tls,
@@ -186,12 +186,19 @@ pub async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<Prefa
     let mut bytes = [0; PREFACE_BYTES];
     stream.read_exact(&mut bytes).await.map_err(within)?;
     let Some(preface) = Preface::decode(&bytes) else { return refused("no preface of ours") };
-    if !matches!(preface.kind, PrefaceKind::Resume { .. }) {
-        return Ok(preface);
+    match preface.kind {
+        PrefaceKind::Resume { .. } => {
+            let mut bytes = [0; RESUME_BYTES];
+            stream.read_exact(&mut bytes).await.map_err(within)?;
+            Ok(preface.resumes(&bytes))
+        }
+        PrefaceKind::Stripe { .. } => {
+            let mut bytes = [0; STRIPE_BYTES];
+            stream.read_exact(&mut bytes).await.map_err(within)?;
+            Ok(preface.numbered(&bytes))
+        }
+        PrefaceKind::Session | PrefaceKind::Lease | PrefaceKind::Memory => Ok(preface),
     }
-    let mut bytes = [0; RESUME_BYTES];
-    stream.read_exact(&mut bytes).await.map_err(within)?;
-    Ok(preface.resumes(&bytes))
 }
 
 /// Checks the preface that was read and gives the connection to whom it is for.
@@ -227,6 +234,10 @@ pub async fn admit(
         }
         Admitted::Memory(worker) => {
             hand_over(&worker, br#"{"op":"memory"}"#, &stream.into_fd()?).map_err(worker_is_gone)?;
+        }
+        Admitted::Stripe { worker, number } => {
+            let packet = format!(r#"{{"op":"stripe","number":{number}}}"#);
+            hand_over(&worker, packet.as_bytes(), &stream.into_fd()?).map_err(worker_is_gone)?;
         }
         Admitted::Moved(to) => {
             let mut answer = vec![MOVED];
@@ -292,6 +303,7 @@ mod tests {
             (*b"RGL1", Speaks::Preface),
             (*b"RGR1", Speaks::Preface),
             (*b"RGM1", Speaks::Preface),
+            (*b"RGS1", Speaks::Preface),
             (*b"PRI ", Speaks::Http2),
             ([0x16, 3, 1, 2], Speaks::Tls),
             (*b"GET ", Speaks::Unknown),

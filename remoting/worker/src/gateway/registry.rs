@@ -60,6 +60,11 @@ pub enum Admitted<W> {
     },
     /// A connection by which a session's client shares memory.
     Memory(Arc<W>),
+    /// A connection for bytes of a session's large copies.
+    Stripe {
+        worker: Arc<W>,
+        number: u64,
+    },
     Lease {
         ended: watch::Receiver<()>,
         first: bool,
@@ -164,6 +169,11 @@ impl<W> Registry<W> {
                 proved(preface, &session.ticket)?;
                 Ok(Admitted::Memory(session.worker.clone()))
             }
+            PrefaceKind::Stripe { number } => {
+                let session = self.joined.get(&preface.id).ok_or(Refusal::Unknown)?;
+                proved(preface, &session.ticket)?;
+                Ok(Admitted::Stripe { worker: session.worker.clone(), number })
+            }
             PrefaceKind::Lease => {
                 let lease = self.leases.get_mut(&preface.id).ok_or(Refusal::Unknown)?;
                 proved(preface, &lease.ticket)?;
@@ -236,6 +246,19 @@ mod tests {
         assert!(matches!(registry.admit(&again(TICKET), late), Ok(Admitted::Resumed { epoch: 1, received: 42, .. })));
         registry.forget(&ID);
         assert_eq!(registry.admit(&again(TICKET), late).unwrap_err(), Refusal::Unknown);
+    }
+
+    #[test]
+    fn stripes_are_for_who_knows_the_ticket_of_a_session_that_is_there() {
+        let now = Instant::now();
+        let mut registry = with_session(now);
+        let stripe = |ticket: Ticket| Preface::stripe(ID, &ticket, 5);
+        assert_eq!(registry.admit(&stripe(TICKET), now).unwrap_err(), Refusal::Unknown, "before the first");
+        registry.admit(&preface(PrefaceKind::Session, TICKET), now).unwrap();
+        assert!(matches!(registry.admit(&stripe(TICKET), now), Ok(Admitted::Stripe { number: 5, .. })));
+        assert_eq!(registry.admit(&stripe([8; 32]), now).unwrap_err(), Refusal::WrongTicket);
+        let forged = Preface { kind: PrefaceKind::Stripe { number: 6 }, ..stripe(TICKET) };
+        assert_eq!(registry.admit(&forged, now).unwrap_err(), Refusal::WrongTicket);
     }
 
     #[test]

@@ -1,0 +1,65 @@
+"""Programs whose appliance is behind proxies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+from support.faultproxy import FaultProxy
+from support.system import REMOTEGPU, Appliance
+
+# The proxies' address: the ports are the appliance's own.
+BEHIND_PROXIES = "127.0.0.2"
+EVERY_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def before_data(remote: Appliance, tap: Callable[[bytes], None] = lambda _: None) -> Iterator[FaultProxy]:
+    """A proxy before each port; that of the data is the value."""
+    host, _, port = remote.endpoint.rpartition(":")
+    control, data = (
+        FaultProxy(host, number, listen_host=BEHIND_PROXIES, listen_port=number, tap=tap)
+        for number in (int(port), int(port) + 1)
+    )
+    with control, data:
+        yield data
+
+
+def run(
+    remote: Appliance, *program: str, options: tuple[str, ...] = (), carrier: str = "direct"
+) -> subprocess.Popen[str]:
+    endpoint = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
+    command = [REMOTEGPU, "run", "--appliance", endpoint, "-p", "0.25", *options, "--", sys.executable, *program]
+    environment = {**os.environ, "REMOTEGPU_CARRIER": carrier}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def reach(remote: Appliance, *options: str) -> None:
+    """Wait for an appliance whose certificate is for the proxies' address."""
+    remote.endpoint, own = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}", remote.endpoint
+    remote.wait_until_ready(*options)
+    remote.endpoint = own
+
+
+@contextlib.contextmanager
+def cut_often(proxy: FaultProxy) -> Iterator[list[int]]:
+    """Cuts all connections every 200 ms; the list gets an entry for each time."""
+    cuts: list[int] = []
+    over = threading.Event()
+
+    def cut() -> None:
+        while not over.wait(EVERY_SECONDS):
+            proxy.cut()
+            cuts.append(len(cuts))
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        yield cuts
+    finally:
+        over.set()
+        thread.join()
