@@ -1,4 +1,4 @@
-"""A client that does with its stripes what it likes: bytes come late, in another order, cut at any place, with headers
+"""A client that does with its stripes what it likes: bytes come late, in another order, cut at any place, with
 headers that say anything. What a stripe does not carry as it should goes by the session's own connection."""
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MOST = 8
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[StandIn]:
-    with StandIn(DIST, "--grace", "20s") as it:
+    # Each test has a lease, which lives on for as long.
+    with StandIn(DIST, "--grace", "20s", "--memory", "4GiB") as it:
         yield it
 
 
