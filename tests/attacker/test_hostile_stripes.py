@@ -25,7 +25,7 @@ MOST = 8
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[StandIn]:
-    with StandIn(DIST, "--grace", "20s") as it:
+    with StandIn(DIST) as it:
         yield it
 
 
