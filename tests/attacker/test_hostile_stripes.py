@@ -18,7 +18,7 @@ from support.system import DIST
 
 from remotegpu.api.quantities import Ask
 
-SHARE = Ask(memory_bytes=32 * MIB)
+SHARE = Ask(memory_bytes=24 * MIB)
 PIECE = 512 << 10
 MOST = 8
 
