@@ -1,4 +1,4 @@
-"""A client that does with its stripes what it likes: bytes come late, in another order, cut at any place, with
+"""A client that does with its stripes what it likes: bytes come late, in another order, cut at any place, with headers
 headers that say anything. What a stripe does not carry as it should goes by the session's own connection."""
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from support.system import DIST
 
 from remotegpu.api.quantities import Ask
 
-SHARE = Ask(memory_bytes=32 * MIB)
+SHARE = Ask(memory_bytes=24 * MIB)
 PIECE = 512 << 10
 MOST = 8
 
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[StandIn]:
-    # Each test has a lease, which lives on for as long.
-    with StandIn(DIST, "--grace", "20s", "--memory", "4GiB") as it:
+    with StandIn(DIST) as it:
         yield it
 
 
