@@ -99,7 +99,7 @@ impl<S: 'static> Helpers<S> {
     }
 
     /// By which another thread has things done on the sequencer, in its order.
-    pub fn for_thread(&self) -> impl Fn(Box<dyn FnOnce(&mut S) + Send>) + Send + Clone + use<S> {
+    pub fn for_thread(&self) -> impl Fn(Then<S>) + Send + Clone + use<S> {
         self.reporter(Kind::Other)
     }
 
