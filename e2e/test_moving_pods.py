@@ -75,7 +75,7 @@ def send(namespace: Namespace, claim: str, appliance: str) -> None:
 
 
 def test_a_claim_moves_to_the_appliance_that_it_names_and_back(namespace: Namespace, two_gpus: Pool) -> None:
-    claim = computing(namespace, two_gpus, 400)
+    claim = computing(namespace, two_gpus, 1000)
     first = place(namespace, claim)
     (second,) = two_gpus.appliances().keys() - {first}
     send(namespace, claim, second)
