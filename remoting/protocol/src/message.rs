@@ -352,6 +352,13 @@ record! {
     struct Linked { info_log: String, error_log: String }
 }
 
+impl Extent {
+    /// `len` bytes that lie together.
+    pub fn linear(len: u64) -> Extent {
+        Extent { width: len, height: 1, depth: 1, pitch: len, slice: len }
+    }
+}
+
 impl KernelInfo {
     /// Bytes of the packed parameter buffer.
     pub fn parameter_bytes(&self) -> usize {

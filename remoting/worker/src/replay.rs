@@ -144,7 +144,7 @@ impl Replay {
                 continue;
             }
             let (address, width) = (at + (number * BULK_CHUNK) as u64, piece.len() as u64);
-            let extent = Extent { width, height: 1, depth: 1, pitch: width, slice: width };
+            let extent = Extent::linear(width);
             self.tell(stream_id, &CopyToDevice { context, address, extent, offset: 0 }, piece)?;
             (self.outstanding, self.copied) = (self.outstanding + width, self.copied + width);
             while self.outstanding > SEND_WINDOW / 4 {

@@ -171,10 +171,6 @@ impl Drop for Stripes {
     }
 }
 
-fn linear(len: u64) -> Extent {
-    Extent { width: len, height: 1, depth: 1, pitch: len, slice: len }
-}
-
 fn check_len(len: u64) -> Result<()> {
     if (1..=BULK_CHUNK as u64).contains(&len) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
@@ -289,13 +285,13 @@ impl Session {
         let Command::CopyToDeviceStriped(c) = &frame.command else { return Err(CUDA_ERROR_INVALID_VALUE) };
         let CopyToDeviceStriped { context, address, len, .. } = *c;
         check_len(len)?;
-        let layout = self.target(address, &linear(len))?;
+        let layout = self.target(address, &Extent::linear(len))?;
         self.same_context(frame.stream_id, context)?;
         match self.stripes.arriving.get(&frame.seq) {
             Some(piece) if piece.bytes.is_none() => return Ok(Outcome::Blocked),
             Some(_) => {}
             None => {
-                let late = CopyToDeviceLate { context, address, extent: linear(len) };
+                let late = CopyToDeviceLate { context, address, extent: Extent::linear(len) };
                 self.consumed(len);
                 let outcome = self.copy_to_device_late(frame.seq, frame.stream_id, &late);
                 frame.command = Command::CopyToDeviceLate(late);
@@ -332,10 +328,11 @@ impl Session {
         let CopyToHostStriped { context, address, len, stripe } = *c;
         check_len(len)?;
         if !self.stripes.open.contains_key(&stripe) {
-            frame.command = Command::CopyToHost(CopyToHost { context, address, extent: linear(len), offset: 0, len });
+            frame.command =
+                Command::CopyToHost(CopyToHost { context, address, extent: Extent::linear(len), offset: 0, len });
             return self.copy_to_host(frame);
         }
-        let layout = self.target(address, &linear(len))?;
+        let layout = self.target(address, &Extent::linear(len))?;
         self.same_context(frame.stream_id, context)?;
         let Some(stream) = self.begin(frame.stream_id)? else { return Ok(Outcome::Blocked) };
         let Some(buffer) = self.buffer(context, len as usize)? else { return Ok(Outcome::Blocked) };

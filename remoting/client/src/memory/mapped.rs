@@ -88,8 +88,7 @@ impl Mapped {
     }
 
     fn device_box(&self, run: &Range<usize>) -> DeviceBox {
-        let width = run.len() as u64;
-        let extent = Extent { width, height: 1, depth: 1, pitch: width, slice: width };
+        let extent = Extent::linear(run.len() as u64);
         DeviceBox { context: self.live.id, address: self.device + run.start as u64, extent }
     }
 

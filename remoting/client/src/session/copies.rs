@@ -26,8 +26,7 @@ impl DeviceBox {
 
     /// `len` bytes of a linear box, from `offset` on.
     pub(super) fn part(&self, offset: u64, len: u64) -> DeviceBox {
-        let extent = Extent { width: len, height: 1, depth: 1, pitch: len, slice: len };
-        DeviceBox { context: self.context, address: self.address + offset, extent }
+        DeviceBox { context: self.context, address: self.address + offset, extent: Extent::linear(len) }
     }
 }
 

@@ -171,5 +171,5 @@ pub fn encoded<T: Wire>(value: &T) -> Vec<u8> {
 
 /// A packed row of bytes.
 pub fn row(width: u64) -> protocol::Extent {
-    protocol::Extent { width, height: 1, depth: 1, pitch: width, slice: width }
+    protocol::Extent::linear(width)
 }
