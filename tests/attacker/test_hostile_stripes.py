@@ -1,4 +1,4 @@
-"""A client that does with its stripes what it likes: bytes come late, in another order, cut at any place, with headers
+"""A client that does with its stripes what it likes: bytes come late, in another order, cut at any place, with
 headers that say anything. What a stripe does not carry as it should goes by the session's own connection."""
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
@@ -59,11 +60,13 @@ class Live:
         return {claim["metadata"]["namespace"] for claim in self._caches[CLAIMS]}
 
     def appliances(self) -> list[ApplianceStatus]:
-        return [each for pool in map(GPUPool.from_object, self._caches[POOLS]) for each in pool.status.appliances]
+        return [each for pool in self._pools() for each in pool.status.appliances]
 
     def prices(self) -> dict[str, tuple[Price, ...]]:
-        pools = map(GPUPool.from_object, self._caches[POOLS])
-        return {pool.name: pool.spec.prices for pool in pools}
+        return {pool.name: pool.spec.prices for pool in self._pools()}
+
+    def _pools(self) -> Iterator[GPUPool]:
+        return map(GPUPool.from_object, self._caches[POOLS])
 
     async def why(self, namespace: str, name: str) -> Answer:
         """Raises KeyError if there is no such claim. In a thread, one at a time: it may take seconds."""

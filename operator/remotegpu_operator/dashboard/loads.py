@@ -15,7 +15,7 @@ from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import ApplianceStatus
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
-from remotegpu.rpc.load import busy
+from remotegpu.rpc.load import Busy, busy, busy_of
 from remotegpu_operator.authority import CA_SECRET, SECRETS
 from remotegpu_operator.builders.replacement import SERVING
 from remotegpu_operator.dashboard.snapshot import Scope
@@ -35,7 +35,7 @@ _LATELY_SECONDS: Final = 30.0
 class Reading:
     inventory: pb.InventoryReply
     at: float
-    busy: Mapping[tuple[str, str], float] = field(default_factory=dict)  # see `remotegpu.rpc.load`
+    busy: Busy = field(default_factory=dict)
     problem: str = ""  # why there is none that is newer
 
 
@@ -110,7 +110,7 @@ def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
             if lease.claim and scope.shows(lease.claim.split("/")[0]):
                 # Of a claim with GPUs of several appliances each has a lease.
                 others = claims.get(lease.claim, {"sessions": 0, "used": 0, "busy": None, "age": 0})
-                part = _busy(reading, lease=lease.lease_id)
+                part = busy_of(reading.busy, lease=lease.lease_id)
                 claims[lease.claim] = {
                     "sessions": others["sessions"] + lease.sessions,
                     "used": others["used"] + sum(place.used_bytes for place in lease.places),
@@ -123,13 +123,8 @@ def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
                 gpus[f"{name} {gpu.uuid}"] = {
                     "sessions": sum(each.sessions for each in there),
                     "used": gpu.used_bytes,
-                    "busy": _busy(reading, gpu=gpu.uuid),
+                    "busy": busy_of(reading.busy, gpu=gpu.uuid),
                     "age": age,
                 }
     problems = {name: each.problem for name, each in readings.items() if each.problem} if scope.pools else {}
     return {"gpus": gpus, "claims": claims, "problems": problems}
-
-
-def _busy(reading: Reading, lease: str = "", gpu: str = "") -> float | None:
-    parts = [part for (one, other), part in reading.busy.items() if lease in ("", one) and gpu in ("", other)]
-    return sum(parts) if parts else None

@@ -1,10 +1,15 @@
 """How much of GPUs' time was used, from what an appliance told at two times. Pure."""
 
+from collections.abc import Mapping
+
 from remotegpu.rpc import pb
 
+# By lease and GPU: a part of that GPU's time.
+Busy = Mapping[tuple[str, str], float]
 
-def busy(before: pb.InventoryReply, after: pb.InventoryReply, seconds: float) -> dict[tuple[str, str], float]:
-    """By lease and GPU, the part of the seconds between; empty where the appliance does not divide time."""
+
+def busy(before: pb.InventoryReply, after: pb.InventoryReply, seconds: float) -> Busy:
+    """Of the seconds between; empty where the appliance does not divide time."""
     if after.compute_mode != "turns" or seconds <= 0:
         return {}
     had = _nanoseconds(before)
@@ -14,6 +19,12 @@ def busy(before: pb.InventoryReply, after: pb.InventoryReply, seconds: float) ->
         for key, nanoseconds in _nanoseconds(after).items()
         if key in had
     }
+
+
+def busy_of(parts: Busy, lease: str = "", gpu: str = "") -> float | None:
+    """Of all GPUs of a lease together, or of all leases on a GPU; None where nothing is known."""
+    found = [part for (one, other), part in parts.items() if lease in ("", one) and gpu in ("", other)]
+    return sum(found) if found else None
 
 
 def _nanoseconds(inventory: pb.InventoryReply) -> dict[tuple[str, str], int]:

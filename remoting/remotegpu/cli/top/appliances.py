@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from remotegpu.cli.show import age, describe, gpu_state, gpu_time, inventories, 
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, percent, words
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceError, parse_endpoint
-from remotegpu.rpc.load import busy
+from remotegpu.rpc.load import Busy, busy, busy_of
 
 # GPU time becomes known when a turn ends: over a single second the part would jump.
 _KEPT: Final = 5
@@ -23,8 +23,7 @@ class Reading:
     inventory: pb.InventoryReply
     at: float
     problem: str = ""  # why there is none that is newer
-    # By lease and GPU, where the appliance divides their time: the part that was used lately.
-    busy: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    busy: Busy = field(default_factory=dict)  # lately
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,6 @@ class Appliances:
         return kept[-1]
 
 
-def _busy(reading: Reading, lease: str = "", gpu: str = "") -> Cell:
-    """Of all GPUs of a lease together, or of all leases on a GPU."""
-    parts = [part for (one, other), part in reading.busy.items() if lease in ("", one) and gpu in ("", other)]
-    return percent(sum(parts) if parts else None)
-
-
 def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
     shares = [
         (lease, place.leased_bytes)
@@ -110,7 +103,7 @@ def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
             memory(gpu.leased_bytes),
             memory(gpu.shareable_bytes),
             memory(gpu.used_bytes),
-            _busy(reading, gpu=gpu.uuid),
+            percent(busy_of(reading.busy, gpu=gpu.uuid)),
             words(state),
         ),
         (
@@ -140,7 +133,7 @@ def _lease_row(reading: Reading, lease: pb.Lease) -> Row:
             memory(lease.memory_bytes),
             memory(lease.used_bytes),
             amount(lease.sessions),
-            _busy(reading, lease=lease.lease_id),
+            percent(busy_of(reading.busy, lease=lease.lease_id)),
             ago(lease.age_seconds),
             words(lease_state(lease)),
         ),
