@@ -4,7 +4,8 @@ python tools/ledger.py record      measure everything, store it, and draw docs/f
 python tools/ledger.py check       measure three times, and fail for what has become slower since the last stored run
 python tools/ledger.py draw        draw only
 
-Times are compared as ratios to raw TCP of the same run, and only with a run on the same kind of machine.
+Times are compared only with a run on the same kind of machine, both as they are and as ratios to raw TCP of the same
+run: a machine that is slower today has the same ratios, and one whose TCP is faster today has the same times.
 """
 
 import json
@@ -19,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 LEDGER: Final = ROOT / "benchmarks"
 PICTURE: Final = ROOT / "docs" / "figures" / "ledger.svg"
 REPEATS: Final = 3
-# A ratio may be so much larger than the stored one.
+# A ratio and its time may be so much larger than the stored ones.
 TOLERANCE: Final = 1.15
 # Calls that cross the network in all configurations, and copies of both kinds and directions.
 DRAWN: Final = ("idle_sync_us", "ten_launches_sync_us", "launch_caller_us", "pinned_h2d_gbps", "pinned_d2h_gbps")
@@ -29,7 +30,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A ratio to raw TCP that was larger in every repeat than it may be."""
+    """A time that was larger in every repeat than it may be, by itself and as a ratio to raw TCP."""
 
     configuration: str
     figure: str
@@ -48,22 +49,27 @@ def kind(document: Document) -> tuple[str, int, str]:
 
 def ratios(document: Document) -> dict[tuple[str, str], float]:
     """By configuration and figure; all are times, so less is better."""
+    return {key: ratio for key, (ratio, _) in measured(document).items()}
+
+
+def measured(document: Document) -> dict[tuple[str, str], tuple[float, float]]:
+    """As `ratios`, with the time of each, which is one divided by a bandwidth; in any unit."""
     return {
-        (result["name"], figure): ratio
+        (result["name"], figure): (ratio, 1 / value if figure.endswith("_gbps") else value)
         for result in document["configurations"]
         for figure, ratio in result["ratios"].items()
-        if ratio
+        if ratio and (value := result["figures"][figure])
     }
 
 
 def losses(stored: Document, repeats: Sequence[Document]) -> list[Loss]:
     """What every repeat has more than 15 % above the stored run. What only one of them measured is not compared."""
-    before, now = ratios(stored), [ratios(document) for document in repeats]
+    before, now = measured(stored), [measured(document) for document in repeats]
     common = [key for key in before if all(key in each for each in now)]
     return [
-        Loss(*key, before[key], tuple(each[key] for each in now))
+        Loss(*key, before[key][0], tuple(each[key][0] for each in now))
         for key in common
-        if all(each[key] > TOLERANCE * before[key] for each in now)
+        if all(value > TOLERANCE * old for each in now for value, old in zip(each[key], before[key], strict=True))
     ]
 
 

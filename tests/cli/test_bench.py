@@ -88,14 +88,16 @@ def test_the_default_matrix_is_short_and_the_whole_one_whole() -> None:
         "direct, split",
         "direct, same",
         "grpc, split",
+        "same host, free",
+        "direct, free",
         "no wire, same",
     ]
     assert not notes
     every, _ = matrix([0, 1], everything=True)
-    assert len(set(every)) == len(every) == 19
+    assert len(set(every)) == len(every) == 21
     assert {(c.carrier, c.tls, c.placement) for c in every if not c.delay_ms and c.carrier != "none"} == {
         (carrier, tls, place) for carrier in ("direct", "grpc") for tls in (False, True) for place in ("split", "same")
-    } | {("auto", False, place) for place in ("split", "same")}
+    } | {("auto", False, place) for place in ("split", "same", "free")} | {("direct", False, "free")}
     assert {(c.carrier, c.tls, c.delay_ms) for c in every if c.delay_ms} == {
         (carrier, tls, ms) for carrier in ("direct", "grpc") for tls in (False, True) for ms in (1, 10)
     }

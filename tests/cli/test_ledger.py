@@ -13,9 +13,14 @@ LEDGER = runpy.run_path(str(ROOT / "tools" / "ledger.py"))
 SPLIT = "direct, split"
 
 
-def run(at: str = "2026-01-02T03:04:05+00:00", cpu: str = "Abacus", **ratios: float | None) -> dict[str, Any]:
+def run(
+    at: str = "2026-01-02T03:04:05+00:00", cpu: str = "Abacus", reference: float = 1.0, **ratios: float | None
+) -> dict[str, Any]:
+    """A run whose raw TCP takes so many microseconds."""
     machine = {"cpu": cpu, "cpus": 2, "load_average": [0.5, 0.25, 0.0]}
-    configurations = [{"name": SPLIT, "ratios": ratios}]
+    times = {key: ratio and ratio * reference for key, ratio in ratios.items()}
+    figures = {key: time and (1 / time if key.endswith("_gbps") else time) for key, time in times.items()}
+    configurations = [{"name": SPLIT, "ratios": ratios, "figures": figures}]
     return {"measured_at": at, "machine": machine, "appliance": "its own", "commit": "abc1234",
             "configurations": configurations}  # fmt: skip
 
@@ -30,6 +35,14 @@ def test_what_is_slower_in_every_repeat_is_a_loss() -> None:
     (loss,) = LEDGER["losses"](stored, repeats)
     assert (loss.configuration, loss.figure, loss.before, loss.now) == (SPLIT, "h2d_gbps", 2.0, (2.6, 2.4, 2.5))
     assert str(loss) == "direct, split: h2d_gbps: 2 times raw TCP before, now 2.6, 2.4, 2.5"
+
+
+def test_a_faster_reference_alone_is_no_loss() -> None:
+    stored = run(reference=20, idle_sync_us=1.0, h2d_gbps=1.0)
+    assert LEDGER["losses"](stored, [run(reference=10, idle_sync_us=2.0, h2d_gbps=2.0)] * 3) == []
+    # Nor a slower machine.
+    assert LEDGER["losses"](stored, [run(reference=40, idle_sync_us=1.0, h2d_gbps=1.0)] * 3) == []
+    assert len(LEDGER["losses"](stored, [run(reference=20, idle_sync_us=2.0, h2d_gbps=2.0)] * 3)) == 2
 
 
 def test_what_was_not_measured_is_not_compared() -> None:

@@ -12,12 +12,14 @@ import pytest
 from support.system import REMOTEGPU, Appliance, appliance, until
 
 from remotegpu.cli.bench.lab import Lab, on_cpus
-from remotegpu.cli.bench.matrix import Configuration
+from remotegpu.cli.bench.matrix import Configuration, matrix
 from remotegpu.cli.bench.report import FIGURES
 from remotegpu.cli.bench_turns import CASES
 from remotegpu.paths import find_dist
 
 pytestmark = pytest.mark.timeout(300)
+
+CPUS = sorted(os.sched_getaffinity(0))
 
 
 def test_a_quick_run_measures_every_key() -> None:
@@ -27,10 +29,8 @@ def test_a_quick_run_measures_every_key() -> None:
     assert document["machine"]["cpu"]
     assert document["demo_step_round_trips"] == 1, "the copy of the loss"
     names = [result["name"] for result in document["configurations"]]
-    two_cpus = len(os.sched_getaffinity(0)) > 1
-    remote = ["direct, split", "direct, same", "grpc, split"] if two_cpus else ["direct, same", "grpc, same"]
-    assert names == [*remote, "no wire, same"]
-    assert bool(document["notes"]) != two_cpus
+    assert names == [configuration.name for configuration in matrix(CPUS, everything=False)[0]]
+    assert bool(document["notes"]) == (len(CPUS) == 1)
     assert document["configurations"].pop()["figures"]["init_round_trips"] is None
     for result in document["configurations"]:
         assert set(result["figures"]) == set(FIGURES)

@@ -123,7 +123,16 @@ pub unsafe fn receive(socket: RawFd, to: *mut u8, len: usize, wait: bool) -> io:
 
 /// Returns when there is something to receive, or after `limit`.
 pub fn wait_until_readable(socket: RawFd, limit: Duration) {
-    let mut waited = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
+    wait_until(socket, libc::POLLIN, limit);
+}
+
+/// Returns when the socket takes more, or after `limit`.
+pub fn wait_until_writable(socket: RawFd, limit: Duration) {
+    wait_until(socket, libc::POLLOUT, limit);
+}
+
+fn wait_until(socket: RawFd, events: libc::c_short, limit: Duration) {
+    let mut waited = libc::pollfd { fd: socket, events, revents: 0 };
     let limit = libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
     // SAFETY: one entry and one time. An interruption or error makes the caller look at the socket, which is harmless.
     unsafe { libc::ppoll(&mut waited, 1, &limit, std::ptr::null()) };

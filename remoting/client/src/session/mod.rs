@@ -46,7 +46,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stripes::Stripes;
 use wait::{Lead, Turn};
 
@@ -463,6 +463,21 @@ impl Session {
             self.lead.leave(|| self.watch.arm());
         }
         slot.reply().ok_or_else(|| self.check().err().unwrap_or(CUDA_ERROR_UNKNOWN))
+    }
+
+    /// Is something delivered to the slot within `patience`?
+    fn is_soon(&self, slot: &Slot, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        while !slot.is_finished() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            self.poll(left);
+            // Another thread may be the reader.
+            std::thread::yield_now();
+        }
+        true
     }
 
     /// Takes in what has arrived, or arrives within `patience`, if nobody else is doing that.

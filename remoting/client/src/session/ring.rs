@@ -6,11 +6,14 @@ use crate::{Code, sys};
 use protocol::BULK_CHUNK;
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, TryLockError};
+use std::time::Duration;
 
 const PIECE: usize = BULK_CHUNK;
 /// So few stay in the processors' caches.
 const PIECES: usize = 8;
 const PAGE: u64 = 4096;
+/// How long a copy that may not wait for its stream waits for a piece: longer than a copy of one takes.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 pub enum Ring {
@@ -34,11 +37,11 @@ impl Pieces {
         HostBox::linear(self.base, (PIECE * PIECES) as u64)
     }
 
-    /// The piece whose copy is the oldest, once that is complete; `None` if it is not and may not be waited for.
+    /// The piece whose copy is the oldest, once that is complete; `None` if it is not soon and may not be waited for.
     fn take(&mut self, session: &Session, may_wait: bool) -> Result<Option<usize>, Code> {
         let Some((place, last)) = self.used.pop_front() else { return Ok(None) };
         if let Some(slot) = last.filter(|slot| !slot.is_finished()) {
-            if !may_wait {
+            if !may_wait && !session.is_soon(&slot, PATIENCE) {
                 self.used.push_front((place, Some(slot)));
                 return Ok(None);
             }

@@ -9,6 +9,7 @@ use protocol::{
     ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, HEADER_BYTES, Header, Kept, Launch, Message, Probe,
     StreamQuery, StreamSynchronize, Writer, function_name, message_name, since,
 };
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,8 +26,11 @@ const TICK: Duration = Duration::from_micros(75);
 /// Ticks without a command after which the background thread sleeps until there is one.
 const IDLE_TICKS: u32 = 20;
 
-/// While there is no connection, or the share is suspended, a thread with more to send than this waits for one.
-const MOST_HELD: usize = 16 << 20;
+/// A program may be so many bytes ahead of what was sent: a thread with more waits until the worker takes it, until there
+/// is a connection again, or until the share is no longer suspended.
+const MOST_AHEAD: usize = 16 << 20;
+/// How long the background thread waits for room in the socket before it looks again.
+const ROOM: Duration = Duration::from_secs(1);
 
 /// Memory that is kept for later pieces.
 const MOST_SPARE: usize = 4 << 20;
@@ -84,13 +88,15 @@ pub struct Outbox {
     pub streams: Streams,
     /// The background thread ticks; else it sleeps.
     ticking: bool,
+    /// The socket took no more: the background thread waits until it does.
+    full: bool,
     connected: bool,
 }
 
 impl Default for Outbox {
     fn default() -> Self {
         let (kept, spares, streams) = (Kept::default(), Spares::default(), Streams::default());
-        Outbox { kept, borrowed: 0, spares, last: 0, streams, ticking: false, connected: true }
+        Outbox { kept, borrowed: 0, spares, last: 0, streams, ticking: false, full: false, connected: true }
     }
 }
 
@@ -252,12 +258,12 @@ impl Session {
         self.frame(&mut outbox, Header { code, seq: number, stream_id, ..Header::default() }, tail.len(), body);
         outbox.tail(tail);
         stats::command();
-        let sent = if flush || tail.len() > COPIED_TAIL || outbox.kept.unsent() > FULL {
-            self.send(outbox).1
+        let unsent = outbox.kept.unsent();
+        let sent = if flush || tail.len() > COPIED_TAIL || unsent > MOST_AHEAD {
+            self.send(outbox)
         } else {
             self.wake_sender(&mut outbox);
-            drop(outbox);
-            Ok(())
+            if unsent > FULL && !outbox.full { self.send_some(&mut outbox) } else { Ok(()) }
         };
         if let (true, Err(code)) = (awaited, sent) {
             let pending = lock(&self.pending).remove(&number);
@@ -298,17 +304,28 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn flush(&self) -> Result<(), Code> {
-        self.send(lock(&self.outbox)).1
+        self.send(lock(&self.outbox))
     }
 
     /// Sends all there is. Without a connection it is kept for the next one.
-    fn send<'a>(&'a self, mut outbox: MutexGuard<'a, Outbox>) -> (MutexGuard<'a, Outbox>, Result<(), Code>) {
-        outbox.trim(self.acknowledged.load(Relaxed));
-        while (!outbox.connected || self.held.is_on()) && outbox.kept.unsent() > MOST_HELD && !self.is_lost() {
+    fn send(&self, mut outbox: MutexGuard<Outbox>) -> Result<(), Code> {
+        while (!outbox.connected || self.held.is_on()) && outbox.kept.unsent() > MOST_AHEAD && !self.is_lost() {
             outbox = self.reconnected.wait(outbox).unwrap_or_else(PoisonError::into_inner);
         }
-        while outbox.connected && !self.held.is_on() && outbox.kept.unsent() > 0 {
-            match sys::send(self.fd(), outbox.kept.to_send()) {
+        self.send_while(&mut outbox, true)
+    }
+
+    /// Sends what the socket takes at once; the background thread sends the rest.
+    fn send_some(&self, outbox: &mut Outbox) -> Result<(), Code> {
+        self.send_while(outbox, false)
+    }
+
+    fn send_while(&self, outbox: &mut Outbox, may_wait: bool) -> Result<(), Code> {
+        outbox.trim(self.acknowledged.load(Relaxed));
+        outbox.full = false;
+        while outbox.connected && !self.held.is_on() && !outbox.full && outbox.kept.unsent() > 0 {
+            let pieces = outbox.kept.to_send();
+            match if may_wait { sys::send(self.fd(), pieces) } else { sys::send_some(self.fd(), pieces) } {
                 Ok(count) => {
                     stats::sent(count);
                     outbox.kept.advance(count);
@@ -317,6 +334,7 @@ impl Session {
                         outbox.trim(sent);
                     }
                 }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => outbox.full = true,
                 Err(_) => {
                     // The reader notices, and reconnects or fails the session: only it may do that.
                     outbox.connected = false;
@@ -326,12 +344,12 @@ impl Session {
         }
         let keeps = outbox.connected || (self.may_reconnect() && !self.is_lost());
         if keeps {
-            return (outbox, Ok(()));
+            return Ok(());
         }
         outbox.give_up();
         // The reader has not noticed yet. What one call has answered, the next ones answer too.
         let _ = self.failure.compare_exchange(0, CUDA_ERROR_EXTERNAL_DEVICE, SeqCst, SeqCst);
-        (outbox, self.check())
+        self.check()
     }
 
     /// A connection has taken the place of the one that broke, and the worker has received so many bytes. For the reader
@@ -402,17 +420,21 @@ impl Session {
                 if self.must_acknowledge.swap(false, SeqCst) {
                     self.frame(&mut outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
                 }
-                let (still, sent) = self.send(outbox);
-                outbox = still;
-                if sent.is_err() {
+                if self.send_some(&mut outbox).is_err() {
                     return;
                 }
-                if idle >= IDLE_TICKS {
+                if idle >= IDLE_TICKS && !outbox.full {
                     outbox.ticking = false;
                     break;
                 }
+                let full = outbox.full;
                 drop(outbox);
-                std::thread::sleep(TICK);
+                // Not under the lock: the program goes on meanwhile.
+                if full {
+                    sys::wait_until_writable(self.fd(), ROOM);
+                } else {
+                    std::thread::sleep(TICK);
+                }
                 outbox = lock(&self.outbox);
                 idle = if outbox.last == last { idle + 1 } else { 0 };
                 last = outbox.last;

@@ -61,6 +61,9 @@ def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration
             *(Configuration("direct", placement=place) for place in placements),
             Configuration("grpc", placement=first),
         ]
+    if len(cpus) > 1:
+        # As users run it. Only here both ends may wait without sleep: a thread that has one CPU to itself may not.
+        found += [Configuration("auto", placement="free"), Configuration("direct", placement="free")]
     return [*found, Configuration("none", placement="same")], notes
 
 
