@@ -1,69 +1,29 @@
 //! A session against a worker that the test plays, over a socket pair.
 
+mod worker;
+
 use protocol::{
-    Callback, CallbackDone, Consumed, ContextSynchronize, CopyToDevice, CopyToDeviceLate, CopyToHost, Decoder, Ending,
+    Callback, CallbackDone, Consumed, ContextSynchronize, CopyToDevice, CopyToDeviceLate, CopyToHost, Ending,
     EventDone, Extent, Fenced, Gate, GateOpen, HEADER_BYTES, Header, HostBytes, HostFunction, Launch, Message,
-    NeedBytes, Open, Opened, Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, SupplyCancel, UNCOUNTED, Writer,
+    NeedBytes, Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, SupplyCancel, UNCOUNTED, Writer,
 };
 use remotegpu_client::session::{DeviceBox, HostBox, PeerSource, Progress, Session};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, tcp_user_timeout};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+use worker::Worker;
 
 const EXTERNAL_DEVICE: u32 = 911;
 const LAUNCH_FAILED: u32 = 719;
 
-/// The test's end of the connection.
-struct Worker {
-    socket: UnixStream,
-    decoder: Decoder,
-}
-
-struct Frame {
-    header: Header,
-    payload: Vec<u8>,
-}
-
-impl Worker {
-    /// The next frame; `None` when the client has closed.
-    fn next(&mut self) -> Option<Frame> {
-        loop {
-            if let Some((header, payload)) = self.decoder.next_frame().expect("frames") {
-                return Some(Frame { header, payload: payload.to_vec() });
-            }
-            let mut buffer = [0; 1 << 16];
-            let count = self.socket.read(&mut buffer).ok().filter(|count| *count > 0)?;
-            self.decoder.feed(&buffer[..count]);
-        }
-    }
-
-    fn expect<M: Message>(&mut self) -> (Header, M, Vec<u8>) {
-        let frame = self.next().expect("a frame");
-        assert_eq!(frame.header.code, M::CODE, "{:?}", protocol::message_name(frame.header.code));
-        let (message, tail) = M::decode(&frame.payload).expect("decodes");
-        (frame.header, message, tail.to_vec())
-    }
-
-    fn push<M: Message>(&mut self, seq: u64, message: &M, tail: &[u8]) {
-        let mut w = Writer::new();
-        w.put(message).raw(tail);
-        let header = Header { len: w.bytes.len() as u32, code: M::CODE, seq, stream_id: 0, ack: 0 };
-        let mut bytes = header.encode().to_vec();
-        assert_eq!(bytes.len(), HEADER_BYTES);
-        bytes.extend(w.bytes);
-        // The client may be gone: some tests break the connection on purpose.
-        let _ = self.socket.write_all(&bytes);
-    }
-
-    fn reply(&mut self, seq: u64, code: u32) {
-        self.push(seq, &Reply { code }, &[]);
-    }
+fn reply(worker: &mut Worker, seq: u64, code: u32) {
+    worker.push(seq, &Reply { code }, &[]);
 }
 
 /// A session whose arena is small and lies where nothing else is.
@@ -84,30 +44,7 @@ fn start_on_tcp() -> (Arc<Session>, Worker, TcpStream) {
 }
 
 fn start_on(ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
-    start_in(protocol::WIRE_VERSION, ours, theirs)
-}
-
-/// A session that speaks this version of the wire.
-fn start_in(wire: u32, ours: OwnedFd, theirs: OwnedFd) -> (Arc<Session>, Worker) {
-    static ARENAS: AtomicU64 = AtomicU64::new(0x5900_0000_0000);
-    let worker = thread::spawn(move || {
-        // Reads and writes go to the descriptor whatever its family.
-        let mut worker = Worker { socket: theirs.into(), decoder: Decoder::new() };
-        let (header, open, _) = worker.expect::<Open>();
-        assert_eq!((header.seq, open.wire_version, Some(open.table_hash)), (1, wire, protocol::table_hash(wire)));
-        let opened = Opened {
-            arena_base: ARENAS.fetch_add(1 << 32, SeqCst),
-            arena_size: 1 << 30,
-            granularity: 1 << 21,
-            image_bytes: 0,
-        };
-        let mut tail = Writer::new();
-        tail.put(&opened);
-        worker.push(1, &Reply { code: 0 }, &tail.bytes);
-        worker
-    });
-    let session = Session::start(ours, "test", wire, None).expect("starts");
-    (session, worker.join().expect("worker"))
+    worker::start(protocol::WIRE_VERSION, ours, theirs, None)
 }
 
 /// Waits until the kernel gives up on the peer after so long without a sign that it reads; 0 is never.
@@ -136,7 +73,7 @@ fn a_worker_of_an_older_version_is_sent_nothing_that_it_lacks() {
     const NOT_SUPPORTED: u32 = 801;
     for wire in protocol::OLDEST_WIRE..=protocol::WIRE_VERSION {
         let (ours, theirs) = UnixStream::pair().expect("socket pair");
-        let (session, mut worker) = start_in(wire, ours.into(), theirs.into());
+        let (session, mut worker) = worker::start(wire, ours.into(), theirs.into(), None);
         for (code, bytes) in protocol::samples() {
             let sent = session.tell_raw(code, 0, &bytes);
             if protocol::since(code) > wire {
@@ -214,9 +151,9 @@ fn a_frame_tells_how_many_bytes_were_received() {
     let (session, mut worker) = start();
     let player = thread::spawn(move || {
         let (first, ..) = worker.expect::<StreamSynchronize>();
-        worker.reply(first.seq, 0);
+        reply(&mut worker, first.seq, 0);
         let (second, ..) = worker.expect::<StreamSynchronize>();
-        worker.reply(second.seq, 0);
+        reply(&mut worker, second.seq, 0);
         second.ack - first.ack
     });
     for _ in 0..2 {
@@ -279,7 +216,7 @@ fn sticky_errors_stick_and_others_do_not() {
     let player = thread::spawn(move || {
         for code in [1, LAUNCH_FAILED] {
             let (header, ..) = worker.expect::<StreamSynchronize>();
-            worker.reply(header.seq, code);
+            reply(&mut worker, header.seq, code);
         }
     });
     assert_eq!(session.call(0, &StreamSynchronize { launches: UNCOUNTED }).expect("answered").code, 1);
@@ -300,7 +237,7 @@ fn bytes_land_in_the_rows_they_belong_to() {
         for (offset, piece) in [(100_000, &sent[100_000..]), (0, &sent[..31]), (31, &sent[31..100_000])] {
             worker.push(header.seq, &HostBytes { offset }, piece);
         }
-        worker.reply(header.seq, 0);
+        reply(&mut worker, header.seq, 0);
     });
     let mut memory = vec![0xeeu8; 70_000 * 3];
     let base = memory.as_mut_ptr().expose_provenance();
@@ -431,7 +368,7 @@ fn a_copy_from_another_session_fetches_what_is_asked_for() {
         let (read, asked, _) = source.expect::<CopyToHost>();
         assert_eq!((read.stream_id, asked.address, asked.offset, asked.len), (9, 4096, offset, 24));
         source.push(read.seq, &HostBytes { offset: 0 }, &[value; 24]);
-        source.reply(read.seq, 0);
+        reply(&mut source, read.seq, 0);
         let (_, supplied, bytes) = target.expect::<SupplyBytes>();
         assert_eq!((supplied.command, supplied.offset, bytes), (late.seq, offset, vec![value; 24]));
     }
@@ -454,7 +391,7 @@ fn a_lost_session_is_told_by_the_streams_that_waited_for_it() {
     let player = thread::spawn(move || {
         for _ in 0..2 {
             let seq = target.expect::<StreamSynchronize>().0.seq;
-            target.reply(seq, 0);
+            reply(&mut target, seq, 0);
         }
     });
     assert_eq!(to.synchronise(4, &StreamSynchronize { launches: UNCOUNTED }), Err(EXTERNAL_DEVICE), "told once");

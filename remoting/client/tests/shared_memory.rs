@@ -1,79 +1,35 @@
 //! Memory that a session shares with its worker, which the test plays: by a gateway's side of the memory connection that
 //! answers as it should, or not.
 
-use protocol::{
-    CopyToDeviceLate, CopyToDeviceShared, CopyToHostShared, Decoder, Extent, Header, Message, NeedBytes, Opened, Reply,
-    SharedMemory, SupplyBytes, Writer,
-};
+mod worker;
+
+use protocol::{CopyToDeviceLate, CopyToDeviceShared, CopyToHostShared, Extent, NeedBytes, SharedMemory, SupplyBytes};
 use remotegpu_client::session::{DeviceBox, HostBox, Reconnect, Retry, Session};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use std::io::{IoSliceMut, Read, Write};
+use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+use worker::Worker;
 
 const SIZE: usize = 1 << 20;
 
-struct Worker {
-    socket: UnixStream,
-    decoder: Decoder,
-}
-
-impl Worker {
-    fn next(&mut self) -> (Header, Vec<u8>) {
-        loop {
-            if let Some((header, payload)) = self.decoder.next_frame().expect("frames") {
-                return (header, payload.to_vec());
-            }
-            let mut buffer = [0; 1 << 16];
-            let count = self.socket.read(&mut buffer).expect("bytes");
-            assert!(count > 0, "the client left");
-            self.decoder.feed(&buffer[..count]);
-        }
-    }
-
-    fn expect<M: Message>(&mut self) -> (u64, M, Vec<u8>) {
-        let (header, payload) = self.next();
-        assert_eq!(header.code, M::CODE, "{:?}", protocol::message_name(header.code));
-        let (message, tail) = M::decode(&payload).expect("decodes");
-        (header.seq, message, tail.to_vec())
-    }
-
-    fn push<M: Message>(&mut self, seq: u64, message: &M, tail: &[u8]) {
-        let mut w = Writer::new();
-        w.put(message).raw(tail);
-        let header = Header { len: w.bytes.len() as u32, code: M::CODE, seq, stream_id: 0, ack: 0 };
-        self.socket.write_all(&[&header.encode()[..], &w.bytes].concat()).expect("sent");
-    }
-}
-
 /// A session that can share memory by this connection.
 fn start(memory: UnixStream) -> (Arc<Session>, Worker) {
-    static ARENAS: AtomicU64 = AtomicU64::new(0x5b00_0000_0000);
     let (ours, theirs) = UnixStream::pair().expect("socket pair");
-    let worker = thread::spawn(move || {
-        let mut worker = Worker { socket: theirs, decoder: Decoder::new() };
-        let (seq, _, _) = worker.expect::<protocol::Open>();
-        let arena_base = ARENAS.fetch_add(1 << 32, SeqCst);
-        let mut tail = Writer::new();
-        tail.put(&Opened { arena_base, arena_size: 1 << 30, granularity: 1 << 21, image_bytes: 0 });
-        worker.push(seq, &Reply { code: 0 }, &tail.bytes);
-        worker
-    });
     let memory = Mutex::new(Some(OwnedFd::from(memory)));
     let reconnect = Reconnect {
         grace: Duration::from_secs(1),
         connect: Box::new(|_, _| Err(Retry::Never("only one connection".into()))),
     };
-    let session = Session::start(ours.into(), "test", protocol::WIRE_VERSION, Some(reconnect)).expect("starts");
+    let (session, worker) = worker::start(protocol::WIRE_VERSION, ours.into(), theirs.into(), Some(reconnect));
     session.share_memory_by(move || memory.lock().expect("no panic").take());
-    (session, worker.join().expect("worker"))
+    (session, worker)
 }
 
 /// What the client gives, and its descriptor.
@@ -124,7 +80,8 @@ fn both_ends_have_the_same_bytes_and_commands_say_where() {
     let bytes: Vec<u8> = (0..SIZE).map(|at| at as u8).collect();
     file.write_all_at(&bytes, 0).expect("written");
     session.copy_to_device_late(1, &device(), &memory).expect("sent");
-    let (seq, copy, _) = worker.expect::<CopyToDeviceShared>();
+    let (header, copy, _) = worker.expect::<CopyToDeviceShared>();
+    let seq = header.seq;
     assert_eq!((copy.from, &copy.extent), (memory.base as u64, &device().extent));
     // A worker that has lost the memory asks for the bytes.
     let half = SIZE as u64 / 2;
