@@ -11,6 +11,7 @@ mod copies;
 mod held;
 mod host_box;
 mod jobs;
+mod outbox;
 mod receive;
 mod reconnect;
 mod ring;
@@ -37,10 +38,11 @@ use copies::Source;
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_sticky};
 use held::Held;
 use jobs::Jobs;
+use outbox::Outbox;
 use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, UNCOUNTED, table_hash};
 use receive::Receiver;
 use ring::Ring;
-use send::{Outbox, Wake};
+use send::Wake;
 use shared_memory::Shared;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -521,7 +523,7 @@ impl Session {
 
     /// The command appended last uses device memory.
     pub fn note_work(&self) {
-        self.last_work.fetch_max(lock(&self.outbox).last(), SeqCst);
+        self.last_work.fetch_max(lock(&self.outbox).last, SeqCst);
     }
 
     /// The number of the last command that uses device memory.
@@ -531,6 +533,6 @@ impl Session {
 
     /// The number of the last command.
     pub fn last_command(&self) -> u64 {
-        lock(&self.outbox).last()
+        lock(&self.outbox).last
     }
 }

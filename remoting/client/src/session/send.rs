@@ -1,13 +1,13 @@
 //! The outgoing side of a session.
 
-use super::streams::Streams;
+use super::outbox::{COPIED_TAIL, FULL, Outbox};
 use super::{Pending, QUIET_SECONDS, Session, lock};
 use crate::Code;
 use crate::{log, stats, sys};
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
 use protocol::{
-    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, HEADER_BYTES, Header, Kept, Launch, Message, Probe,
-    StreamQuery, StreamSynchronize, Writer, function_name, message_name, since,
+    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, Header, Launch, Message, Probe, StreamQuery, StreamSynchronize,
+    Writer, function_name, message_name, since,
 };
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,12 +15,6 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// More waiting bytes than this leave at once.
-const FULL: usize = 64 << 10;
-/// Tails longer than this are sent from where they are.
-const COPIED_TAIL: usize = 16 << 10;
-/// They are acknowledged, and copied if they have to be, in pieces of this many bytes.
-const BORROWED: usize = 64 << 10;
 /// How often waiting commands are looked for while there are some.
 const TICK: Duration = Duration::from_micros(75);
 /// Ticks without a command after which the background thread sleeps until there is one.
@@ -31,142 +25,6 @@ const IDLE_TICKS: u32 = 20;
 const MOST_AHEAD: usize = 16 << 20;
 /// How long the background thread waits for room in the socket before it looks again.
 const ROOM: Duration = Duration::from_secs(1);
-
-/// Memory that is kept for later pieces.
-const MOST_SPARE: usize = 4 << 20;
-
-enum Piece {
-    Owned(Vec<u8>),
-    /// Memory of a caller who is still in the call that sends it.
-    Borrowed(usize, usize),
-}
-
-impl AsRef<[u8]> for Piece {
-    fn as_ref(&self) -> &[u8] {
-        match *self {
-            Piece::Owned(ref bytes) => bytes,
-            // SAFETY: `own_tails` replaces it before the call that borrowed the memory returns.
-            Piece::Borrowed(at, len) => unsafe {
-                std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), len)
-            },
-        }
-    }
-}
-
-/// Memory of pieces that are kept no longer: new memory costs a page fault for each 4 KiB.
-#[derive(Default)]
-struct Spares {
-    all: Vec<Vec<u8>>,
-    bytes: usize,
-}
-
-impl Spares {
-    fn take(&mut self, len: usize) -> Vec<u8> {
-        let Some(at) = self.all.iter().rposition(|spare| spare.capacity() >= len) else {
-            return Vec::with_capacity(len);
-        };
-        let spare = self.all.swap_remove(at);
-        self.bytes -= spare.capacity();
-        spare
-    }
-
-    fn give(&mut self, mut bytes: Vec<u8>) {
-        if self.bytes + bytes.capacity() <= MOST_SPARE {
-            bytes.clear();
-            self.bytes += bytes.capacity();
-            self.all.push(bytes);
-        }
-    }
-}
-
-pub struct Outbox {
-    kept: Kept<Piece>,
-    /// How many of the kept pieces are borrowed.
-    borrowed: usize,
-    spares: Spares,
-    last: u64,
-    pub streams: Streams,
-    /// The background thread ticks; else it sleeps.
-    ticking: bool,
-    /// The socket took no more: the background thread waits until it does.
-    full: bool,
-    connected: bool,
-}
-
-impl Default for Outbox {
-    fn default() -> Self {
-        let (kept, spares, streams) = (Kept::default(), Spares::default(), Streams::default());
-        Outbox { kept, borrowed: 0, spares, last: 0, streams, ticking: false, full: false, connected: true }
-    }
-}
-
-impl Outbox {
-    pub fn last(&self) -> u64 {
-        self.last
-    }
-
-    /// Appends a frame whose payload is what `body` writes and `tail` bytes that follow later.
-    fn frame(&mut self, mut header: Header, tail: usize, body: impl FnOnce(&mut Writer)) {
-        if !matches!(self.kept.last(), Some(Piece::Owned(bytes)) if bytes.len() < FULL) {
-            self.kept.push(Piece::Owned(self.spares.take(FULL)));
-        }
-        self.kept.extend_last(|last| {
-            let Piece::Owned(bytes) = last else { return };
-            let mut writer = Writer { bytes: std::mem::take(bytes) };
-            let start = writer.bytes.len();
-            writer.raw(&[0; HEADER_BYTES]);
-            body(&mut writer);
-            *bytes = writer.bytes;
-            header.len = (bytes.len() - start - HEADER_BYTES + tail) as u32;
-            bytes[start..start + HEADER_BYTES].copy_from_slice(&header.encode());
-        });
-    }
-
-    fn tail(&mut self, bytes: &[u8]) {
-        if bytes.len() > COPIED_TAIL {
-            for piece in bytes.chunks(BORROWED) {
-                self.kept.push(Piece::Borrowed(piece.as_ptr().expose_provenance(), piece.len()));
-                self.borrowed += 1;
-            }
-        } else {
-            self.kept.extend_last(|last| {
-                if let Piece::Owned(all) = last {
-                    all.extend_from_slice(bytes);
-                }
-            });
-        }
-    }
-
-    /// Lets go of what the worker has received. A count that cannot be is ignored: more is kept then.
-    fn trim(&mut self, acknowledged: u64) {
-        let Outbox { kept, borrowed, spares, .. } = self;
-        let _ = kept.acknowledge(acknowledged, |piece| match piece {
-            Piece::Owned(bytes) => spares.give(bytes),
-            Piece::Borrowed(..) => *borrowed -= 1,
-        });
-    }
-
-    /// Copies what is borrowed.
-    fn own(&mut self) {
-        let Outbox { kept, borrowed, spares, .. } = self;
-        for piece in kept.newest_first() {
-            if *borrowed == 0 {
-                return;
-            }
-            if let Piece::Borrowed(_, len) = *piece {
-                let mut bytes = spares.take(len);
-                bytes.extend_from_slice(piece.as_ref());
-                *piece = Piece::Owned(bytes);
-                *borrowed -= 1;
-            }
-        }
-    }
-
-    /// Nothing will be sent any more.
-    fn give_up(&mut self) {
-        (self.kept, self.borrowed) = (Kept::default(), 0);
-    }
-}
 
 impl Session {
     /// Appends a command that nobody waits for.
