@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remotegpu.api.modes import ComputeMode
 from remotegpu.api.objects import Share, shares_to_env
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
@@ -164,6 +165,13 @@ def test_every_risk_is_named() -> None:
         "authentication": "warn",
         "compute share": "ok",
     }
+
+
+def test_how_time_is_divided_is_told() -> None:
+    for mode, said in ((ComputeMode.SHARED, "without weights"), (ComputeMode.TURNS, "by turns, as shares say")):
+        now = Situation(settings=Settings(compute_mode=mode), gpus=(Capacity(5),), overhead_bytes=0, root=True)
+        (told,) = (check.message for check in checks(now) if check.name == "compute share")
+        assert told.endswith(said)
 
 
 def test_workers_of_one_uid_are_kept_apart_by_landlock() -> None:

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from remotegpu.api.modes import ComputeMode
 from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.settings import Settings
 from remotegpu.rpc import pb
@@ -118,8 +119,9 @@ def checks(now: Situation) -> Iterator[pb.Check]:
         fix="start the appliance with --tokens FILE",
         severity="warn",
     )
-    message = "memory is shared by fraction; compute by the driver's time slices, without weights"
-    yield pb.Check(name="compute share", status="ok", message=message)
+    turns = settings.compute_mode is ComputeMode.TURNS
+    time = "by turns, as shares say" if turns else "as the driver likes, without weights"
+    yield pb.Check(name="compute share", status="ok", message=f"memory is divided by shares; a GPU's time {time}")
 
 
 def _isolation(now: Situation) -> pb.Check:
