@@ -1,6 +1,7 @@
 """The ledger of performance: what `remotegpu bench --all` measured, one JSON for each run, in benchmarks/.
 
-python tools/ledger.py record      measure everything, store it, and draw docs/figures/ledger.svg
+python tools/ledger.py record      measure everything (or what follows: options of `remotegpu bench`), store it, and draw
+                                   docs/figures/ledger.svg
 python tools/ledger.py check       measure three times, and fail for what has become slower since the last stored run
 python tools/ledger.py draw        draw only
 
@@ -147,8 +148,8 @@ def check(documents: Sequence[Document]) -> Iterator[str]:
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["record"]:
-            print(store(measure("--all"), LEDGER).relative_to(ROOT))
+        case ["record", *options]:
+            print(store(measure(*(options or ["--all"])), LEDGER).relative_to(ROOT))
             draw(runs(LEDGER), PICTURE)
         case ["check"]:
             if wrong := list(check(runs(LEDGER))):
