@@ -78,6 +78,7 @@ COPY --from=native /native /opt/remotegpu/dist/native
 COPY --from=native /client /opt/remotegpu/dist/client
 COPY --from=native /frameworks /opt/remotegpu/dist/frameworks
 COPY --from=native /lib /opt/remotegpu/dist/lib
+COPY --from=native /dashboard /opt/remotegpu/dist/dashboard
 # The NVIDIA runtime adds the driver's compute and management libraries, and no others.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532

@@ -8,7 +8,7 @@
 #   python/  remotegpu (api, paths), remotegpu_offload, cloudpickle, yaml: for interpreters that do not have our package
 #   frameworks/  a plugin that makes JAX look for GPUs where there are no device files
 #   trace/   libcuda.so.1                     the recorder, which passes calls on to the libcuda.so.1 that the program would have got
-#   dashboard/  htm.js                    what the page of the operator loads that is not ours
+#   dashboard/  htm.js                    what the page of operator and appliance loads that is not ours
 #   pod/     what is mounted into containers  see pod.sh
 # What runs in users' containers is built by zig against glibc 2.17, the oldest that CUDA's own libraries run on; with
 # REMOTEGPU_PORTABLE=1 the rest is too, as the wheel has it (tools/release.py). Needs .venv (make set-up).

@@ -1,7 +1,7 @@
 """The ledger of performance: what `remotegpu bench --all` measured, one JSON for each run, in benchmarks/.
 
-python tools/ledger.py record      measure everything (or what follows: options of `remotegpu bench`), store it, and draw
-                                   docs/figures/ledger.svg
+python tools/ledger.py record      measure everything, store it, and draw docs/figures/ledger.svg
+                                   (what follows are options of `remotegpu bench` in place of --all)
 python tools/ledger.py check       measure three times, and fail for what has become slower since the last stored run
 python tools/ledger.py draw        draw only
 

@@ -69,7 +69,7 @@ def _part(target: str, base: Image) -> Image:
         ],
     )
     tag = f"localhost/remotegpu-{target}:dev"
-    copied = ("dashboard",) if target == "operator" else ("bin", "client", "frameworks", "native", "pod")
+    copied = ("dashboard",) if target == "operator" else ("bin", "client", "dashboard", "frameworks", "native", "pod")
     native = tuple(DIST / part for part in copied)
     key = images.key_of(base.key, target, *(ROOT / source for source in SOURCES), *native)
     contexts = {"wheels": wheels, "native": DIST}

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 from support.apiserver import ApiServer, api_server
+from support.browser import chromium
 from support.dashboard import GPU, Page, may, pool_with_a_gpu, serving
 from support.kubelab import MIB, POOLS, SYSTEM, TOKEN, Kube, serve_crds
 from support.kubenodes import Appliance
@@ -19,6 +21,12 @@ from remotegpu.api.usage import Holding, Share
 from remotegpu_operator.certificates import new_authority, new_leaf
 
 ADDRESS = "127.0.36.1"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="package")

@@ -9,9 +9,9 @@ from support.kubelab import MIB
 from support.kubenodes import Appliance
 from support.system import until
 
+from remotegpu.dashboard.load import Reading, load_of
+from remotegpu.dashboard.state import Scope
 from remotegpu.rpc import pb
-from remotegpu_operator.dashboard.loads import Reading, load_of
-from remotegpu_operator.dashboard.snapshot import Scope
 
 Object = dict[str, Any]
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 from playwright.sync_api import Page as Tab
+from support.browser import findings, watched
 from support.dashboard import GPU, Page
 from support.kubelab import MIB
 from support.kubenodes import Appliance
-from support.system import ROOT
 
 from remotegpu.rpc import pb
 
-AXE = ROOT / "target" / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
 VIEWS = {
     "#/": "default",
     "#/claims": "Claims",
@@ -25,31 +23,10 @@ VIEWS = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("Chromium is not installed; `make chromium` installs it where it is run by root")
-    if not AXE.exists():
-        pytest.skip(f"{AXE} is missing; `make build` puts it there")
-    with sync_playwright() as playwright:
-        # A container has no user namespaces for Chromium's own sandbox.
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def tab(browser: Browser, page: Page) -> Iterator[Tab]:
-    """One that complains of whatever the browser complains of, and reaches nobody else."""
-    opened = browser.new_page()
-    problems: list[str] = []
-    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("request", lambda asked: None if asked.url.startswith(page.url) else problems.append(asked.url))
-    yield opened
-    opened.close()
-    assert problems == []
+    with watched(browser, page.url) as opened:
+        yield opened
 
 
 def sign_in(tab: Tab, page: Page, token: str, view: str = "#/") -> None:
@@ -165,11 +142,3 @@ def test_axe_finds_nothing(browser: Browser, page: Page, everything: str, scheme
     tab.close()
     # Other tests look at the queue.
     page.kube("DELETE", "/apis/remotegpu.io/v1alpha1/namespaces/team-a/gpuclaims/waits")
-
-
-def findings(tab: Tab) -> list[str]:
-    # Not as an element, which the page's policy refuses.
-    tab.evaluate(AXE.read_text())
-    found = tab.evaluate("axe.run().then((result) => result.violations)")
-    assert tab.evaluate("axe.run().then((result) => result.passes.length)") > 5
-    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found]

@@ -104,7 +104,7 @@ def test_changes_come_by_themselves_and_only_those_one_may_see(page: Page, of_te
         timeout=30,
     )
     assert (stream.status, stream.headers["Content-Type"]) == (200, "text/event-stream")
-    messages = sent(stream)
+    messages = sent(stream.stream(1 << 16))
     first = next(messages)
     assert "team-a/train" in first["claims"]
     page.claim("team-b", "hidden")

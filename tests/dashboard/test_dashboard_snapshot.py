@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remotegpu_operator.dashboard.snapshot import Scope, Snapshot
+from remotegpu.dashboard.state import Scope
+from remotegpu_operator.dashboard.snapshot import current
 
 GIB = 1 << 30
 NOW = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
@@ -77,7 +78,7 @@ def turn(claim: Object) -> tuple[int, str, str]:
 @given(CLAIMS)
 def test_bars_are_what_claims_have_and_places_are_the_order_of_service(drawn: list[tuple[str, str, int, int]]) -> None:
     claims = made(drawn)
-    shown = Snapshot.of(objects(*claims), NOW).claims
+    shown = current(objects(*claims), NOW).claims
     assert shown.keys() == {f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in claims}
     has = [each for each in claims if each["status"]["phase"] in ("Allocated", "Lost")]
     assert sum(share["memory"] for each in shown.values() for share in each["shares"]) == len(has) * (GIB // 4)
@@ -90,7 +91,7 @@ def test_bars_are_what_claims_have_and_places_are_the_order_of_service(drawn: li
 def test_what_a_reader_may_not_list_is_not_in_it(
     drawn: list[tuple[str, str, int, int]], allowed: set[str], pools: bool
 ) -> None:
-    whole = Snapshot.of(objects(*made(drawn)), NOW)
+    whole = current(objects(*made(drawn)), NOW)
     seen = whole.seen_by(Scope(frozenset(allowed), pools))
     assert seen.claims == {key: one for key, one in whole.claims.items() if key.split("/")[0] in allowed}
     text = json.dumps(seen.to_object())
@@ -102,8 +103,8 @@ def test_what_a_reader_may_not_list_is_not_in_it(
 def test_a_page_that_applies_each_change_shows_what_a_new_one_shows(
     before: list[tuple[str, str, int, int]], after: list[tuple[str, str, int, int]], had: bool, has: bool
 ) -> None:
-    old = Snapshot.of(objects(*made(before)), NOW).seen_by(Scope(None, had))
-    new = Snapshot.of(objects(*made(after)), NOW).seen_by(Scope(None, has))
+    old = current(objects(*made(before)), NOW).seen_by(Scope(None, had))
+    new = current(objects(*made(after)), NOW).seen_by(Scope(None, has))
     changes = new.since(old)
     shown = {key: one for key, one in old.claims.items() if key not in changes.get("gone", [])}
     shown |= changes.get("claims", {})
@@ -116,7 +117,7 @@ def test_a_pool_with_its_appliances_and_schedules() -> None:
     night = {"name": "night", "from": "22:00", "to": "06:00"}
     noon = {"name": "noon", "from": "11:00", "to": "13:00"}
     nowhere = {"name": "nowhere", "from": "11:00", "to": "13:00", "timeZone": "Moon/Base"}
-    (shown,) = Snapshot.of(objects(pools=(pool(night, noon, nowhere),)), NOW).pools
+    (shown,) = current(objects(pools=(pool(night, noon, nowhere),)), NOW).pools
     (appliance,) = shown["appliances"]
     assert (appliance["cordoned"], [gpu["healthy"] for gpu in appliance["gpus"]]) == (True, [True, False, True])
     schedules = {each["name"]: (each["active"], bool(each["problem"])) for each in shown["schedules"]}
@@ -126,6 +127,6 @@ def test_a_pool_with_its_appliances_and_schedules() -> None:
 def test_a_suspended_claim_is_shown_with_what_stays_on_its_gpu() -> None:
     suspended = running("red", "kept", 0)
     suspended["status"] |= {"phase": "Suspended", "reason": "ByUser"}
-    shown = Snapshot.of(objects(suspended), NOW).claims["red/kept"]
+    shown = current(objects(suspended), NOW).claims["red/kept"]
     assert (shown["phase"], shown["reason"], shown["position"]) == ("Suspended", "ByUser", 0)
     assert shown["shares"] == [{"appliance": "a", "gpu": "GPU-0", "memory": GIB // 4}]

@@ -147,6 +147,12 @@ def test_what_comes_along_works(digits: Place) -> None:
     )
     native = digits.run("remotegpu", "run", "--native", "-m", "1GiB", "--", "python", "-c", monitor)
     assert native.stdout.split() == [str(1 << 30)], native.stderr
+    files = (
+        "from remotegpu.dashboard import page as p; "
+        "print(*(f.stat().st_size for f in (p.vendored(), *p.STATIC.iterdir())))"
+    )
+    page = digits.run("python", "-c", files)
+    assert len(page.stdout.split()) > 10 and "0" not in page.stdout.split(), page.stderr
     offload = digits.run("remotegpu", "offload", "run", "digits.py")
     assert (offload.returncode, "pip install 'remotegpu[offload]'" in offload.stderr) == (70, True)
 

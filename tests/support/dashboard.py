@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,10 +128,10 @@ def serving(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Page]:
     kube.clean()
 
 
-def sent(stream: urllib3.BaseHTTPResponse) -> Iterator[Object]:
-    """The messages of the stream, as they come."""
+def sent(pieces: Iterable[bytes]) -> Iterator[Object]:
+    """The messages of a stream, as they come."""
     rest = ""
-    for piece in stream.stream(1 << 16):
+    for piece in pieces:
         rest += piece.decode()
         *events, rest = rest.split("\n\n")
         yield from (json.loads(each.removeprefix("data: ")) for each in events if each.startswith("data: "))

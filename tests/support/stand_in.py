@@ -30,6 +30,7 @@ def make_dist(folder: Path, python: str = sys.executable) -> Path:
         (folder / name).mkdir(parents=True)
     (folder / "bin" / "remotegpu-gateway").symlink_to(find_dist().program("remotegpu-gateway"))
     (folder / "lib" / "libremotegpu_sandbox.so").symlink_to(find_dist().sandbox)
+    (folder / "dashboard").symlink_to(find_dist().dashboard)
     # Copied, because the repository may lie where a worker's own uid cannot read.
     worker_copy = folder / "bin" / WORKER.name
     worker_copy.write_bytes(WORKER.read_bytes())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from remotegpu.api.kubernetes import CLAIMS, GROUP, POOLS
-from remotegpu_operator.dashboard.snapshot import Scope
+from remotegpu.dashboard.state import Scope
 from remotegpu_operator.kube import Api, Object, Resource
 
 _TOKEN_REVIEWS: Final = Resource("authentication.k8s.io/v1", "tokenreviews", "TokenReview")

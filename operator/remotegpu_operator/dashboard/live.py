@@ -9,14 +9,15 @@ from typing import Final
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
 from remotegpu.api.pools import ApplianceStatus, GPUPool, Price
 from remotegpu.api.waiting import Answer
+from remotegpu.dashboard.page import INTERVAL_SECONDS
+from remotegpu.dashboard.state import Snapshot
 from remotegpu_operator import why
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.claims import GPUCLAIMS, PRIORITY_CLASSES, QUOTAS
-from remotegpu_operator.dashboard.snapshot import Snapshot
+from remotegpu_operator.dashboard.snapshot import current
 from remotegpu_operator.kube import Api, Object, Resource
 
 _GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
-INTERVAL_SECONDS: Final = 1.0
 # The operator's own work is in the same process: of its time a snapshot takes a fifth at most.
 _PAUSE_PER_WORK: Final = 4
 # Schedules begin and end though nothing changes.
@@ -49,7 +50,7 @@ class Live:
         age = time.monotonic() - self._made
         if (self._stale and age >= self._pause) or age >= _STALE_SECONDS:
             begun, self._stale = time.monotonic(), False
-            made = Snapshot.of(self._objects(), datetime.datetime.now(datetime.UTC))
+            made = current(self._objects(), datetime.datetime.now(datetime.UTC))
             if made != self._snapshot:
                 self._snapshot = made
             self._made = time.monotonic()

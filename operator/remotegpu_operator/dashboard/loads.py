@@ -5,38 +5,26 @@ import base64
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import ApplianceStatus
+from remotegpu.dashboard.load import Reading, load_of
+from remotegpu.dashboard.state import Json, Scope
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
-from remotegpu.rpc.load import Busy, busy, busy_of
 from remotegpu_operator.authority import CA_SECRET, SECRETS
 from remotegpu_operator.builders.replacement import SERVING
-from remotegpu_operator.dashboard.snapshot import Scope
 from remotegpu_operator.kube import Api
-
-Json = dict[str, Any]
 
 _KEPT_SECONDS: Final = 4.0
 _CALL_SECONDS: Final = 3.0
 _PAUSE_PER_WORK: Final = 4
 _THREADS: Final = 8
-# Of two readings further apart nobody wants the mean.
-_LATELY_SECONDS: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    inventory: pb.InventoryReply
-    at: float
-    busy: Busy = field(default_factory=dict)
-    problem: str = ""  # why there is none that is newer
 
 
 class Loads:
@@ -92,39 +80,4 @@ class Loads:
         except (ApplianceError, OSError) as error:
             last = before or Reading(pb.InventoryReply(), time.monotonic())
             return replace(last, busy={}, problem=str(error))
-        now = time.monotonic()
-        if before is None or now - before.at > _LATELY_SECONDS:
-            return Reading(inventory, now)
-        return Reading(inventory, now, busy(before.inventory, inventory, now - before.at))
-
-
-def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
-    """Of GPUs for who may list pools, of claims for who may list those. `busy` is a part of one GPU's time; None where
-    time is not divided, or not known yet."""
-    gpus: dict[str, Json] = {}
-    claims: dict[str, Json] = {}
-    for name, reading in readings.items():
-        age = round(now - reading.at)
-        leases = reading.inventory.leases
-        for lease in leases:
-            if lease.claim and scope.shows(lease.claim.split("/")[0]):
-                # Of a claim with GPUs of several appliances each has a lease.
-                others = claims.get(lease.claim, {"sessions": 0, "used": 0, "busy": None, "age": 0})
-                part = busy_of(reading.busy, lease=lease.lease_id)
-                claims[lease.claim] = {
-                    "sessions": others["sessions"] + lease.sessions,
-                    "used": others["used"] + sum(place.used_bytes for place in lease.places),
-                    "busy": others["busy"] if part is None else (others["busy"] or 0) + part,
-                    "age": max(others["age"], age),
-                }
-        if scope.pools:
-            for gpu in reading.inventory.gpus:
-                there = (each for each in leases if any(place.gpu == gpu.uuid for place in each.places))
-                gpus[f"{name} {gpu.uuid}"] = {
-                    "sessions": sum(each.sessions for each in there),
-                    "used": gpu.used_bytes,
-                    "busy": busy_of(reading.busy, gpu=gpu.uuid),
-                    "age": age,
-                }
-    problems = {name: each.problem for name, each in readings.items() if each.problem} if scope.pools else {}
-    return {"gpus": gpus, "claims": claims, "problems": problems}
+        return Reading.after(before, inventory, time.monotonic())

@@ -3,43 +3,26 @@ other site's page can send."""
 
 import asyncio
 import dataclasses
-import json
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
 
-from remotegpu.paths import find_dist
+from remotegpu.dashboard import page
+from remotegpu.dashboard.state import Scope, Snapshot
 from remotegpu_operator.claims import GPUCLAIMS
 from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSignedInError, Reader
-from remotegpu_operator.dashboard.live import INTERVAL_SECONDS, Live
+from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
-from remotegpu_operator.dashboard.snapshot import Scope, Snapshot
 from remotegpu_operator.dashboard.usage import BY, RANGES, Prices, Recorded
 from remotegpu_operator.events import EVENTS
 from remotegpu_operator.kube import Api, ApiError, Unanswered
 
 _log = logging.getLogger(__name__)
 
-STATIC: Final = Path(__file__).parent / "static"
-# The API server takes Authorization away from what it passes on to a service, as `kubectl proxy` has it do.
-TOKEN_HEADER: Final = "X-Remotegpu-Token"  # noqa: S105 (its name)
-_HEADERS: Final = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-# So that whatever lies between does not take the stream for dead.
-_QUIET_SECONDS: Final = 15.0
 _MOST_STREAMS: Final = 200
+ABOUT: Final = {"of": "cluster", "signIn": True}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -63,6 +46,7 @@ class Dashboard:
         app.add_routes(
             [
                 web.get("/", _page),
+                web.get("/api/about", _about),
                 web.get("/api/snapshot", self._snapshot),
                 web.get("/api/events", self._events),
                 web.get("/api/claims/{namespace}/{name}/events", self._events_of),
@@ -70,8 +54,8 @@ class Dashboard:
                 web.get("/api/claims/{namespace}/{name}/usage", self._usage_of),
                 web.get("/api/load", self._load),
                 web.get("/api/usage", self._usage),
-                web.get("/static/vendor/htm.js", _vendored),
-                web.static("/static", STATIC),
+                web.get(page.VENDORED, _vendored),
+                web.static("/static", page.STATIC),
             ]
         )
         return app
@@ -93,12 +77,12 @@ class Dashboard:
             await _send(response, {"user": reader.user, **sent.to_object()})
             quiet = 0.0
             while True:
-                await asyncio.sleep(INTERVAL_SECONDS)
-                quiet += INTERVAL_SECONDS
+                await asyncio.sleep(page.INTERVAL_SECONDS)
+                quiet += page.INTERVAL_SECONDS
                 seen = self._seen_by(await self._reader(request))
                 if changes := seen.since(sent):
                     await _send(response, {"changes": changes})
-                elif quiet < _QUIET_SECONDS:
+                elif quiet < page.QUIET_SECONDS:
                     continue
                 else:
                     await response.write(b":\n\n")
@@ -175,19 +159,22 @@ class Dashboard:
 
 
 def _token(request: web.Request) -> str:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return request.headers.get(TOKEN_HEADER, "") or (token.strip() if scheme.lower() == "bearer" else "")
+    return page.token_of(request.headers)
 
 
 async def _page(_request: web.Request) -> web.StreamResponse:
-    return web.FileResponse(STATIC / "index.html")
+    return web.FileResponse(page.STATIC / "index.html")
+
+
+async def _about(_request: web.Request) -> web.Response:
+    return _json(ABOUT)
 
 
 async def _vendored(_request: web.Request) -> web.StreamResponse:
-    file = find_dist().dashboard / "htm.js"
-    if not file.exists():
-        raise web.HTTPNotFound(text=f"{file} does not exist: build it with `make build`")
-    return web.FileResponse(file)
+    try:
+        return web.FileResponse(page.vendored())
+    except FileNotFoundError as error:
+        raise web.HTTPNotFound(text=str(error)) from None
 
 
 _REFUSALS: Final = (NotSignedInError, NotAllowedError, ApiError, *Unanswered)
@@ -215,7 +202,7 @@ async def _with_json_errors(request: web.Request, handler: Handler) -> web.Strea
 
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_HEADERS)
+    response.headers.update(page.HEADERS)
 
 
 def _json(value: Any) -> web.Response:
@@ -225,4 +212,4 @@ def _json(value: Any) -> web.Response:
 
 
 async def _send(response: web.StreamResponse, value: Any) -> None:
-    await response.write(b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n")
+    await response.write(page.event(value))

@@ -2,68 +2,29 @@
 
 import datetime
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 from remotegpu.api import snapshot
 from remotegpu.api.claims import Allocation, GPUClaim
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.schedules import Schedule
+from remotegpu.dashboard.state import Json, Snapshot
 from remotegpu_operator.builders.claims import HOLDING
 from remotegpu_operator.why import Objects, State
 
-Json = dict[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What a reader may list."""
-
-    namespaces: frozenset[str] | None  # of claims; None: all
-    pools: bool
-
-    def shows(self, namespace: str) -> bool:
-        return self.namespaces is None or namespace in self.namespaces
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    pools: list[snapshot.Pool]
-    claims: dict[str, snapshot.Claim]  # by "namespace/name"
-
-    @classmethod
-    def of(cls, objects: Objects, now: datetime.datetime) -> "Snapshot":
-        """`objects` as `why.explain` takes them; of pods it needs none."""
-        state = State.of(objects)
-        positions = _positions(state)
-        return cls(
-            [_pool(pool, now) for pool in sorted(state.pools, key=lambda pool: pool.name)],
-            {claim.key: _claim(claim, positions.get(claim.uid, 0)) for claim in state.claims},
-        )
-
-    def seen_by(self, scope: Scope) -> "Snapshot":
-        """Without what the reader may not list. The sums of a pool are the pool's, and so is a place in its queue."""
-        if scope.namespaces is None and scope.pools:
-            return self
-        claims = {key: claim for key, claim in self.claims.items() if scope.shows(claim["namespace"])}
-        return Snapshot(self.pools if scope.pools else [], claims)
-
-    def since(self, before: "Snapshot") -> Json:
-        """What a page has to learn that shows `before`; empty if nothing."""
-        if self is before:
-            return {}
-        claims = {key: claim for key, claim in self.claims.items() if before.claims.get(key) != claim}
-        gone = sorted(before.claims.keys() - self.claims.keys())
-        changes: Json = {"pools": self.pools} if self.pools != before.pools else {}
-        return changes | ({"claims": claims} if claims else {}) | ({"gone": gone} if gone else {})
-
-    def to_object(self) -> snapshot.State:
-        return {"pools": self.pools, "claims": self.claims}
+def current(objects: Objects, now: datetime.datetime) -> Snapshot:
+    """`objects` as `why.explain` takes them; of pods it needs none."""
+    state = State.of(objects)
+    positions = _positions(state)
+    return Snapshot(
+        [_pool(pool, now) for pool in sorted(state.pools, key=lambda pool: pool.name)],
+        {claim.key: _claim(claim, positions.get(claim.uid, 0)) for claim in state.claims},
+    )
 
 
 def snapshot_of(objects: Objects, now: datetime.datetime) -> snapshot.State:
     """For `remotegpu top`; see `remotegpu.api.snapshot.Snapshots`."""
-    return Snapshot.of(objects, now).to_object()
+    return current(objects, now).to_object()
 
 
 def _positions(state: State) -> dict[str, int]:

@@ -10,7 +10,7 @@ from remotegpu.api import usage
 from remotegpu.api.accounts import By, Row, history, idlers, is_stale, rows, waits, within
 from remotegpu.api.pools import Price
 from remotegpu.api.usage import USAGE_LABEL, Record
-from remotegpu_operator.dashboard.snapshot import Scope
+from remotegpu.dashboard.state import Scope
 from remotegpu_operator.journal import CONFIG_MAPS
 from remotegpu_operator.kube import Api
 

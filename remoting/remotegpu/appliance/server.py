@@ -26,6 +26,7 @@ from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, 
 from remotegpu.appliance.claim_authority import ClaimAuthority
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.code_cache import CodeCache
+from remotegpu.appliance.dashboard import Dashboard, Source
 from remotegpu.appliance.departures import Departures
 from remotegpu.appliance.drain import Drain
 from remotegpu.appliance.gateway import (
@@ -260,6 +261,9 @@ class Appliance:
             self._counters.registry.register(Gauges(service.inventory, self._backend.readings, self._processes))
             if settings.http is not None:
                 stack.callback(self._serve_http(settings.http).stop)
+            if settings.dashboard is not None:
+                source = Source(service.inventory, authority.onlooker, wants_token=tokens is not None)
+                stack.callback(self._serve_dashboard(settings.dashboard, source).stop)
             stack.callback(self._code.close)
             stack.push_async_callback(self._environments.stop)
             stack.push_async_callback(self._sessions.settled)
@@ -446,6 +450,16 @@ class Appliance:
                 f"cannot serve HTTP on {address[0]}:{address[1]} ({reason}): choose another --metrics-port or --http"
             )
             raise StartError(message) from None
+
+    def _serve_dashboard(self, address: tuple[str, int], source: Source) -> Dashboard:
+        settings = self._settings
+        try:
+            return Dashboard(address, (settings.cert, settings.key) if settings.cert and settings.key else None, source)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StartError(
+                f"cannot serve the page on {address[0]}:{address[1]} ({reason}): choose another --dashboard"
+            ) from None
 
     def _announce(self, handed: State | None) -> None:
         port, data_port = self._gateway.control_port, self._gateway.port

@@ -66,6 +66,7 @@ class Settings:
     port: int = 7070
     data_port: int | None = None  # None: the control port + 1
     http: tuple[str, int] | None = None  # /healthz, /readyz, /metrics; None: none
+    dashboard: tuple[str, int] | None = None  # the page; None: none
     backend: str = "software"
     gpus: int = 1
     memory_bytes: int = 8 << 30

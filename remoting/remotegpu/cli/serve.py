@@ -1,5 +1,6 @@
 """`remotegpu appliance`: its options, and the settings that they make."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -69,6 +70,12 @@ def appliance(
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: none.")] = 0,
     http: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Plain HTTP: /healthz, /readyz, /metrics.", show_default=False)
+    ] = "",
+    dashboard: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="A page that shows GPUs and leases, for who has a token.", show_default=False
+        ),
     ] = "",
     kubernetes: Annotated[bool, typer.Option("--kubernetes", help="Serve the GPUClaims of the cluster.")] = False,
     name: Annotated[str, typer.Option(help="With --kubernetes: how allocations name this appliance.")] = "",
@@ -186,6 +193,8 @@ def appliance(
         raise exits.CliError(exits.USAGE, "--kubernetes and --name belong together: give both, or none")
     if http and metrics_port:
         raise exits.CliError(exits.USAGE, "--http serves the metrics too: leave out --metrics-port")
+    if dashboard and kubernetes:
+        raise exits.CliError(exits.USAGE, "in a cluster the operator serves the page: the chart's dashboard.enabled")
     if wrong := next(filter(None, map(unknown_budget, session_budget or ())), ""):
         raise exits.CliError(exits.USAGE, wrong)
     memory_bytes = bytes_of("--memory", memory) if memory else profile.memory_bytes
@@ -196,6 +205,7 @@ def appliance(
         port=port,
         data_port=data_port,
         http=_http_address(http, metrics_port),
+        dashboard=_address("--dashboard", dashboard, "127.0.0.1:7073") if dashboard else None,
         backend=backend,
         gpus=gpus,
         memory_bytes=memory_bytes,
@@ -235,10 +245,13 @@ def appliance(
         ready_fd=ready_fd,
         parent_fd=parent_fd,
     )
-    if (lacks := exposed_without(settings)) and not insecure:
+    reached, lacks = listen, exposed_without(settings)
+    if settings.dashboard and not lacks:
+        reached, lacks = dashboard, exposed_without(replace(settings, host=settings.dashboard[0]))
+    if lacks and not insecure:
         raise exits.CliError(
             exits.USAGE,
-            f"other machines reach {listen}: give {' and '.join(lacks)} (`remotegpu appliance init FOLDER` makes the "
+            f"other machines reach {reached}: give {' and '.join(lacks)} (`remotegpu appliance init FOLDER` makes the "
             "files), or --insecure to let everybody in",
         )
     try:

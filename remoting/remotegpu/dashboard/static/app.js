@@ -4,20 +4,29 @@ import { html, render, useEffect, useState } from "./vendor/htm.js";
 import { Claim } from "./claim.js";
 import { Claims } from "./claims.js";
 import { Pools } from "./pools.js";
-import { follow } from "./stream.js";
+import { follow, get } from "./stream.js";
 import { Usage } from "./usage.js";
 
 const CLOCK_MILLISECONDS = 5000;
 
 function App() {
+  const [about, setAbout] = useState(null);
   const [token, setToken] = useState("");
   const [refusal, setRefusal] = useState("");
   const [state, setState] = useState(null);
   const route = useRoute();
   const now = useClock();
 
+  const open = about && (token || !about.signIn);
+
   useEffect(() => {
-    if (!token) return undefined;
+    get("api/about", "")
+      .then((response) => response.json())
+      .then(setAbout)
+      .catch((error) => setRefusal(error.message));
+  }, []);
+  useEffect(() => {
+    if (!open) return undefined;
     const ending = new AbortController();
     follow(token, setState, ending.signal).catch((error) => {
       if (ending.signal.aborted) return;
@@ -26,65 +35,79 @@ function App() {
       setState(null);
     });
     return () => ending.abort();
-  }, [token]);
+  }, [open, token]);
 
-  if (!token) {
-    return html`<${SignIn} refusal=${refusal} onToken=${(given) => (setRefusal(""), setToken(given))} />`;
+  if (!open || (refusal && !about.signIn)) {
+    const onToken = (given) => (setRefusal(""), setToken(given));
+    return html`
+      <header><h1>remotegpu</h1></header>
+      <main class="sign-in">
+        ${about?.signIn && html`<${SignIn} of=${about.of} onToken=${onToken} />`}
+        ${refusal && html`<p role="alert" class="bad">${refusal}</p>`}
+      </main>
+    `;
   }
+  const cluster = about.of === "cluster";
   return html`
     <header>
       <h1>remotegpu</h1>
       <nav aria-label="Pages">
-        <${Tab} to="#/" now=${route.page === "pools"}>Pools<//>
-        <${Tab} to="#/claims" now=${route.page === "claims"}>Claims<//>
-        <${Tab} to="#/usage" now=${route.page === "usage"}>Usage<//>
+        <${Tab} to="#/" now=${route.page === "pools"}>${cluster ? "Pools" : "GPUs"}<//>
+        <${Tab} to="#/claims" now=${route.page === "claims"}>${cluster ? "Claims" : "Leases"}<//>
+        ${cluster && html`<${Tab} to="#/usage" now=${route.page === "usage"}>Usage<//>`}
       </nav>
       <p class="who">
         <span role="status" class=${state?.problem ? "bad" : ""}>
           ${state?.problem || (state?.user ? "Live" : "Connecting")}
         </span>
         ${state?.user && html`<span>${state.user}</span>`}
-        <button type="button" onClick=${() => (setToken(""), setState(null))}>Sign out</button>
+        ${about.signIn &&
+        html`<button type="button" onClick=${() => (setToken(""), setState(null))}>Sign out</button>`}
       </p>
     </header>
     <main>
-      ${state?.user ? html`<${Page} ...${{ route, state, token, now }} />` : html`<p>Waiting for the operator</p>`}
+      ${state?.user
+        ? html`<${Page} ...${{ route, state, token, now, cluster }} />`
+        : html`<p>Waiting for the ${cluster ? "operator" : "appliance"}</p>`}
     </main>
   `;
 }
 
-function Page({ route, state, token, now }) {
-  if (route.page === "pools") return html`<${Pools} ...${{ state, token, now }} />`;
-  if (route.page === "usage") return html`<${Usage} ...${{ ...route, state, token, now }} />`;
-  if (!route.claim) return html`<${Claims} key=${route.text} state=${state} text=${route.text} now=${now} />`;
+function Page({ route, state, token, now, cluster }) {
+  if (route.page === "usage" && cluster) return html`<${Usage} ...${{ ...route, state, token, now }} />`;
+  if (route.page !== "claims") return html`<${Pools} ...${{ state, token, now, cluster }} />`;
+  if (!route.claim) return html`<${Claims} key=${route.text} ...${{ state, text: route.text, now, cluster }} />`;
   const claim = state.claims[route.claim];
-  return html`<${Claim} key=${route.claim} id=${route.claim} claim=${claim} token=${token} now=${now} />`;
+  return html`<${Claim} key=${route.claim} id=${route.claim} ...${{ claim, token, now, cluster }} />`;
 }
 
 function Tab({ to, now, children }) {
   return html`<a href=${to} aria-current=${now ? "page" : undefined}>${children}</a>`;
 }
 
-function SignIn({ refusal, onToken }) {
+function SignIn({ of, onToken }) {
   const submit = (event) => {
     event.preventDefault();
     const given = new FormData(event.target).get("token").trim();
     if (given) onToken(given);
   };
+  const whence = {
+    cluster: html`
+      <code>kubectl create token ACCOUNT -n NAMESPACE</code> makes one for a service account. The page shows the pools
+      and claims that the account may list.
+    `,
+    appliance: html`
+      It is the one that <code>remotegpu run</code> uses, of the appliance's file of tokens. The page shows its
+      holder's leases, and an administrator all.
+    `,
+  };
   return html`
-    <header><h1>remotegpu</h1></header>
-    <main class="sign-in">
-      <form onSubmit=${submit}>
-        <label for="token">Token of the cluster</label>
-        <input id="token" name="token" type="password" autocomplete="off" required aria-describedby="about" />
-        <button type="submit">Sign in</button>
-        <p id="about">
-          <code>kubectl create token ACCOUNT -n NAMESPACE</code> makes one for a service account. The page shows the
-          pools and claims that the account may list. It forgets the token when it is closed or loaded again.
-        </p>
-        ${refusal && html`<p role="alert" class="bad">${refusal}</p>`}
-      </form>
-    </main>
+    <form onSubmit=${submit}>
+      <label for="token">Token of the ${of}</label>
+      <input id="token" name="token" type="password" autocomplete="off" required aria-describedby="about" />
+      <button type="submit">Sign in</button>
+      <p id="about">${whence[of]} It forgets the token when it is closed or loaded again.</p>
+    </form>
   `;
 }
 

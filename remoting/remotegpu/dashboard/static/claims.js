@@ -1,7 +1,7 @@
 // The table of claims: filtered, sorted, and a hundred at a time, so that thousands do not slow the page down.
 
 import { html, useMemo, useState } from "./vendor/htm.js";
-import { age, compare, matches } from "./format.js";
+import { age, compare, link, matches } from "./format.js";
 import { Choice } from "./parts.js";
 
 const ROWS = 100;
@@ -15,7 +15,16 @@ const COLUMNS = [
   ["created", "Created"],
 ];
 
-export function Claims({ state, text, now }) {
+const COLUMNS_OF_LEASES = [
+  ["id", "Lease"],
+  ["asks", "Share"],
+  ["phase", "State"],
+  ["reason", "Reason"],
+  ["message", "Program"],
+  ["created", "Opened"],
+];
+
+export function Claims({ state, text, now, cluster }) {
   const [filter, setFilter] = useState({ text, phase: "", pool: "" });
   const [sort, setSort] = useState({ key: "created", descending: true });
   const [page, setPage] = useState(0);
@@ -32,25 +41,27 @@ export function Claims({ state, text, now }) {
     return { "": "all", ...Object.fromEntries(names.map((each) => [each, each])) };
   };
   const order = (key) => setSort({ key, descending: sort.key === key && !sort.descending });
+  const many = cluster ? "Claims" : "Leases";
+  const columns = cluster ? COLUMNS : COLUMNS_OF_LEASES;
   return html`
-    <h2>Claims</h2>
+    <h2>${many}</h2>
     <form class="filter" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label>
         Find <input type="search" value=${filter.text} onInput=${(event) => narrow({ text: event.target.value })} />
       </label>
-      ${["phase", "pool"].map(
+      ${(cluster ? ["phase", "pool"] : ["phase"]).map(
         (key) => html`
-          <${Choice} key=${key} label=${key === "phase" ? "Phase" : "Pool"} value=${filter[key]}
+          <${Choice} key=${key} label=${columns.find(([each]) => each === key)[1]} value=${filter[key]}
             of=${choices(key)} onChoice=${(chosen) => narrow({ [key]: chosen })} />
         `,
       )}
     </form>
-    <p>${found.length} of ${all.length} claims</p>
-    <div class="wide" role="region" aria-label="Claims" tabindex="0">
+    <p>${found.length} of ${all.length} ${many.toLowerCase()}</p>
+    <div class="wide" role="region" aria-label=${many} tabindex="0">
       <table>
         <thead>
           <tr>
-            ${COLUMNS.map(([key, title]) => {
+            ${columns.map(([key, title]) => {
               const by = sort.key === key ? sort : null;
               return html`<${Head} key=${key} title=${title} sort=${by} onSort=${() => order(key)} />`;
             })}
@@ -59,7 +70,7 @@ export function Claims({ state, text, now }) {
         <tbody>
           ${found
             .slice(shown * ROWS, (shown + 1) * ROWS)
-            .map((claim) => html`<${Row} key=${claim.id} claim=${claim} now=${now} />`)}
+            .map((claim) => html`<${Row} key=${claim.id} ...${{ claim, now, columns }} />`)}
         </tbody>
       </table>
     </div>
@@ -85,16 +96,16 @@ function Head({ title, sort, onSort }) {
   `;
 }
 
-function Row({ claim, now }) {
+function Row({ claim, now, columns }) {
+  const cells = {
+    phase: () => html`<td><span class=${`phase ${claim.phase}`}>${claim.phase}</span></td>`,
+    position: () => html`<td class="number">${claim.position || ""}</td>`,
+    created: () => html`<td class="number">${age(claim.created, now)} ago</td>`,
+  };
   return html`
     <tr>
-      <th scope="row"><a href=${`#/claims/${claim.id}`}>${claim.id}</a></th>
-      <td>${claim.pool}</td>
-      <td>${claim.asks}</td>
-      <td><span class=${`phase ${claim.phase}`}>${claim.phase}</span></td>
-      <td>${claim.reason}</td>
-      <td class="number">${claim.position || ""}</td>
-      <td class="number">${age(claim.created, now)} ago</td>
+      <th scope="row"><a href=${link(claim.id)}>${claim.id}</a></th>
+      ${columns.slice(1).map(([key]) => cells[key]?.() ?? html`<td>${claim[key]}</td>`)}
     </tr>
   `;
 }

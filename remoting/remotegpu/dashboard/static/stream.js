@@ -8,7 +8,7 @@ export async function get(path, token, signal) {
   const response = await fetch(path, { headers: { "X-Remotegpu-Token": token }, credentials: "omit", signal });
   if (response.ok) return response;
   const said = await response.json().catch(() => ({}));
-  const error = said.error || `${path} answers ${response.status}: is this page served by the operator?`;
+  const error = said.error || `${path} answers ${response.status}: is this page served by remotegpu?`;
   throw response.status === 401 || response.status === 403 ? new Refused(error) : new Error(error);
 }
 
@@ -22,7 +22,7 @@ export async function follow(token, onState, signal) {
         if (message.error) throw new Error(message.error);
         show({ ...(message.changes ? changed(state, message.changes) : message), problem: "" });
       }
-      throw new Error("the operator has ended the connection");
+      throw new Error("the server has ended the connection");
     } catch (error) {
       if (error instanceof Refused) throw error;
       if (signal.aborted) return;

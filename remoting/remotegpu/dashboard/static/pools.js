@@ -6,7 +6,7 @@ import { useFetched } from "./parts.js";
 
 const LOAD_MILLISECONDS = 5000;
 
-export function Pools({ state, token, now }) {
+export function Pools({ state, token, now, cluster }) {
   const loads = useFetched("api/load", now - (now % LOAD_MILLISECONDS), token, null);
   const shares = sharesByGpu(state.claims);
   const queues = {};
@@ -18,7 +18,7 @@ export function Pools({ state, token, now }) {
   }
   return state.pools.map(
     (pool) => html`
-      <${Pool} key=${pool.name} pool=${pool} shares=${shares} loads=${loads} waiting=${queues[pool.name] ?? 0} />
+      <${Pool} key=${pool.name} ...${{ pool, shares, loads, cluster }} waiting=${queues[pool.name] ?? 0} />
     `,
   );
 }
@@ -34,21 +34,24 @@ function sharesByGpu(claims) {
   return found;
 }
 
-function Pool({ pool, shares, loads, waiting }) {
+function Pool({ pool, shares, loads, waiting, cluster }) {
   return html`
     <section aria-labelledby=${`pool-${pool.name}`}>
       <h2 id=${`pool-${pool.name}`}>${pool.name} <span class=${`phase ${pool.phase}`}>${pool.phase}</span></h2>
       <p>
-        ${gpus(pool.free.milli)} of ${gpus(pool.total.milli)} GPUs free (${pool.backend}, ${pool.computeMode}),${" "}
-        ${waiting ? html`<a href="#/claims">${waiting} of the claims shown wait</a>` : "none of the claims shown waits"}
+        ${gpus(pool.free.milli)} of ${gpus(pool.total.milli)} GPUs free (${pool.backend}, ${pool.computeMode})${cluster && html`, <${Waiting} waiting=${waiting} />`}
       </p>
       ${pool.phase !== "Ready" && pool.message && html`<p class="bad">${pool.message}</p>`}
       ${pool.schedules.length > 0 && html`<ul class="schedules">${pool.schedules.map(Schedule)}</ul>`}
       ${pool.appliances.map(
-        (each) => html`<${Appliance} key=${each.name} appliance=${each} shares=${shares} loads=${loads} />`,
+        (each) => html`<${Appliance} key=${each.name} appliance=${each} ...${{ shares, loads, cluster }} />`,
       )}
     </section>
   `;
+}
+
+function Waiting({ waiting }) {
+  return waiting ? html`<a href="#/claims">${waiting} of the claims shown wait</a>` : "none of the claims shown waits";
 }
 
 function Schedule(schedule) {
@@ -61,7 +64,7 @@ function Schedule(schedule) {
   `;
 }
 
-function Appliance({ appliance, shares, loads }) {
+function Appliance({ appliance, shares, loads, cluster }) {
   const problem = appliance.phase === "Ready" && loads?.problems[appliance.name];
   return html`
     <article>
@@ -74,14 +77,15 @@ function Appliance({ appliance, shares, loads }) {
       <ul class="gpus">
         ${appliance.gpus.map((gpu) => {
           const key = `${appliance.name} ${gpu.uuid}`;
-          return html`<${Gpu} key=${gpu.uuid} gpu=${gpu} shares=${shares[key] ?? []} its=${loads?.gpus[key]} />`;
+          return html`<${Gpu} key=${gpu.uuid} ...${{ gpu, cluster }} shares=${shares[key] ?? []} its=${loads?.gpus[key]} />`;
         })}
       </ul>
     </article>
   `;
 }
 
-function Gpu({ gpu, shares, its }) {
+function Gpu({ gpu, shares, its, cluster }) {
+  const one = cluster ? "claim" : "lease";
   const part = (memory) => `${(100 * memory) / (gpu.shareable || 1)}%`;
   // Claims of namespaces that the reader may not list are in the sum alone.
   const others = gpu.allocatedMemory - shares.reduce((sum, share) => sum + share.memory, 0);
@@ -92,7 +96,7 @@ function Gpu({ gpu, shares, its }) {
         <a href=${`#/claims?text=${gpu.uuid}`}>${gpu.uuid.slice(0, 12)}</a> ${gpu.model}${" "}
         ${!gpu.healthy && html`<span class="bad">broken: ${gpu.message || "its appliance does not say why"}</span>`}
       </p>
-      <div class="bar" role="img" aria-label=${`${given} given to claims`}>
+      <div class="bar" role="img" aria-label=${`${given} given to ${one}s`}>
         ${shares.map(
           ({ id, claim, memory }) => html`
             <span key=${id} class=${claim.phase} title=${`${id}: ${bytes(memory)}, ${claim.phase}`}
@@ -103,7 +107,7 @@ function Gpu({ gpu, shares, its }) {
         html`<span class="others" title=${`others: ${bytes(others)}`} style=${{ width: part(others) }}></span>`}
       </div>
       <p class="small">
-        ${given}, ${shares.length} ${shares.length === 1 ? "claim" : "claims"}${others > 0 ? ", and others" : ""}
+        ${given}, ${shares.length} ${shares.length === 1 ? one : `${one}s`}${others > 0 ? ", and others" : ""}
       </p>
       ${its && html`<p class="small">${load(its)}</p>`}
     </li>

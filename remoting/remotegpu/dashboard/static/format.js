@@ -6,6 +6,11 @@ export function bytes(count) {
   return `${Number((count / 1024 ** power).toFixed(power > 2 ? 1 : 0))} ${units[power]}`;
 }
 
+// Where the page of a claim, or of a lease, is.
+export function link(id) {
+  return `#/claims/${id.split("/").map(encodeURIComponent).join("/")}`;
+}
+
 export function gpus(milli) {
   return String(milli / 1000);
 }

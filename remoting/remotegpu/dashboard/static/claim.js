@@ -1,31 +1,30 @@
 // A claim's whole story: what it is, why it is so, what happened.
 
 import { html } from "./vendor/htm.js";
-import { age, bytes, gpuHours, load, percent, seconds } from "./format.js";
+import { age, bytes, gpuHours, link, load, percent, seconds } from "./format.js";
 import { Table, useFetched } from "./parts.js";
 
 const USAGE_MILLISECONDS = 15000;
 const LOAD_MILLISECONDS = 5000;
 
-export function Claim({ id, claim, token, now }) {
+export function Claim({ id, claim, token, now, cluster }) {
   const path = `api/claims/${id.split("/").map(encodeURIComponent).join("/")}`;
   // What becomes of a claim has an event; its place in the queue alone has none.
   const state = `${claim?.phase} ${claim?.reason} ${claim?.message}`;
-  const story = useFetched(`${path}/events`, state, token, { events: [], problem: "" });
+  const story = useFetched(`${path}/events`, cluster && state, token, { events: [], problem: "" });
   const why = useFetched(`${path}/why`, claim?.position ? state : "", token, null);
   const loads = useFetched("api/load", claim?.shares.length && now - (now % LOAD_MILLISECONDS), token, null);
-  const usage = useFetched(`${path}/usage`, claim && `${state} ${now - (now % USAGE_MILLISECONDS)}`, token, null);
+  const usage = useFetched(`${path}/usage`, cluster && claim && `${state} ${now - (now % USAGE_MILLISECONDS)}`, token, null);
 
   if (!claim) {
-    return html`<h2>${id}</h2><p>This claim has gone, or you may not list it. <a href="#/claims">All claims</a></p>`;
+    const one = cluster ? "claim" : "lease";
+    return html`<h2>${id}</h2><p>This ${one} has gone, or you may not list it. <a href="#/claims">All ${one}s</a></p>`;
   }
   const facts = {
-    Pool: claim.pool,
-    "Asked for": `${claim.asks}, ${claim.mode}`,
+    ...(cluster ? { Pool: claim.pool } : {}),
+    "Asked for": claim.mode ? `${claim.asks}, ${claim.mode}` : claim.asks,
     GPUs: claim.gpus,
-    Priority: claim.priority,
-    Suspendable: claim.suspendable ? "yes" : "no",
-    Pods: claim.pods.join(", ") || "none",
+    ...(cluster ? ofClaim(claim) : {}),
     Age: age(claim.created, now),
     ...(claim.position ? { "Place in queue": claim.position } : {}),
     ...(loads?.claims[id] ? { Now: load(loads.claims[id]) } : {}),
@@ -47,10 +46,21 @@ export function Claim({ id, claim, token, now }) {
     ${claim.position > 0 && why && html`<${Why} why=${why} />`}
     ${claim.shares.length > 0 &&
     html`<${Table} title="Shares" head=${["Appliance", "GPU", "Memory"]} rows=${shares} />`}
-    <${Table} title="Conditions" head=${["Since", "Type", "Status", "Reason", "Message"]} rows=${conditions} />
-    <${Table} title="Events" head=${["Before", "Type", "Reason", "Message"]} rows=${events} />
+    ${cluster &&
+    html`
+      <${Table} title="Conditions" head=${["Since", "Type", "Status", "Reason", "Message"]} rows=${conditions} />
+      <${Table} title="Events" head=${["Before", "Type", "Reason", "Message"]} rows=${events} />
+    `}
     ${story.problem && html`<p class="bad">${story.problem}</p>`}
   `;
+}
+
+function ofClaim(claim) {
+  return {
+    Priority: claim.priority,
+    Suspendable: claim.suspendable ? "yes" : "no",
+    Pods: claim.pods.join(", ") || "none",
+  };
 }
 
 function used({ gpu_seconds, used_gpu_seconds, cost, idle_seconds }, holds) {
@@ -80,7 +90,7 @@ function Why({ why }) {
           ${why.holders.map(
             (each) => html`
               <li key=${each.claim}>
-                <a href=${`#/claims/${each.claim}`}>${each.claim}</a> has ${each.has}, for
+                <a href=${link(each.claim)}>${each.claim}</a> has ${each.has}, for
                 ${" "}${seconds(each.held_seconds)} now
               </li>
             `,

@@ -1,0 +1,59 @@
+"""Sessions, memory in use and load of GPUs and claims, as appliances say. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from remotegpu.dashboard.state import Json, Scope
+from remotegpu.rpc import pb
+from remotegpu.rpc.load import Busy, busy, busy_of
+
+# Of two readings further apart nobody wants the mean.
+_LATELY_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    inventory: pb.InventoryReply
+    at: float
+    busy: Busy = field(default_factory=dict)
+    problem: str = ""  # why there is none that is newer
+
+    @classmethod
+    def after(cls, before: "Reading | None", inventory: pb.InventoryReply, now: float) -> "Reading":
+        """One that knows what was busy since `before`."""
+        if before is None or now - before.at > _LATELY_SECONDS:
+            return cls(inventory, now)
+        return cls(inventory, now, busy(before.inventory, inventory, now - before.at))
+
+
+def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
+    """Of GPUs for who may list pools, of claims for who may list those. `busy` is a part of one GPU's time; None where
+    time is not divided, or not known yet."""
+    gpus: dict[str, Json] = {}
+    claims: dict[str, Json] = {}
+    for name, reading in readings.items():
+        age = round(now - reading.at)
+        leases = reading.inventory.leases
+        for lease in leases:
+            if lease.claim and scope.shows(lease.claim.split("/")[0]):
+                # Of a claim with GPUs of several appliances each has a lease.
+                others = claims.get(lease.claim, {"sessions": 0, "used": 0, "busy": None, "age": 0})
+                part = busy_of(reading.busy, lease=lease.lease_id)
+                claims[lease.claim] = {
+                    "sessions": others["sessions"] + lease.sessions,
+                    "used": others["used"] + sum(place.used_bytes for place in lease.places),
+                    "busy": others["busy"] if part is None else (others["busy"] or 0) + part,
+                    "age": max(others["age"], age),
+                }
+        if scope.pools:
+            for gpu in reading.inventory.gpus:
+                there = (each for each in leases if any(place.gpu == gpu.uuid for place in each.places))
+                gpus[f"{name} {gpu.uuid}"] = {
+                    "sessions": sum(each.sessions for each in there),
+                    "used": gpu.used_bytes,
+                    "busy": busy_of(reading.busy, gpu=gpu.uuid),
+                    "age": age,
+                }
+    problems = {name: each.problem for name, each in readings.items() if each.problem} if scope.pools else {}
+    return {"gpus": gpus, "claims": claims, "problems": problems}

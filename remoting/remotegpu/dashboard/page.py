@@ -1,0 +1,47 @@
+"""The page's files, and what each server of it answers alike."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from remotegpu.paths import find_dist
+
+STATIC: Final = Path(__file__).parent / "static"
+# The API server takes Authorization away from what it passes on to a service, as `kubectl proxy` has it do.
+TOKEN_HEADER: Final = "X-Remotegpu-Token"  # noqa: S105 (its name)
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+INTERVAL_SECONDS: Final = 1.0
+# So that whatever lies between does not take the stream for dead.
+QUIET_SECONDS: Final = 15.0
+# The page's module that is not ours.
+VENDORED: Final = "/static/vendor/htm.js"
+
+
+def vendored() -> Path:
+    """Raises FileNotFoundError if the build has not put it there."""
+    file = find_dist().dashboard / "htm.js"
+    if not file.exists():
+        raise FileNotFoundError(f"{file} does not exist: build it with `make build`")
+    return file
+
+
+def token_of(headers: Mapping[str, str]) -> str:
+    """Only in a header, which no other site's page can send; empty if there is none."""
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
+    return headers.get(TOKEN_HEADER, "") or (token.strip() if scheme.lower() == "bearer" else "")
+
+
+def event(value: Any) -> bytes:
+    """A message of the stream."""
+    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,44 @@
+"""What a page shows, and what it has to learn when that has changed. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from remotegpu.api import snapshot
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a reader may list."""
+
+    namespaces: frozenset[str] | None  # of claims; None: all
+    pools: bool
+
+    def shows(self, namespace: str) -> bool:
+        return self.namespaces is None or namespace in self.namespaces
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    pools: list[snapshot.Pool]
+    claims: dict[str, snapshot.Claim]  # by "namespace/name"
+
+    def seen_by(self, scope: Scope) -> "Snapshot":
+        """Without what the reader may not list. The sums of a pool are the pool's, and so is a place in its queue."""
+        if scope.namespaces is None and scope.pools:
+            return self
+        claims = {key: claim for key, claim in self.claims.items() if scope.shows(claim["namespace"])}
+        return Snapshot(self.pools if scope.pools else [], claims)
+
+    def since(self, before: "Snapshot") -> Json:
+        """What a page has to learn that shows `before`; empty if nothing."""
+        if self is before:
+            return {}
+        claims = {key: claim for key, claim in self.claims.items() if before.claims.get(key) != claim}
+        gone = sorted(before.claims.keys() - self.claims.keys())
+        changes: Json = {"pools": self.pools} if self.pools != before.pools else {}
+        return changes | ({"claims": claims} if claims else {}) | ({"gone": gone} if gone else {})
+
+    def to_object(self) -> snapshot.State:
+        return {"pools": self.pools, "claims": self.claims}
