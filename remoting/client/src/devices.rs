@@ -6,7 +6,7 @@ use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, SessionTi
 use crate::context::Context;
 use crate::memory::DeviceMemory;
 use crate::pool::Pool;
-use crate::session::{Reconnect, Retry, Session, lock, wanted_stripes};
+use crate::session::{Opening, Reconnect, Retry, Session, lock, wanted_stripes};
 use crate::{log, process, stats};
 use driverapi::attributes::*;
 use driverapi::errors::*;
@@ -287,10 +287,10 @@ fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
     let (share, hello) = (&appliance.share, &appliance.hello);
     stats::round_trip();
     let ticket = connect::open_session(share, hello).map_err(|error| report(&error))?;
-    let socket = connect::open_data(share, hello, &ticket).map_err(|error| report(&error))?;
-    let wire = ticket.wire;
+    let opening = Opening::new(ticket.wire);
+    let socket = connect::open_data(share, hello, &ticket, opening.frame()).map_err(|error| report(&error))?;
     let reconnect = (!ticket.grace.is_zero()).then(|| reconnect(appliance, ticket.clone()));
-    let session = Session::start(socket, &share.endpoint, wire, reconnect).map_err(|line| {
+    let session = Session::start(socket, &share.endpoint, opening, reconnect).map_err(|line| {
         log::error(&line);
         CUDA_ERROR_DEVICE_UNAVAILABLE
     })?;

@@ -4,6 +4,7 @@ mod appliance;
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ fn appliances() -> [Appliance; 2] {
 /// A session's two ends.
 fn connect(appliance: &Appliance, carrier: Carrier) -> (UnixStream, File) {
     let worker = appliance.expect_session();
-    let client = open_data_over(carrier, &appliance.share(), &appliance.hello(), &appliance.ticket()).unwrap();
+    let client = open_data_over(carrier, &appliance.share(), &appliance.hello(), &appliance.ticket(), &[]).unwrap();
     // Reads and writes go to the descriptor whatever its family.
     let client = UnixStream::from(client);
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -61,6 +62,54 @@ fn every_carrier_carries_bytes_both_ways() {
 }
 
 #[test]
+fn the_first_frame_reaches_the_worker_with_the_ticket_over_every_carrier() {
+    for appliance in appliances() {
+        let beside = appliance.data_socket.display().to_string();
+        for (carrier, data_socket) in
+            CARRIERS.map(|carrier| (carrier, String::new())).into_iter().chain([(Carrier::Auto, beside)])
+        {
+            let worker = appliance.expect_session();
+            let ticket = SessionTicket { data_socket, ..appliance.ticket() };
+            let client = open_data_over(carrier, &appliance.share(), &appliance.hello(), &ticket, b"first").unwrap();
+            UnixStream::from(client.try_clone().unwrap()).write_all(b" second").unwrap();
+            let mut got = [0; 12];
+            worker().read_exact(&mut got).unwrap();
+            assert_eq!(&got, b"first second", "{carrier:?}");
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_the_ticket_to_be_accepted_before_the_first_frame_leaves() {
+    let plain = Appliance::start(None);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let ticket = SessionTicket { data_port: listener.local_addr().unwrap().port(), ..plain.ticket() };
+    let slow = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut first = [0; protocol::PREFACE_BYTES + 5];
+        peer.read_exact(&mut first).unwrap();
+        peer.write_all(&[carrier::ACCEPTED]).unwrap();
+        first.split_at(protocol::PREFACE_BYTES).1.to_vec()
+    });
+    open_data_over(Carrier::Direct, &plain.share(), &plain.hello(), &ticket, b"first").unwrap();
+    assert_eq!(slow.join().unwrap(), b"first");
+}
+
+#[test]
+fn where_a_session_has_moved_to_is_heard_though_its_first_frame_was_not_read() {
+    for (i, appliance) in appliances().into_iter().enumerate() {
+        let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        appliance.move_session(&format!("127.0.0.1:{nobody}"), nobody);
+        for (j, carrier) in CARRIERS.into_iter().enumerate() {
+            // What was heard of one lease is remembered in this process.
+            let share = Share { lease_id: format!("{i}{j}"), ..appliance.share() };
+            let opened = open_data_over(carrier, &share, &appliance.hello(), &appliance.ticket(), &[7; 400]);
+            says(opened, ErrorKind::Unreachable, &[&format!("127.0.0.1:{nobody}"), "nothing listens"]);
+        }
+    }
+}
+
+#[test]
 fn a_client_beside_its_appliance_takes_the_socket_there_and_tcp_without_one() {
     let [plain, tls] = appliances();
     let named = |appliance: &Appliance| {
@@ -69,7 +118,7 @@ fn a_client_beside_its_appliance_takes_the_socket_there_and_tcp_without_one() {
     };
     let takes = |appliance: &Appliance, carrier, ticket: &SessionTicket| {
         let worker = appliance.expect_session();
-        let client = open_data_over(carrier, &appliance.share(), &appliance.hello(), ticket).unwrap();
+        let client = open_data_over(carrier, &appliance.share(), &appliance.hello(), ticket, &[]).unwrap();
         let (mut client, mut worker) = (UnixStream::from(client), worker());
         client.write_all(b"frame").unwrap();
         let mut got = [0; 5];
@@ -251,7 +300,7 @@ fn tls_and_plaintext_do_not_mix_silently() {
     says(hello(&with), ErrorKind::Tls, &["does not speak TLS", &with.ca.clone().unwrap().to_string()]);
     for carrier in CARRIERS {
         let worker = tls.expect_session();
-        let unlike = open_data_over(carrier, &without, &tls.hello(), &tls.ticket());
+        let unlike = open_data_over(carrier, &without, &tls.hello(), &tls.ticket(), &[]);
         says(unlike, ErrorKind::Tls, &["TLS"]);
         drop(worker);
     }
@@ -285,8 +334,8 @@ fn refusals_name_the_reason() {
         says(hello(&old), ErrorKind::Version, &["remotegpu 9.9.9", "remotegpu 0.1.0", "do not fit"]);
         let full = Share { lease_secret: "full".into(), ..share.clone() };
         says(open_session(&full, &appliance.hello()), ErrorKind::Busy, &["8 of 8 sessions"]);
-        for carrier in CARRIERS {
-            let result = open_data_over(carrier, &share, &appliance.hello(), &appliance.ticket());
+        for (carrier, opening) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, &[][..]), (carrier, &[7; 400])]) {
+            let result = open_data_over(carrier, &share, &appliance.hello(), &appliance.ticket(), opening);
             says(result, ErrorKind::Refused, &[&format!(":{}", appliance.data_port), "ticket"]);
         }
     }

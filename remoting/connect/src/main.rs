@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 fn connect(options: &Options) -> ExitCode {
     let opened = program_end().and_then(|program| {
         let (found, environment) = choose::open(&shares()?, options)?;
-        let connection = open_data(&found.share, &found.hello, &found.ticket)?;
+        let connection = open_data(&found.share, &found.hello, &found.ticket, &[])?;
         Ok((program, connection, found, environment))
     });
     let (program, connection, found, environment) = match opened {

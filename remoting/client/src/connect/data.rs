@@ -49,17 +49,23 @@ impl Carrier {
     }
 }
 
-/// Connects to the session's worker, over the carrier that the environment names.
+/// Connects to the session's worker, over the carrier that the environment names. The worker's first bytes, `opening`, go
+/// with the ticket: nobody waits for the appliance to accept it.
 ///
 /// What breaks before the ticket was sent is tried again for [`STARTS_ANEW`].
 ///
 /// # Errors
 /// If the appliance cannot be reached, or no longer knows the ticket.
-pub fn open_data(share: &Share, hello: &Hello, ticket: &SessionTicket) -> Result<OwnedFd, ConnectError> {
+pub fn open_data(
+    share: &Share,
+    hello: &Hello,
+    ticket: &SessionTicket,
+    opening: &[u8],
+) -> Result<OwnedFd, ConnectError> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?;
     let begun = Instant::now();
     loop {
-        match open_data_over(carrier, share, hello, ticket) {
+        match open_data_over(carrier, share, hello, ticket, opening) {
             Err(error) if error.kind == ErrorKind::Unreachable && begun.elapsed() < STARTS_ANEW => {
                 std::thread::sleep(PAUSE);
             }
@@ -75,9 +81,10 @@ pub fn open_data_over(
     share: &Share,
     hello: &Hello,
     ticket: &SessionTicket,
+    opening: &[u8],
 ) -> Result<OwnedFd, ConnectError> {
     let preface = Preface { kind: PrefaceKind::Session, id: ticket.session_id, ticket: ticket.ticket };
-    open(carrier, share, hello.tls, ticket.way(), &preface)
+    open(carrier, share, hello.tls, ticket.way(), &First { preface, opening })
 }
 
 /// Connects to the session's worker once more, where the connection before broke. `epoch` is higher than with each attempt
@@ -94,7 +101,7 @@ pub fn reopen_data(
 ) -> Result<(OwnedFd, u64), ConnectError> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref())?;
     let preface = Preface::resume(ticket.session_id, &ticket.ticket, epoch, received);
-    let socket = open(carrier, share, hello.tls, ticket.way(), &preface)?;
+    let socket = open(carrier, share, hello.tls, ticket.way(), &preface.into())?;
     let mut theirs = [0; 8];
     match receive(socket.as_fd(), &mut theirs, TIMEOUT) {
         Ok(()) => Ok((socket, u64::from_le_bytes(theirs))),
@@ -135,7 +142,7 @@ pub fn open_stripe(share: &Share, hello: &Hello, ticket: &SessionTicket, number:
         return None;
     }
     let preface = Preface::stripe(ticket.session_id, &ticket.ticket, number);
-    let opened = direct(&target, &preface, STRIPE_PATIENCE);
+    let opened = direct(&target, &preface.into(), STRIPE_PATIENCE);
     opened.inspect_err(|error| log::line(log::Level::Info, &format!("no stripe: {error}"))).ok()
 }
 
@@ -153,19 +160,32 @@ impl SessionTicket {
     }
 }
 
+/// What is sent at once on a new connection.
+pub(super) struct First<'a> {
+    pub preface: Preface,
+    /// For the worker behind it.
+    pub opening: &'a [u8],
+}
+
+impl From<Preface> for First<'_> {
+    fn from(preface: Preface) -> Self {
+        First { preface, opening: &[] }
+    }
+}
+
 /// Connects where the lease is now. `tls`: whether the appliance says that it speaks it.
 pub(super) fn open(
     carrier: Carrier,
     share: &Share,
     tls: bool,
     way: Way<'_>,
-    preface: &Preface,
+    first: &First<'_>,
 ) -> Result<OwnedFd, ConnectError> {
     for _ in 0..MOST_MOVES {
         let (share, moved) = followed(share);
         // Where a lease has moved to there is another socket.
         let way = moved.map_or(way, |port| Way { port, socket: "" });
-        match open_at(carrier, &share, tls, way, preface) {
+        match open_at(carrier, &share, tls, way, first) {
             Err(error) if error.kind == ErrorKind::Moved => {}
             done => return done,
         }
@@ -181,7 +201,7 @@ fn open_at(
     share: &Share,
     tls: bool,
     way: Way<'_>,
-    preface: &Preface,
+    first: &First<'_>,
 ) -> Result<OwnedFd, ConnectError> {
     let target = Target::new(share, Some(way.port))?;
     if tls != target.speaks_tls() && !target.is_handed() {
@@ -193,7 +213,7 @@ fn open_at(
     if carrier == Carrier::Auto
         && let Some(socket) = local::connection(share, way.socket, limit)
     {
-        match introduce(&target, socket.as_fd(), preface, limit) {
+        match introduce(&target, socket.as_fd(), first, limit) {
             Ok(()) => return Ok(socket),
             Err(error) if matches!(error.kind, ErrorKind::Gone | ErrorKind::Moved) => return Err(error),
             Err(error) => log::line(log::Level::Info, &format!("not by the Unix socket: {error}; trying TCP")),
@@ -201,16 +221,16 @@ fn open_at(
     }
     match carrier {
         // The gateway takes gRPC from there for calls.
-        _ if target.is_handed() => direct(&target, preface, limit),
-        Carrier::Direct => direct(&target, preface, limit),
-        Carrier::Grpc => grpc(target, preface, limit),
-        Carrier::Auto => direct(&target, preface, limit / 2).or_else(|direct_error| {
+        _ if target.is_handed() => direct(&target, first, limit),
+        Carrier::Direct => direct(&target, first, limit),
+        Carrier::Grpc => grpc(target, first, limit),
+        Carrier::Auto => direct(&target, first, limit / 2).or_else(|direct_error| {
             if matches!(direct_error.kind, ErrorKind::Gone | ErrorKind::Moved) {
                 return Err(direct_error);
             }
             log::line(log::Level::Info, &format!("not directly: {direct_error}; trying gRPC"));
             // Where both fail, gRPC knows more only of a refusal.
-            grpc(target, preface, limit / 2).map_err(|error| match error.kind {
+            grpc(target, first, limit / 2).map_err(|error| match error.kind {
                 ErrorKind::Refused | ErrorKind::Gone | ErrorKind::Moved => error,
                 _ => direct_error,
             })
@@ -219,10 +239,10 @@ fn open_at(
 }
 
 /// The frames on TCP itself, or on TLS in a thread of its own.
-fn direct(target: &Target, preface: &Preface, limit: Duration) -> Result<OwnedFd, ConnectError> {
+fn direct(target: &Target, first: &First<'_>, limit: Duration) -> Result<OwnedFd, ConnectError> {
     if target.speaks_tls() {
         let target = target.clone();
-        return pumped(target.clone(), preface, limit, async move |core, failure| {
+        return pumped(target.clone(), first, limit, async move |core, failure| {
             match target.connect(b"remotegpu/1").await {
                 // Either end may go first; the other learns of it by the end of its stream.
                 Ok(connection) => drop(carrier::pump(core, connection).await),
@@ -235,13 +255,13 @@ fn direct(target: &Target, preface: &Preface, limit: Duration) -> Result<OwnedFd
         thread::run(
             async move { timeout(limit, dialled.bare()).await.unwrap_or_else(|_| Err(dialled.too_slow(limit))) },
         )?;
-    introduce(target, socket.as_fd(), preface, limit)?;
+    introduce(target, socket.as_fd(), first, limit)?;
     Ok(socket)
 }
 
-fn grpc(target: Target, preface: &Preface, limit: Duration) -> Result<OwnedFd, ConnectError> {
+fn grpc(target: Target, first: &First<'_>, limit: Duration) -> Result<OwnedFd, ConnectError> {
     let peer = target.clone();
-    pumped(peer, preface, limit, async move |core, failure| {
+    pumped(peer, first, limit, async move |core, failure| {
         let (channel, answer) = match target.channel().await {
             Ok(made) => made,
             Err(error) => return failure.set(error),
@@ -271,7 +291,7 @@ impl Failure {
 /// One end of a socket pair whose other end `pump` serves, on a thread that lives as long as the connection.
 fn pumped<P>(
     target: Target,
-    preface: &Preface,
+    first: &First<'_>,
     limit: Duration,
     pump: impl FnOnce(Connection, Failure) -> P + Send + 'static,
 ) -> Result<OwnedFd, ConnectError>
@@ -289,15 +309,15 @@ where
     });
     started.map_err(thread::no_thread)?;
     let socket = OwnedFd::from(socket);
-    introduce(&target, socket.as_fd(), preface, limit).map_err(|error| cause.take().unwrap_or(error))?;
+    introduce(&target, socket.as_fd(), first, limit).map_err(|error| cause.take().unwrap_or(error))?;
     Ok(socket)
 }
 
-/// Sends the preface and waits until the appliance has accepted it.
-fn introduce(target: &Target, socket: BorrowedFd<'_>, preface: &Preface, limit: Duration) -> Result<(), ConnectError> {
+/// Sends the first bytes and waits until the appliance has accepted the preface.
+fn introduce(target: &Target, socket: BorrowedFd<'_>, first: &First<'_>, limit: Duration) -> Result<(), ConnectError> {
     let mut answer = [0];
     // Fits in any socket's buffer.
-    let sent = rustix::net::send(socket, &preface.encode(), SendFlags::NOSIGNAL);
+    let sent = send(socket, &[&first.preface.encode(), first.opening].concat(), SendFlags::NOSIGNAL);
     match (sent.and_then(|_| receive(socket, &mut answer, limit)), answer) {
         (Ok(()), [ACCEPTED]) => Ok(()),
         (Ok(()), [GONE]) => {
@@ -312,7 +332,7 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, preface: &Preface, limit: 
             });
             let peer = target.peer();
             // Who only holds a lease leaves it to the programs to say so.
-            let tell = preface.kind != PrefaceKind::Lease;
+            let tell = first.preface.kind != PrefaceKind::Lease;
             match told.ok().and_then(|told| note_moved(&target.place, &told, tell)) {
                 Some(()) => Err(ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {peer}"))),
                 None => Err(ConnectError::new(
@@ -322,7 +342,7 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, preface: &Preface, limit: 
             }
         }
         (Err(Errno::AGAIN), _) => Err(target.too_slow(limit)),
-        _ if preface.kind == PrefaceKind::Lease => {
+        _ if first.preface.kind == PrefaceKind::Lease => {
             let message = format!("{} did not accept the lease: is it the appliance's data port?", target.peer());
             Err(ConnectError::new(ErrorKind::Unreachable, message))
         }

@@ -235,7 +235,7 @@ impl Lease {
         let parts = (from_hex(&self.share.lease_id), from_hex(&self.share.lease_secret));
         let (Some(id), Some(ticket)) = parts else { return Err(super::control::malformed(&self.share)) };
         let preface = Preface { kind: PrefaceKind::Lease, id, ticket };
-        open(Carrier::Direct, &self.share, self.tls, Way { port: self.data_port, socket: "" }, &preface)
+        open(Carrier::Direct, &self.share, self.tls, Way { port: self.data_port, socket: "" }, &preface.into())
     }
 
     /// Of the appliance where the lease is now.

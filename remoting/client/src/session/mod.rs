@@ -11,6 +11,7 @@ mod copies;
 mod held;
 mod host_box;
 mod jobs;
+mod opening;
 mod outbox;
 mod receive;
 mod reconnect;
@@ -26,6 +27,7 @@ pub use arena::Arena;
 pub use callbacks::in_callback;
 pub use copies::DeviceBox;
 pub use host_box::{HostBox, load, store};
+pub use opening::Opening;
 pub use reconnect::{Reconnect, Retry};
 pub use stripes::wanted_stripes;
 pub use wait::{Reply, Slot, lock};
@@ -39,7 +41,7 @@ use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_stick
 use held::Held;
 use jobs::Jobs;
 use outbox::Outbox;
-use protocol::{ContextSynchronize, Message, Open, Opened, Rebase, StreamSynchronize, UNCOUNTED, table_hash};
+use protocol::{ContextSynchronize, Message, Opened, Rebase, StreamSynchronize, UNCOUNTED};
 use receive::Receiver;
 use ring::Ring;
 use send::Wake;
@@ -185,19 +187,24 @@ pub fn is_any_waiting() -> bool {
 }
 
 impl Session {
-    /// Starts a session on a connected socket whose other end is a worker; both speak `wire`. With `reconnect` it outlives
-    /// the connection.
+    /// Starts a session on a connected socket whose other end is a worker, to which `opening` was sent. With `reconnect` it
+    /// outlives the connection.
     ///
     /// # Errors
     /// A line for people, if the worker does not answer as it should.
-    pub fn start(socket: OwnedFd, peer: &str, wire: u32, reconnect: Option<Reconnect>) -> Result<Arc<Session>, String> {
+    pub fn start(
+        socket: OwnedFd,
+        peer: &str,
+        opening: Opening,
+        reconnect: Option<Reconnect>,
+    ) -> Result<Arc<Session>, String> {
         let fd = socket.as_raw_fd();
         let watch = sys::Watch::new(fd).map_err(|error| format!("cannot watch the connection to {peer}: {error}"))?;
         process::close_in_children(fd);
         let session = Arc::new(Session {
             socket,
             peer: peer.to_owned(),
-            wire,
+            wire: opening.wire,
             outbox: Mutex::default(),
             reconnected: Condvar::new(),
             held: Held::default(),
@@ -230,7 +237,8 @@ impl Session {
             reached: Mutex::default(),
         });
         sys::receive_timeout(fd, Some(OPEN_SECONDS));
-        let opened = session.open().map_err(|code| format!("the worker of {peer} refused the session (code {code})"));
+        let opened =
+            session.open(opening).map_err(|code| format!("the worker of {peer} refused the session (code {code})"));
         // Who cannot reconnect waits for ever: the system finds out that a peer is gone.
         sys::receive_timeout(fd, reconnect.is_some().then_some(QUIET_SECONDS));
         let opened = opened?;
@@ -244,14 +252,14 @@ impl Session {
         Ok(session)
     }
 
-    fn open(&self) -> Result<Opened, Code> {
-        let open = Open {
-            wire_version: self.wire,
-            table_hash: table_hash(self.wire).unwrap_or_default(),
-            client_pid: std::process::id(),
-            client_name: process::name(),
-        };
-        self.call(0, &open)?.success()?.decode()
+    fn open(&self, opening: Opening) -> Result<Opened, Code> {
+        let slot = Slot::new();
+        lock(&self.pending).insert(Opening::NUMBER, Pending::Reply(Waiter::Thread(Arc::clone(&slot))));
+        stats::command();
+        stats::sent(opening.frame.len());
+        stats::round_trip();
+        lock(&self.outbox).has_sent(Opening::NUMBER, opening.frame);
+        self.wait(&slot)?.success()?.decode()
     }
 
     /// Keeps host allocations out of the arena, so that an address says where its memory is.

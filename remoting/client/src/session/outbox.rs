@@ -96,6 +96,14 @@ impl Outbox {
         });
     }
 
+    /// A frame of this number left before there was an outbox.
+    pub fn has_sent(&mut self, number: u64, frame: Vec<u8>) {
+        let len = frame.len();
+        self.last = number;
+        self.kept.push(Piece::Owned(frame));
+        self.kept.advance(len);
+    }
+
     pub fn tail(&mut self, bytes: &[u8]) {
         if bytes.len() > COPIED_TAIL {
             for piece in bytes.chunks(BORROWED) {

@@ -173,6 +173,13 @@ impl Appliance {
         rustix::net::sendmsg(&self.control, &parts, &mut ancillary, SendFlags::empty()).unwrap();
         move || receive(&worker).1.expect("no connection came").into()
     }
+
+    /// The session is at this endpoint from now on.
+    pub fn move_session(&self, endpoint: &str, data_port: u16) {
+        let to = serde_json::json!({"endpoint": endpoint, "data_port": data_port, "server_name": null}).to_string();
+        let order = serde_json::json!({"op": "moved", "id": to_hex(&SESSION), "ticket": to_hex(&TICKET), "to": to});
+        rustix::net::send(&self.control, order.to_string().as_bytes(), SendFlags::empty()).unwrap();
+    }
 }
 
 fn packet_pair() -> (OwnedFd, OwnedFd) {

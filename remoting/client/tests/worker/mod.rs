@@ -1,7 +1,7 @@
 //! A worker that a test plays.
 
 use protocol::{Decoder, Header, Message, Open, Opened, Reply, Writer};
-use remotegpu_client::session::{Reconnect, Session};
+use remotegpu_client::session::{Opening, Reconnect, Session};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -63,6 +63,9 @@ pub fn start(wire: u32, ours: OwnedFd, theirs: OwnedFd, reconnect: Option<Reconn
         worker.push(1, &Reply { code: 0 }, &tail.bytes);
         worker
     });
-    let session = Session::start(ours, "test", wire, reconnect).expect("starts");
+    let opening = Opening::new(wire);
+    let mut client = UnixStream::from(ours);
+    client.write_all(opening.frame()).expect("sent");
+    let session = Session::start(client.into(), "test", opening, reconnect).expect("starts");
     (session, worker.join().expect("worker"))
 }

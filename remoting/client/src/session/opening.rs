@@ -1,0 +1,35 @@
+//! The first frame of a session.
+
+use crate::process;
+use protocol::{Header, Message, Open, Writer, table_hash};
+
+/// Who connects sends it right behind the preface: the appliance passes on what it does not read itself, so that the worker
+/// has it a round trip earlier.
+pub struct Opening {
+    pub(super) wire: u32,
+    pub(super) frame: Vec<u8>,
+}
+
+impl Opening {
+    pub(super) const NUMBER: u64 = 1;
+
+    /// Of a session that speaks this version of the wire.
+    #[must_use]
+    pub fn new(wire: u32) -> Opening {
+        let mut payload = Writer::new();
+        payload.put(&Open {
+            wire_version: wire,
+            table_hash: table_hash(wire).unwrap_or_default(),
+            client_pid: std::process::id(),
+            client_name: process::name(),
+        });
+        let (len, code, seq) = (payload.bytes.len() as u32, Open::CODE, Opening::NUMBER);
+        let header = Header { len, code, seq, ..Header::default() };
+        Opening { wire, frame: [&header.encode()[..], &payload.bytes].concat() }
+    }
+
+    #[must_use]
+    pub fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+}
