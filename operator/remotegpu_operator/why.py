@@ -201,7 +201,8 @@ def _needed(state: State, now: Allocator, claim: GPUClaim, gone: Sequence[_End])
         # One that gave way, and had its share again, ends twice.
         if all(each.claim.uid != end.claim.uid for each in fewer):
             state.enter(end.claim, tried)
-        if claim.uid in _placed(tried.copy()):
+        # Those behind it are not asked.
+        if any(each.request.uid == claim.uid for each in tried.copy().placing()):
             needed, without = fewer, tried
     return needed
 

@@ -181,6 +181,12 @@ def test_claims_are_entered_once_and_one_at_a_time_after_that(monkeypatch: pytes
     assert len(told) == 1
 
 
+def test_nothing_is_decided_beyond_the_one_that_was_looked_for() -> None:
+    made = State.of(objects(3, [], [500, 500, 500])).allocator()
+    assert next(made.placing()).request.uid == "w0"
+    assert [each.uid for each in made.waiting()] == ["w1", "w2"]
+
+
 def test_those_before_it_end_as_well() -> None:
     """One GPU, held for an hour, and two that wait for all of it: the second waits for the end of the first."""
     found = objects(1, [(999, 3600)], [999, 999])

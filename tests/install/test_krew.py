@@ -73,16 +73,29 @@ MANIFEST = {
     },
 }
 
+CALLED = """
+import sys
+def main():
+    print(sys.argv[1:])
+    sys.exit(3)
+def complete():
+    print("complete", sys.argv[1:])
+"""
+PROGRAMS = """[console_scripts]
+kubectl-remotegpu = called:main
+kubectl_complete-remotegpu = called:complete
+"""
+
 
 def make_wheel(folder: Path) -> Path:
     """One of the same name and extras as ours, that needs nothing and says how it was called."""
     made, info = folder / f"remotegpu-{__version__}-py3-none-any.whl", f"remotegpu-{__version__}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: remotegpu\nVersion: {__version__}\n"
     files = {
-        "called.py": "import sys\ndef main():\n    print(sys.argv[1:])\n    sys.exit(3)\n",
+        "called.py": CALLED,
         f"{info}/METADATA": f"{metadata}Provides-Extra: kubernetes\nProvides-Extra: top\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": "[console_scripts]\nkubectl-remotegpu = called:main\n",
+        f"{info}/entry_points.txt": PROGRAMS,
     }
     files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
     with zipfile.ZipFile(made, "w") as packed:
@@ -115,18 +128,26 @@ def test_the_program_installs_itself_once_and_passes_on_what_it_is_told(plugin: 
     store = tmp_path / "store"
     with tarfile.open(plugin) as opened:
         opened.extractall(store, filter="data")
-    (tmp_path / "bin").mkdir()
-    link = tmp_path / "bin" / "kubectl-remotegpu"  # as krew makes it
-    link.symlink_to(store / "kubectl-remotegpu")
-    environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data"), "PIP_NO_INDEX": "1"}
+    links = tmp_path / ".krew" / "bin"
+    links.mkdir(parents=True)
+    (links / "kubectl-remotegpu").symlink_to(store / "kubectl-remotegpu")  # as krew makes it
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data"), "PIP_NO_INDEX": "1"}
+    caveats = yaml.safe_load(plugin.with_name(f"kubectl-remotegpu-{__version__}.yaml").read_text())["spec"]["caveats"]
+    (command,) = [line for line in caveats.splitlines() if "ln -s" in line]
+    subprocess.run(["sh", "-c", command], env=environment, check=True)
 
-    def call(**more: str) -> subprocess.CompletedProcess[str]:
-        command = [str(link), "why", "a pod"]
+    def call(program: str = "kubectl-remotegpu", **more: str) -> subprocess.CompletedProcess[str]:
+        command = [str(links / program), "why", "a pod"]
         return subprocess.run(command, env=environment | more, capture_output=True, text=True, timeout=120)
 
+    early = call("kubectl_complete-remotegpu")
+    assert (early.returncode, early.stdout, early.stderr) == (0, ":4\n", "")
+    assert not (tmp_path / "data").exists(), "a completion installs nothing"
     nowhere = call(PATH="/usr/bin:/bin", PYTHONHOME=str(tmp_path))  # where no Python starts
     assert (nowhere.returncode, nowhere.stdout) == (70, "")
     assert "that failed, for the reason above: it needs python3" in nowhere.stderr
     first, second = call(), call()
     assert [(each.returncode, each.stdout) for each in (first, second)] == [(3, "['why', 'a pod']\n")] * 2
     assert "making a Python environment" in first.stderr and second.stderr == ""
+    completed = call("kubectl_complete-remotegpu")
+    assert (completed.returncode, completed.stdout) == (0, "complete ['why', 'a pod']\n")

@@ -10,7 +10,7 @@ from remotegpu.api.pools import Amount, ApplianceStatus, GpuStatus
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes, format_milli
 from remotegpu_operator.allocation.decisions import Decision, Placed, Request, Waiting
 from remotegpu_operator.allocation.fit import Fit, choose
-from remotegpu_operator.allocation.inventory import Inventory, Slot, charge, mixed_memory, some
+from remotegpu_operator.allocation.inventory import Candidates, Inventory, Slot, charge, mixed_memory, some
 from remotegpu_operator.allocation.ledger import Ledger
 from remotegpu_operator.allocation.victims import victims
 
@@ -125,7 +125,11 @@ class Allocator:
 
     def place(self) -> list[Placed]:
         """What `settle` places. Those that have to wait are told nothing, now or by a later `settle`."""
-        return list(self._place_all(set()))
+        return list(self.placing())
+
+    def placing(self) -> Iterator[Placed]:
+        """The same one by one, for those who stop at what they looked for, and leave the rest undone."""
+        return self._place_all(set())
 
     def copy(self) -> "Allocator":
         """One that knows the same; what it decides and hears from now on is its own."""
@@ -344,7 +348,7 @@ class Allocator:
             return _Refused(request, Reason.QUOTA_EXCEEDED, said)
         chosen = None
         if (candidates.mask & ~walk.kept).bit_count() >= request.ask.count:
-            chosen = self._chosen(inventory, request, walk)
+            chosen = self._chosen(inventory, candidates, request, walk)
         if chosen is None:
             refused = _Refused(
                 request, Reason.WAITING_FOR_CAPACITY, mask=candidates.mask, ahead=walk.ahead(candidates.mask)
@@ -384,9 +388,9 @@ class Allocator:
             return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
         return Placed(request, allocations)
 
-    def _chosen(self, inventory: Inventory, request: Request, walk: _Walk) -> list[int] | None:
+    def _chosen(self, inventory: Inventory, candidates: Candidates, request: Request, walk: _Walk) -> list[int] | None:
         """The GPUs that it gets; None if there are not enough."""
-        room = self._room(inventory, request, walk)
+        room = self._room(inventory, candidates, request, walk)
         if request.ask.count == 1 and request.placement is Placement.PACK:
             # What nearly all claims ask for: the tightest, which `choose` would take too, as slots stand in its order.
             return [min(room)[1]] if room else None
@@ -394,9 +398,11 @@ class Allocator:
         chosen = choose(fits, request.ask.count, request.placement)
         return None if chosen is None else sorted(fit.slot for fit in chosen)
 
-    def _room(self, inventory: Inventory, request: Request, walk: _Walk) -> list[tuple[int, int]]:
+    def _room(
+        self, inventory: Inventory, candidates: Candidates, request: Request, walk: _Walk
+    ) -> list[tuple[int, int]]:
         """The GPUs that have room for the request and are not kept for another one: bytes that would be left, index."""
-        candidates, free, kept = inventory.candidates(request), walk.free, walk.kept
+        free, kept = walk.free, walk.kept
         # By far the most steps of an allocator are made here.
         room = [
             (free[index] - size, index)
@@ -412,8 +418,11 @@ class Allocator:
 
     def _over_quota(self, request: Request, milli: int) -> str:
         """Which ResourceQuota forbids so many thousandths more; empty if none does."""
+        quotas = self._quotas.get(request.namespace)
+        if not quotas:
+            return ""
         has = self._ledger.milli(request.namespace)
-        for name, hard in sorted(self._quotas.get(request.namespace, {}).items()):
+        for name, hard in sorted(quotas.items()):
             if has + milli > hard:
                 return (
                     f"{format_milli(milli)} of a GPU is more than ResourceQuota {name} leaves: it allows namespace "
@@ -426,10 +435,11 @@ class Allocator:
             return refused.said
         request, inventory = refused.request, self._inventories[refused.request.pool]
         queue = f"{refused.ahead} {'claim' if refused.ahead == 1 else 'claims'} ahead"
-        roomy = len(self._room(inventory, request, self._walk(inventory)))
+        candidates = inventory.candidates(request)
+        roomy = len(self._room(inventory, candidates, request, self._walk(inventory)))
         if roomy >= request.ask.count:
             return f"{request.ask} is free in pool {request.pool}, but kept for {queue}"
-        slots = [inventory.slots[index] for index in inventory.candidates(request).slots]
+        slots = [inventory.slots[index] for index in candidates.slots]
         most = max(slots, key=self._free)
         free = max(0, self._free(most))
         whose = "its GPU has" if len(slots) == 1 else f"of its {len(slots)} GPUs"

@@ -77,10 +77,10 @@ class Inventory:
 
     def candidates(self, request: Request) -> Candidates:
         shape = (request.model.casefold(), request.ask, request.offload, request.appliance)
-        if shape not in self._known:
+        if (known := self._known.get(shape)) is None:
             promised = request.ask.compute.is_given and not self.divides_time
-            self._known[shape] = self._without_time() if promised else self._candidates(request)
-        return self._known[shape]
+            known = self._known[shape] = self._without_time() if promised else self._candidates(request)
+        return known
 
     def _without_time(self) -> Candidates:
         said = (
