@@ -20,6 +20,7 @@ from typing import Final
 from support.kubectl import Kubectl, Object
 from support.system import until
 
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.kubernetes import (
     APPLIANCE_LABEL,
     AUDIENCE,
@@ -30,7 +31,7 @@ from remotegpu.api.kubernetes import (
     server_name,
 )
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 SYSTEM: Final = "remotegpu-system"
 OPERATOR: Final = "remotegpu-operator"

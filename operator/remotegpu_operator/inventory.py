@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from remotegpu.api.claims import GPUClaim
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import EnvironmentStatus, GpuStatus
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 INTERVAL_SECONDS: Final = 2.0
 # Three answers that did not come.

@@ -17,7 +17,8 @@ from support.claims import ClaimAppliance, Cluster, Tls, refusal
 from support.faultproxy import FaultProxy
 from support.system import MIB, REMOTEGPU, free_port, until
 
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
+from remotegpu.api.failures import ApplianceError, Failure
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 SHARE = 256 * MIB
 

@@ -18,7 +18,7 @@ from support.claims import Claim, ClaimAppliance, Cluster, Pod, refusal
 from support.system import MIB, Watch, until
 
 from remotegpu.api.claims import Phase
-from remotegpu.rpc.client import ApplianceError, Failure
+from remotegpu.api.failures import ApplianceError, Failure
 
 SHARE = 256 * MIB
 # What is promised: a refusal within a second, the end of a deleted claim's sessions within ten.

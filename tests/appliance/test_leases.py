@@ -10,9 +10,9 @@ import pytest
 from support.stand_in import StandIn, Tenant, all_back
 from support.system import until
 
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import ApplianceError, Failure
 
 GIB = 1 << 30
 

@@ -16,11 +16,12 @@ from support.certificates import certificate
 from support.stand_in import StandIn
 from support.system import free_port, until
 
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.gpu_health import GpuHealth
 from remotegpu.appliance.hardware import SelfTest
-from remotegpu.rpc.client import Access, ApplianceError, Failure
+from remotegpu.rpc.client import Access
 
 MIB = 1 << 20
 

@@ -15,9 +15,9 @@ import pytest
 from support.stand_in import Session, StandIn, Tenant, all_back, make_dist
 from support.system import until
 
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import ApplianceError, Failure
 
 MIB = 1 << 20
 SHARE = 256 * MIB

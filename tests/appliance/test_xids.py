@@ -17,6 +17,7 @@ from support.nvml_stand_in import NvmlStandIn
 from support.stand_in import StandIn
 from support.system import PROGRAMS, REMOTEGPU, Watch, free_port, until
 
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.backends.xids import Effect, classify
@@ -24,7 +25,6 @@ from remotegpu.appliance.gpu_health import GpuHealth
 from remotegpu.appliance.hardware import SelfTest
 from remotegpu.paths import find_dist
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import ApplianceError
 
 DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE = 46, 214
 # An NVML_GPU_RECOVERY_ACTION.

@@ -27,9 +27,10 @@ from support.stand_in import StandIn, Tenant, make_dist
 from support.strangers import HALF_HANDSHAKE, HTTP2_PREFACE, Strangers
 from support.system import REMOTEGPU, Watch, until
 
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc import WIRE_VERSION, pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 SMALL = Ask(memory_bytes=16 << 20)
 TOKENS = "[admin]\nroot:token-of-root\n[user]\nalice:token-of-alice\nmallory:token-of-mallory\n"

@@ -10,8 +10,8 @@ import pytest
 from support.stand_in import StandIn
 from support.system import REMOTEGPU, line
 
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.quantities import Ask
-from remotegpu.rpc.client import ApplianceError, Failure
 
 
 def test_it_waits_until_the_last_lease_is_gone(dist: Path) -> None:

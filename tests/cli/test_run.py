@@ -16,8 +16,8 @@ import pytest
 from support.stand_in import StandIn, all_back
 from support.system import REMOTEGPU, REMOTEGPU_RUN, until
 
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import Ask
-from remotegpu.rpc.client import ApplianceError
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ from support.system import REMOTEGPU, free_port, until
 from support.watching import watching
 
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.show import age
+from remotegpu.cli.output import age
 from remotegpu.rpc import WIRE_VERSION
 
 MIB = 1 << 20

@@ -16,8 +16,9 @@ import pytest
 from support.faultproxy import FaultProxy
 from support.system import Appliance, appliance, until
 
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 PROGRAMS, APPLIANCES = 8, 3
 # The proxies' address: the ports are the appliances' own.

@@ -21,7 +21,7 @@ from remotegpu.cli.bench.command import Form, cpu_model, tell
 from remotegpu.cli.bench.lab import Lab, Site, on_cpus, output_of
 from remotegpu.cli.bench.matrix import ONE_CPU, Configuration, CpuPlacement, ends
 from remotegpu.cli.bench.tables import TextTable
-from remotegpu.cli.show import console, print_json
+from remotegpu.cli.output import console, print_json
 from remotegpu.paths import find_dist
 from remotegpu_offload.cli import interpreter
 

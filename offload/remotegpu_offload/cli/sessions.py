@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from remotegpu.api.quantities import format_bytes
-from remotegpu.cli import exits, show
+from remotegpu.cli import exits, output, show
 from remotegpu.rpc.client import Access
 from remotegpu_offload.client import control
 from remotegpu_offload.wire import OffloadError
@@ -25,13 +25,13 @@ def stats(session: str | None, *, as_json: bool) -> None:
     try:
         if session is not None:
             one = control.ask(session, _ASK_SECONDS, op="stats")
-            show.print_json(one) if as_json else _print_one(one)
+            output.print_json(one) if as_json else _print_one(one)
             return
         found = list(control.sessions())
     except OffloadError as error:
         raise _failure(error) from None
     if as_json:
-        show.print_json({"sessions": found})
+        output.print_json({"sessions": found})
     elif not found:
         print("no sessions of this user")  # noqa: T201
     else:
@@ -44,7 +44,7 @@ def stats(session: str | None, *, as_json: bool) -> None:
             state = "lost" if one["lost"] else "runs"
             columns = (one["pid"], one["place"], environment["name"], environment["backend"], one["moves"])
             table.add_row(one["id"], *map(str, columns), state)
-        show.console().print(table)
+        output.console().print(table)
 
 
 def switch(session: str, backend: str | None, environment: str | None, timeout: float | None, *, as_json: bool) -> None:
@@ -60,7 +60,7 @@ def switch(session: str, backend: str | None, environment: str | None, timeout: 
     except OffloadError as error:
         raise _failure(error) from None
     if as_json:
-        show.print_json(moved)
+        output.print_json(moved)
     else:
         print(f"{session} runs at {moved['place']}")  # noqa: T201
 
@@ -74,8 +74,10 @@ def backends(appliances: Sequence[str], access: Access, *, as_json: bool) -> Non
     found = show.inventories(appliances, access)
     if as_json:
         described = [show.describe(endpoint, inventory) for endpoint, inventory in found]
-        show.print_json({"appliances": [{key: one[key] for key in ("endpoint", "environments")} for one in described]})
-    elif not show.print_environments(show.console(), found):
+        output.print_json(
+            {"appliances": [{key: one[key] for key in ("endpoint", "environments")} for one in described]}
+        )
+    elif not show.print_environments(output.console(), found):
         print("no environments: start the appliance with --offload")  # noqa: T201
 
 
@@ -96,7 +98,7 @@ def _print_one(one: dict[str, Any]) -> None:
     else:
         most = format_bytes(acceptor["most_memory_bytes"])
         table.add_row("memory there", f"{format_bytes(acceptor['memory_bytes'])}, at most {most}")
-    show.console().print(table)
+    output.console().print(table)
 
 
 def _counted(total: int, groups: dict[str, int]) -> str:

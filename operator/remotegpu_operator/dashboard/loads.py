@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import ApplianceStatus
 from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.state import Json, Scope
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 from remotegpu_operator.authority import CA_SECRET, SECRETS
 from remotegpu_operator.builders.replacement import SERVING
 from remotegpu_operator.kube import Api

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from remotegpu.api.failures import ApplianceError
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.hardware import Snapshot
 from remotegpu.appliance.leases import Leases, Waiting
@@ -24,7 +25,7 @@ from remotegpu.appliance.sessions import DRAIN_SECONDS, Sessions
 from remotegpu.appliance.state import Lease, Session
 from remotegpu.appliance.suspension import Bytes, Suspensions
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Endpoint, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 
 _log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typer.exceptions import TyperException
 from typer.main import get_group
 
 from remotegpu import extensions
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.profiles import Profile
 from remotegpu.cli import completion, exits
 from remotegpu.cli.options import (
@@ -39,7 +40,6 @@ from remotegpu.cli.options import (
 )
 from remotegpu.cli.serve import appliances
 from remotegpu.paths import NotBuiltError
-from remotegpu.rpc.client import ApplianceError
 
 LeaseArgument = Annotated[str, typer.Argument(help="The lease, as `smi` shows it.", autocompletion=completion.leases)]
 

@@ -9,7 +9,7 @@ from remotegpu.api.pools import GPUPool
 from remotegpu.cli import exits
 from remotegpu.cli.claims import places, refusals
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
-from remotegpu.cli.show import console
+from remotegpu.cli.output import console
 
 _PATH: Final = f"/apis/{API_VERSION}/{POOLS}"
 _POLL_SECONDS: Final = 1.0

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
+from remotegpu.cli.output import console, print_json
 from remotegpu.cli.run import native_environment
-from remotegpu.cli.show import console, print_json
 from remotegpu.paths import find_dist
 
 NO_CUPY: Final = "CuPy is not installed beside remotegpu"

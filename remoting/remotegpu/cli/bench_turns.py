@@ -14,7 +14,7 @@ from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.bench.lab import on_cpus
 from remotegpu.cli.local import local_appliance
-from remotegpu.cli.show import console, print_json
+from remotegpu.cli.output import console, print_json
 from remotegpu.paths import find_dist
 
 _SECONDS: Final = 10.0

@@ -14,7 +14,7 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError, Target
-from remotegpu.cli.show import add_row, console, json_text, new_table, present
+from remotegpu.cli.output import add_row, console, json_text, new_table, present
 from remotegpu.cli.why import claim_name, next_step
 
 _POLL_SECONDS: Final = 0.5

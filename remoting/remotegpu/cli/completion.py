@@ -7,10 +7,10 @@ import typer
 
 def leases(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Those of the appliances that are named before it or by the environment, each with its client."""
+    from remotegpu.api.failures import ApplianceError  # noqa: PLC0415
     from remotegpu.cli import exits  # noqa: PLC0415 (all of it only where it is asked for)
     from remotegpu.cli.options import read_access, split  # noqa: PLC0415
     from remotegpu.cli.show import inventories  # noqa: PLC0415
-    from remotegpu.rpc.client import ApplianceError  # noqa: PLC0415
 
     given = context.params
     with contextlib.suppress(ApplianceError, exits.CliError):

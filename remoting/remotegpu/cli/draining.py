@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from remotegpu.api.durations import parse_duration
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.cli import exits
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Failure, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 _POLL_SECONDS: Final = 1.0
 

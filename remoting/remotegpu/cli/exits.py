@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from remotegpu.rpc.client import Failure
+from remotegpu.api.failures import Failure
 
 USAGE: Final = 2  # what was asked for makes no sense
 DIVERGED: Final = 65  # a replayed program, or a compared recording, does otherwise than the recording

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.objects import Share
 from remotegpu.api.quantities import Ask
 from remotegpu.cli.child import stop_if_interrupted
 from remotegpu.cli.placement import possible, spread
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, Endpoint, Failure, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -17,6 +17,7 @@ from typing import Final
 import typer
 from typer.exceptions import TyperException
 
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli import exits
@@ -37,7 +38,6 @@ from remotegpu.cli.options import (
 from remotegpu.cli.run import RunOptions, parse_ask, shares
 from remotegpu.paths import Dist, NotBuiltError, find_dist
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import ApplianceError
 
 _LOOK_SECONDS: Final = 2.0
 _MAPS: Final = Path("/proc/self/maps")

@@ -1,14 +1,16 @@
 """The options that several commands have, and what is made of them."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from remotegpu.api import names
 from remotegpu.api.quantities import QuantityError, parse_memory
 from remotegpu.cli import exits
-from remotegpu.rpc.client import Access
+
+if TYPE_CHECKING:
+    from remotegpu.rpc.client import Access
 
 ApplianceOption = Annotated[
     str,
@@ -111,7 +113,7 @@ def required(appliances: str) -> list[str]:
     return found
 
 
-def read_access(token: str, token_file: Path | None, ca: Path | None, server_name: str) -> Access:
+def read_access(token: str, token_file: Path | None, ca: Path | None, server_name: str) -> "Access":
     if not token and token_file is not None:
         try:
             token = token_file.read_text().strip()
@@ -121,4 +123,6 @@ def read_access(token: str, token_file: Path | None, ca: Path | None, server_nam
         if not token.isascii() or len(token.split()) > 1:
             message = f"{token_file} holds more than a token: name a file with nothing else, as `user.token`"
             raise exits.CliError(exits.USAGE, message)
+    from remotegpu.rpc.client import Access  # noqa: PLC0415 (gRPC)
+
     return Access(token=token or None, ca=ca, server_name=server_name or None)

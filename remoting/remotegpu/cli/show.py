@@ -1,42 +1,19 @@
 """`ls`, `smi` and `version`: what appliances say about themselves, as a table or JSON."""
 
-import contextlib
-import json
-import sys
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from remotegpu import __version__
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
+from remotegpu.cli.output import add_row, age, console, json_text, new_table, present, print_json
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
-
-WATCH_SECONDS: Final = 1.0
 
 
 def ls(appliances: Sequence[str], access: Access, *, as_json: bool, watch: bool = False) -> None:
     present(lambda: _listing(inventories(appliances, access), as_json=as_json), watch=watch)
-
-
-def present(listing: Callable[[], str], *, watch: bool) -> None:
-    """A listing, once; with `watch` again after each change, until Ctrl-C. A terminal shows the latest only."""
-    out, before = console(), ""
-    with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
-        while True:
-            shown = listing()
-            if shown != before:
-                if watch:
-                    out.clear()
-                print(shown, end="", flush=True)  # noqa: T201
-                before = shown
-            if not watch:
-                return
-            time.sleep(WATCH_SECONDS)
 
 
 def _listing(found: Sequence[tuple[str, pb.InventoryReply]], *, as_json: bool) -> str:
@@ -120,19 +97,6 @@ def describe(endpoint: str, inventory: pb.InventoryReply) -> dict[str, Any]:
     }
 
 
-def console() -> Console:
-    """A terminal's width on a terminal; elsewhere lines are as long as they are."""
-    return Console(width=None if sys.stdout.isatty() else 1000, soft_wrap=True)
-
-
-def json_text(value: object) -> str:
-    return json.dumps(value, indent=2) + "\n"
-
-
-def print_json(value: object) -> None:
-    print(json_text(value), end="")  # noqa: T201
-
-
 def print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryReply]]) -> bool:
     """Those for offload; whether there are any."""
     table = new_table("APPLIANCE", "ENVIRONMENT", "BACKEND", "PYTHON", "PACKAGES", "DEVICES")
@@ -154,22 +118,6 @@ def _fields(message: pb.Gpu | pb.Lease | pb.Place | pb.Environment) -> dict[str,
     return values
 
 
-def new_table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    return table
-
-
-def add_row(table: Table, *cells: str) -> None:
-    table.add_row(*map(plain, cells))
-
-
-def plain(line: str) -> Text:
-    """Names come from other people, and are neither markup nor commands to a terminal."""
-    return Text("".join(c if c.isprintable() else "?" for c in line))
-
-
 def gpu_state(inventory: pb.InventoryReply, gpu: pb.Gpu) -> str:
     if not gpu.healthy:
         return f"unhealthy: {gpu.health_message}"
@@ -186,12 +134,3 @@ def gpu_time(lease: pb.Lease) -> str:
     least = min((place.compute_milli for place in lease.places), default=0)
     limit = f" to {format_milli(lease.compute_limit_milli)}" if lease.compute_limit_milli < MILLI_PER_GPU else ""
     return f"{seconds:.1f}s, {format_milli(least)}{limit}"
-
-
-def age(seconds: float) -> str:
-    whole = int(seconds)
-    if (days := whole // 86_400) > 1:
-        return f"{days}d{whole // 3600 % 24:02}h"
-    if hours := whole // 3600:
-        return f"{hours}h{whole // 60 % 60:02}m"
-    return f"{whole // 60}m{whole % 60:02}s" if whole >= 60 else f"{whole}s"

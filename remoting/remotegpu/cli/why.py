@@ -12,7 +12,7 @@ from remotegpu.api.kubernetes import API_VERSION, CLAIM_ANNOTATION, CLAIMS, GATE
 from remotegpu.api.waiting import Answer
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
-from remotegpu.cli.show import console, print_json
+from remotegpu.cli.output import console, print_json
 
 _MOST_NAMED: Final = 5
 # What the answer is made of. A list that this person may not read is taken to be empty where that is said.

@@ -1,7 +1,6 @@
 """An appliance's control service for callers that want values or one sentence, never a gRPC exception."""
 
 import contextlib
-import enum
 import socket
 import ssl
 import threading
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.names import CA_ENV, TOKEN_ENV
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
@@ -35,24 +35,6 @@ _KEEPALIVE: Final = (
 )
 
 _T = TypeVar("_T")
-
-
-class Failure(enum.Enum):
-    """What kind of thing went wrong, for exit codes."""
-
-    UNAVAILABLE = enum.auto()
-    DENIED = enum.auto()
-    BUSY = enum.auto()
-    MISMATCH = enum.auto()
-    INVALID = enum.auto()
-
-
-class ApplianceError(Exception):
-    """One line: cause, the thing at fault, next step."""
-
-    def __init__(self, failure: Failure, message: str) -> None:
-        super().__init__(message)
-        self.failure = failure
 
 
 @dataclass(frozen=True, slots=True)

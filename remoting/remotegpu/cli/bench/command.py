@@ -19,7 +19,7 @@ from remotegpu.cli.bench.lab import Lab, Site
 from remotegpu.cli.bench.matrix import Configuration, matrix, of_another_appliance
 from remotegpu.cli.bench.report import Run, summary
 from remotegpu.cli.bench.tables import TextTable, heading, tables
-from remotegpu.cli.show import console, print_json
+from remotegpu.cli.output import console, print_json
 from remotegpu.paths import find_dist
 from remotegpu.rpc.client import Access, parse_endpoint
 

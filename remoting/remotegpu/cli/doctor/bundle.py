@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from remotegpu import __version__
 from remotegpu.api import names
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, NAME_LABEL, POOLS
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
 from remotegpu.cli.show import describe, inventories
 from remotegpu.rpc import WIRE_VERSION
-from remotegpu.rpc.client import Access, ApplianceError
+from remotegpu.rpc.client import Access
 
 _GONE: Final = "(removed)"
 # Of a shorter one, other texts would lose what they share with it by chance.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remotegpu.cli.doctor.here import appliance_checks, local_checks
-from remotegpu.cli.show import console, print_json
+from remotegpu.cli.output import console, print_json
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access
 

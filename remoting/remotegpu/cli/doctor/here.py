@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.names import APPLIANCE_ENV
 from remotegpu.paths import NotBuiltError, find_dist
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceClient, ApplianceError, parse_endpoint
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 
 def local_checks(*, named: bool) -> Iterator[pb.Check]:

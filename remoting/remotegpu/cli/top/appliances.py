@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import format_bytes
-from remotegpu.cli.show import age, describe, gpu_state, gpu_time, inventories, lease_state
+from remotegpu.cli.output import age
+from remotegpu.cli.show import describe, gpu_state, gpu_time, inventories, lease_state
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, percent, words
 from remotegpu.rpc import pb
-from remotegpu.rpc.client import Access, ApplianceError, parse_endpoint
+from remotegpu.rpc.client import Access, parse_endpoint
 from remotegpu.rpc.load import Busy, busy, busy_of
 
 # GPU time becomes known when a turn ends: over a single second the part would jump.

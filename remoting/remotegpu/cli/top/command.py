@@ -5,7 +5,7 @@ import time
 from typing import Final
 
 from remotegpu.cli import exits
-from remotegpu.cli.show import add_row, console, new_table, print_json
+from remotegpu.cli.output import add_row, console, new_table, print_json
 from remotegpu.cli.top.view import Sort, Source, View
 
 _NO_TEXTUAL: Final = (

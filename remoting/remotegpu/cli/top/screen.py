@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from remotegpu.cli.show import plain
+from remotegpu.cli.output import plain
 from remotegpu.cli.top.view import Row, Snapshot, Sort, Source, Table
 
 READ_SECONDS: Final = 1.0

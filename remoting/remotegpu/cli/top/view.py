@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple, Protocol
 
 from remotegpu.api.quantities import format_bytes
-from remotegpu.cli.show import age
+from remotegpu.cli.output import age
 
 BAR_WIDTH: Final = 20
 _SHARES: Final = "█▒"  # in turns, so that one sees where the next begins
