@@ -20,6 +20,7 @@ from typing import Any, Final
 import grpc
 
 from remotegpu.appliance.authority import Caller
+from remotegpu.appliance.checks import local
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.dashboard import page
 from remotegpu.dashboard.load import Reading, load_of
@@ -58,6 +59,8 @@ class Dashboard:
 
     def __init__(self, address: tuple[str, int], certificate: tuple[Path, Path] | None, source: Source) -> None:
         self._source = source
+        # Where no token is asked for, the address alone keeps others out.
+        self._guarded = not source.wants_token and local(address[0])
         self._host = address[0]
         self._machine = socket.gethostname()
         self._loop = asyncio.get_running_loop()
@@ -121,10 +124,9 @@ class Dashboard:
         raise NotServedError(404, f"there is no {path}")
 
     def _check_host(self, request: BaseHTTPRequestHandler) -> None:
-        """Without tokens the address alone keeps others out: a page of another site that has its name lead here does
-        not (DNS rebinding), as its name stays in the header."""
+        """A page of another site may have its name lead here (DNS rebinding); that name stays in the header."""
         host = request.headers.get("Host", "").rpartition(":")[0] or request.headers.get("Host", "")
-        if not self._source.wants_token and host not in (self._host, "localhost", "127.0.0.1", "[::1]"):
+        if self._guarded and host not in (self._host, "localhost", "127.0.0.1", "[::1]"):
             raise NotServedError(403, f"this page has no name {host!r}: open it by the address of --dashboard")
 
     def _file(self, path: str) -> Path:
