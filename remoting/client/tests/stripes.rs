@@ -3,8 +3,8 @@
 mod worker;
 
 use protocol::{
-    CopyToDeviceStriped, CopyToHostStriped, Extent, HostBytes, Landed, NeedBytes, PieceHeader, Reply, SupplyBytes,
-    WIRE_VERSION,
+    Acknowledge, CopyToDeviceStriped, CopyToHostStriped, Extent, HostBytes, Landed, NeedBytes, PieceHeader, Probe,
+    Reply, SupplyBytes, WIRE_VERSION,
 };
 use remotegpu_client::session::{DeviceBox, HostBox, Session};
 use std::io::{Read, Write};
@@ -165,6 +165,9 @@ fn bytes_that_a_stripe_does_not_take_are_sent_where_they_are_asked_for() {
         let (_, supplied, tail) = worker.expect::<SupplyBytes>();
         assert_eq!((supplied.command, supplied.offset), (seq, 0));
         arrived[at..at + len].copy_from_slice(&tail);
+        // The thread that copies may be reading: an answer wakes it.
+        worker.expect::<Probe>();
+        worker.push(0, &Acknowledge {}, &[]);
     }
     assert_eq!(write.join().expect("no panic"), Ok(()));
     assert!(arrived == bytes);

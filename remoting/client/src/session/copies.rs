@@ -243,7 +243,12 @@ impl Session {
             && end == from.packed()
             && let Some(Pending::Supply(_, waiter)) = lock(&self.pending).remove(&command)
         {
+            let may_read = matches!(waiter, Waiter::Thread(_));
             waiter.supplied(0);
+            // The thread that waits for it may be the one that reads, which the answer wakes.
+            if may_read {
+                self.probe_surely();
+            }
         }
     }
 }

@@ -253,6 +253,11 @@ impl Session {
         }
     }
 
+    /// As [`Session::probe`], for others, which may wait.
+    pub(super) fn probe_surely(&self) {
+        self.say(&mut lock(&self.outbox), Probe::CODE);
+    }
+
     /// Sends a frame that is no command. What the socket does not take at once, the background thread sends.
     fn say(&self, outbox: &mut Outbox, code: u32) {
         self.frame(outbox, Header { code, ..Header::default() }, 0, |_| ());
