@@ -73,20 +73,13 @@ class Dashboard:
         await response.prepare(request)
         self._streams += 1
         try:
-            sent = self._seen_by(reader)
-            await _send(response, {"user": reader.user, **sent.to_object()})
-            quiet = 0.0
+            first = self._seen_by(reader)
+            await _send(response, {"user": reader.user, **first.to_object()})
+            feed = page.Feed(first)
             while True:
                 await asyncio.sleep(page.INTERVAL_SECONDS)
-                quiet += page.INTERVAL_SECONDS
-                seen = self._seen_by(await self._reader(request))
-                if changes := seen.since(sent):
-                    await _send(response, {"changes": changes})
-                elif quiet < page.QUIET_SECONDS:
-                    continue
-                else:
-                    await response.write(b":\n\n")
-                sent, quiet = seen, 0.0
+                if told := feed.next(self._seen_by(await self._reader(request))):
+                    await response.write(told)
         except ConnectionError:
             return response
         except _REFUSALS as error:

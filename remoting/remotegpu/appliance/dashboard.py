@@ -174,21 +174,14 @@ class Dashboard:
         if not self._streams.acquire(blocking=False):
             raise NotServedError(503, f"{_MOST_STREAMS} pages are open already: close some, or try later")
         try:
-            sent = self._seen_by(owner)
+            first = self._seen_by(owner)
             _begin(request, 200, "text/event-stream")
             user = owner or ("an administrator" if self._source.wants_token else "this machine")
-            request.wfile.write(page.event({"user": user, **sent.to_object()}))
-            quiet = 0.0
+            request.wfile.write(page.event({"user": user, **first.to_object()}))
+            feed = page.Feed(first)
             while not self._stopping.wait(page.INTERVAL_SECONDS):
-                quiet += page.INTERVAL_SECONDS
-                seen = self._seen_by(self._reader(request))
-                if changes := seen.since(sent):
-                    request.wfile.write(page.event({"changes": changes}))
-                elif quiet < page.QUIET_SECONDS:
-                    continue
-                else:
-                    request.wfile.write(b":\n\n")
-                sent, quiet = seen, 0.0
+                if told := feed.next(self._seen_by(self._reader(request))):
+                    request.wfile.write(told)
         except NotServedError as error:
             request.wfile.write(page.event({"error": str(error)}))
         finally:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from remotegpu.dashboard.state import Snapshot
 from remotegpu.paths import find_dist
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -23,7 +24,7 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 INTERVAL_SECONDS: Final = 1.0
 # So that whatever lies between does not take the stream for dead.
-QUIET_SECONDS: Final = 15.0
+_QUIET_SECONDS: Final = 15.0
 # The page's module that is not ours.
 VENDORED: Final = "/static/vendor/htm.js"
 
@@ -45,3 +46,23 @@ def token_of(headers: Mapping[str, str]) -> str:
 def event(value: Any) -> bytes:
     """A message of the stream."""
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+
+class Feed:
+    """What a page that shows `sent` has to be told, asked each `INTERVAL_SECONDS`."""
+
+    def __init__(self, sent: Snapshot) -> None:
+        self._sent = sent
+        self._quiet = 0.0
+
+    def next(self, seen: Snapshot) -> bytes:
+        """Empty if nothing."""
+        self._quiet += INTERVAL_SECONDS
+        if changes := seen.since(self._sent):
+            told = event({"changes": changes})
+        elif self._quiet < _QUIET_SECONDS:
+            return b""
+        else:
+            told = b":\n\n"
+        self._sent, self._quiet = seen, 0.0
+        return told
