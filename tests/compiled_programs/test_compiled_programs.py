@@ -50,6 +50,8 @@ CHECKING = [
     "illegal_address.cu",
     "machine_code.cu",
     "capabilities.c",
+    "identity.c",
+    "private_tables.c",
     *building.DRIVER_PROGRAMS,
 ]
 # Streams, fills, copies and launches exist a second time, for programs whose default stream is one per thread.

@@ -126,7 +126,7 @@ pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     let places = lock(&PLACES);
     let (start, array) = places.range(..=address).next_back()?;
     let size = array.steps.span;
-    let piece = Piece { address: *start, asked: size, size, context: array.live.id, pool: 0 };
+    let piece = Piece { address: *start, asked: size, size, context: array.live.id, pool: 0, id: 0 };
     (address - start < size).then(|| (piece, Arc::clone(&array.live)))
 }
 

@@ -93,9 +93,9 @@ fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
     if let Some(array) = arrays::find(address) {
         return Some(array);
     }
-    let (live, symbol) = module::variable_at(address)?;
+    let (live, symbol, id) = module::variable_at(address)?;
     let Symbol { address, size, .. } = symbol;
-    Some((Piece { address, asked: size, size, context: live.id, pool: 0 }, live))
+    Some((Piece { address, asked: size, size, context: live.id, pool: 0, id }, live))
 }
 
 /// Is this an address of device memory (of this process, as far as it knows)?

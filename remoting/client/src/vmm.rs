@@ -11,7 +11,7 @@ use crate::context::{self, Context, Live};
 use crate::devices::{self, Access, Device, unreachable_device};
 use crate::handles::{Kind, Table};
 use crate::memory::Piece;
-use crate::session::lock;
+use crate::session::{lock, mint};
 use crate::ticket::Token;
 use driverapi::constants::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 use driverapi::errors::*;
@@ -64,6 +64,8 @@ struct State {
 }
 
 struct Mapping {
+    /// A number that no other memory of the process gets.
+    id: u64,
     size: u64,
     allocation: Arc<Allocation>,
     accessible: bool,
@@ -331,7 +333,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
         }
     }
     lock(&allocation.state).home = Home::Mapped;
-    space.mappings.insert(address, Mapping { size, allocation, accessible: false, again, readers: BTreeMap::new() });
+    space.mappings.insert(address, Mapping { id: mint(), size, allocation, accessible: false, again, readers: BTreeMap::new() });
     Ok(())
 }
 
@@ -438,11 +440,11 @@ fn mapping_at(space: &Space, address: u64) -> Option<(u64, &Mapping)> {
 pub fn mapping(address: u64) -> Option<(Piece, &'static Device)> {
     let space = lock(&SPACE);
     let (start, mapping) = mapping_at(&space, address)?;
-    Some((piece(start, mapping.size, &mapping.allocation.live), mapping.allocation.device))
+    Some((piece(start, mapping.size, &mapping.allocation.live, mapping.id), mapping.allocation.device))
 }
 
-fn piece(address: u64, size: u64, live: &Live) -> Piece {
-    Piece { address, asked: size, size, context: live.id, pool: 0 }
+fn piece(address: u64, size: u64, live: &Live, id: u64) -> Piece {
+    Piece { address, asked: size, size, context: live.id, pool: 0, id }
 }
 
 /// The memory around an address that is mapped without a gap, and its context.
@@ -459,5 +461,5 @@ pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     while let Some(mapping) = space.mappings.get(&end) {
         end += mapping.size;
     }
-    Some((piece(start, end - start, &live), live))
+    Some((piece(start, end - start, &live, 0), live))
 }

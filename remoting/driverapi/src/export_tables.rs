@@ -10,7 +10,7 @@ use crate::errors::{
     CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS,
 };
 use crate::integrity::{self, Caller, DeviceIdentity};
-use crate::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUuuid};
+use crate::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUstream, CUuuid};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::OnceLock;
@@ -25,10 +25,15 @@ pub trait Host: Send + Sync {
     fn primary_context(&self, device: CUdevice) -> Result<CUcontext, CUresult>;
     /// The calling thread's context, null if it has none.
     fn current_context(&self) -> CUcontext;
+    /// The number that `cuCtxGetId` answers; null is the current context.
+    fn context_id(&self, context: CUcontext) -> Result<u64, CUresult>;
+    /// The number that `cuStreamGetId` answers, or its per-thread twin.
+    fn stream_id(&self, stream: CUstream, per_thread: bool) -> Result<u64, CUresult>;
+    /// Does `cuModuleLoadData`.
+    fn load_module(&self, image: *const c_void) -> Result<CUmodule, CUresult>;
     /// The kernels of a loaded module.
     fn module_functions(&self, module: CUmodule) -> Result<Vec<CUfunction>, CUresult>;
-    /// A slot was called that is not provided; `table` is the first word of its UUID; a table of
-    /// which little is known says slot 0 for all of them.
+    /// A slot was called that is not provided; `table` is the first word of its UUID.
     fn missing_slot(&self, table: u32, slot: usize);
 }
 
@@ -84,7 +89,8 @@ static TABLES: [([u8; 16], &[Slot]); 10] = [
     (*b"\x7c\xb6\x3f\x9b\x9c\xa4\x8e\x42\xa4\x84\xbe\xb6\x6e\x6a\xed\x7f", &PROFILER_NAMES),
 ];
 
-/// Of the slots, 1, 6 and 8 load modules for runtimes older than any that is supported here.
+/// Runtimes of CUDA 11 load every module by slot 6 (seen: 11.7.99, 11.8.89); later ones by `cuLibraryLoadData`. Slots 1
+/// and 8 load modules too, as ZLUDA publishes them; no runtime that can be had was seen calling one.
 static CUDART_INTERFACE: [Slot; 13] = [
     size(13),
     missing!(0x6bd5fb6c, 1),
@@ -92,7 +98,7 @@ static CUDART_INTERFACE: [Slot; 13] = [
     missing!(0x6bd5fb6c, 3),
     missing!(0x6bd5fb6c, 4),
     missing!(0x6bd5fb6c, 5),
-    missing!(0x6bd5fb6c, 6),
+    slot!(load_module),
     slot!(succeed),
     missing!(0x6bd5fb6c, 8),
     missing!(0x6bd5fb6c, 9),
@@ -112,7 +118,7 @@ static TOOLS_HOOKS: [Slot; 7] = [
     slot!(domain_flags),
 ];
 
-static TOOLS_STORAGE: [Slot; 4] = [size(4), missing!(0x42d85a81, 1), slot!(succeed), missing!(0x42d85a81, 3)];
+static TOOLS_STORAGE: [Slot; 4] = [size(4), missing!(0x42d85a81, 1), slot!(current_context), missing!(0x42d85a81, 3)];
 
 /// The only table that does not start with its size.
 static CONTEXT_STORAGE: [Slot; 4] =
@@ -122,26 +128,35 @@ static CONTEXT_CHECKS: [Slot; 4] = [size(4), missing!(0x263e8860, 1), slot!(chec
 
 static INTEGRITY_CHECK: [Slot; 3] = [size(3), slot!(check_integrity), missing!(0xd4082055, 2)];
 
-/// Asked for by every CUDA library; those that were seen calling it only need success from three slots.
+/// A table of which little is known: its size, and slots that say their number.
+macro_rules! mostly_missing {
+    ($table:literal, [$($slot:literal)*]) => {
+        [size([$($slot),*].len() + 1), $(missing!($table, $slot)),*]
+    };
+}
+
+/// Asked for by every CUDA library. cuBLAS keeps what it knows of a context by the number of slot 4. It takes the
+/// workspace of its last product again, without asking that workspace's event, if slots 51 and 39 answer the number of
+/// the stream that used it; so each stream needs a number of its own.
 static LIBRARY_SUPPORT: [Slot; 64] = {
-    let mut slots = [const { missing!(0x21318c60, 0) }; 64];
-    slots[0] = size(64);
-    slots[4] = slot!(succeed);
-    slots[39] = slot!(succeed);
-    slots[51] = slot!(succeed);
+    let mut slots = mostly_missing!(0x21318c60, [
+        1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
+        33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
+    ]);
+    slots[4] = slot!(context_id);
+    slots[39] = slot!(stream_id);
+    slots[51] = slot!(stream_token);
     slots
 };
 
 static MODULE_WALK: [Slot; 8] = {
-    let mut slots = [const { missing!(0x6e163fbe, 0) }; 8];
-    slots[0] = size(8);
+    let mut slots = mostly_missing!(0x6e163fbe, [1 2 3 4 5 6 7]);
     slots[7] = slot!(visit_functions);
     slots
 };
 
 static MATMUL_SUPPORT: [Slot; 5] = {
-    let mut slots = [const { missing!(0x1734dc26, 0) }; 5];
-    slots[0] = size(5);
+    let mut slots = mostly_missing!(0x1734dc26, [1 2 3 4]);
     slots[4] = slot!(succeed);
     slots
 };
@@ -158,21 +173,78 @@ extern "C" fn succeed() -> CUresult {
     CUDA_SUCCESS
 }
 
-/// # Safety
-/// `context` is null or points to a handle the caller owns.
-unsafe extern "C" fn primary_context(context: *mut CUcontext, device: CUdevice) -> CUresult {
-    if context.is_null() {
+/// Writes what the host answers to `out`, which is null or the caller's.
+unsafe fn answer<T>(out: *mut T, ask: impl FnOnce(&'static dyn Host) -> Result<T, CUresult>) -> CUresult {
+    if out.is_null() {
         return CUDA_ERROR_INVALID_VALUE;
     }
     let Some(host) = HOST.get() else { return CUDA_ERROR_DEINITIALIZED };
-    match host.primary_context(device) {
-        Ok(handle) => {
+    match ask(*host) {
+        Ok(value) => {
             // SAFETY: not null, and the caller's by contract.
-            unsafe { *context = handle };
+            unsafe { out.write(value) };
             CUDA_SUCCESS
         }
         Err(code) => code,
     }
+}
+
+/// # Safety
+/// `context` is null or points to a handle the caller owns.
+unsafe extern "C" fn primary_context(context: *mut CUcontext, device: CUdevice) -> CUresult {
+    // SAFETY: same contract.
+    unsafe { answer(context, |host| host.primary_context(device)) }
+}
+
+/// # Safety
+/// `module` is null or the caller's; `image` is what `cuModuleLoadData` takes.
+unsafe extern "C" fn load_module(module: *mut CUmodule, image: *const c_void) -> CUresult {
+    // SAFETY: same contract.
+    unsafe { answer(module, |host| host.load_module(image)) }
+}
+
+/// # Safety
+/// `context` is null or the caller's.
+unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
+    // SAFETY: same contract.
+    unsafe { answer(context, |host| Ok(host.current_context())) }
+}
+
+/// # Safety
+/// `id` is null or the caller's.
+unsafe extern "C" fn context_id(context: CUcontext, id: *mut u64) -> CUresult {
+    // SAFETY: same contract.
+    unsafe { answer(id, |host| host.context_id(context)) }
+}
+
+/// Sets the highest bit of a stream's number, so that the token of stream 0 is not null.
+const TOKEN: u64 = 1 << 63;
+
+/// Names a stream for slot 39. The caller hands the token back and never follows it; ours holds the stream's number.
+///
+/// # Safety
+/// `token` is null or the caller's.
+unsafe extern "C" fn stream_token(
+    _context: CUcontext,
+    stream: CUstream,
+    token: *mut *mut c_void,
+    per_thread: u8,
+) -> CUresult {
+    let named = |host: &'static dyn Host| {
+        let id = host.stream_id(stream, per_thread != 0)?;
+        Ok(ptr::without_provenance_mut((id | TOKEN) as usize))
+    };
+    // SAFETY: same contract.
+    unsafe { answer(token, named) }
+}
+
+/// # Safety
+/// `id` is null or the caller's.
+unsafe extern "C" fn stream_id(_context: CUcontext, token: *mut c_void, id: *mut u64) -> CUresult {
+    let token = token.addr() as u64;
+    let number = if token & TOKEN == 0 { Err(CUDA_ERROR_INVALID_HANDLE) } else { Ok(token & !TOKEN) };
+    // SAFETY: same contract.
+    unsafe { answer(id, |_| number) }
 }
 
 /// Hands out a buffer of flags and its number of words.

@@ -18,6 +18,7 @@ fn the_profiler_finds_a_table_without_slots() {
 
 static REPORTED: Mutex<Vec<(u32, usize)>> = Mutex::new(Vec::new());
 const CURRENT: usize = 0x4000;
+const UNKNOWN: usize = 5;
 const DEVICE: DeviceIdentity =
     DeviceIdentity { uuid: CUuuid { bytes: [7; 16] }, pci_domain: 0, pci_bus: 0x18, pci_device: 0 };
 
@@ -36,6 +37,21 @@ impl Host for TestHost {
 
     fn current_context(&self) -> CUcontext {
         without_provenance_mut(CURRENT)
+    }
+
+    fn context_id(&self, context: CUcontext) -> Result<u64, CUresult> {
+        if context.addr() == UNKNOWN { Err(CUDA_ERROR_INVALID_CONTEXT) } else { Ok(context.addr() as u64 + 1) }
+    }
+
+    fn stream_id(&self, stream: CUstream, per_thread: bool) -> Result<u64, CUresult> {
+        if stream.addr() == UNKNOWN {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        Ok(stream.addr() as u64 * 10 + u64::from(per_thread))
+    }
+
+    fn load_module(&self, image: *const c_void) -> Result<CUmodule, CUresult> {
+        if image.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(without_provenance_mut(image.addr() + 1)) }
     }
 
     fn module_functions(&self, module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {
@@ -164,7 +180,63 @@ fn kernels_of_a_module_are_visited() {
 }
 
 #[test]
-fn a_slot_that_is_not_provided_says_so() {
-    assert_eq!(call!(0x6bd5fb6c, 8, () -> CUresult,), CUDA_ERROR_NOT_SUPPORTED);
-    assert!(REPORTED.lock().unwrap().contains(&(0x6bd5_fb6c, 8)));
+fn current_context_and_its_number_come_from_the_host() {
+    let mut context = std::ptr::null_mut();
+    assert_eq!(call!(0x42d85a81, 2, (*mut CUcontext) -> CUresult, &mut context), CUDA_SUCCESS);
+    assert_eq!(context.addr(), CURRENT);
+    let mut id = 0;
+    assert_eq!(call!(0x21318c60, 4, (CUcontext, *mut u64) -> CUresult, context, &mut id), CUDA_SUCCESS);
+    assert_eq!(id, CURRENT as u64 + 1);
+    let unknown = without_provenance_mut(UNKNOWN);
+    assert_eq!(call!(0x21318c60, 4, (CUcontext, *mut u64) -> CUresult, unknown, &mut id), CUDA_ERROR_INVALID_CONTEXT);
+    assert_eq!(id, CURRENT as u64 + 1);
+}
+
+#[test]
+fn each_stream_has_a_number_of_its_own() {
+    let none = std::ptr::null_mut();
+    let number = |stream: usize, per_thread: u8| {
+        let (mut token, mut id) = (none, u64::MAX);
+        let code = call!(
+            0x21318c60, 51, (CUcontext, CUstream, *mut *mut c_void, u8) -> CUresult,
+            none, without_provenance_mut(stream), &mut token, per_thread
+        );
+        if code != CUDA_SUCCESS {
+            return Err(code);
+        }
+        assert!(!token.is_null());
+        match call!(0x21318c60, 39, (CUcontext, *mut c_void, *mut u64) -> CUresult, none, token, &mut id) {
+            CUDA_SUCCESS => Ok(id),
+            code => Err(code),
+        }
+    };
+    assert_eq!([number(0, 0), number(0, 1), number(3, 0)], [Ok(0), Ok(1), Ok(30)]);
+    assert_eq!(number(UNKNOWN, 0), Err(CUDA_ERROR_INVALID_HANDLE));
+    let mut id = 7;
+    let code = call!(0x21318c60, 39, (CUcontext, *mut c_void, *mut u64) -> CUresult, none, none, &mut id);
+    assert_eq!((code, id), (CUDA_ERROR_INVALID_HANDLE, 7));
+}
+
+#[test]
+fn modules_of_old_runtimes_are_loaded_by_the_host() {
+    let mut module = std::ptr::null_mut();
+    let image = without_provenance_mut::<c_void>(0x700);
+    assert_eq!(call!(0x6bd5fb6c, 6, (*mut CUmodule, *const c_void) -> CUresult, &mut module, image), CUDA_SUCCESS);
+    assert_eq!(module.addr(), 0x701);
+    let none = std::ptr::null();
+    assert_eq!(
+        call!(0x6bd5fb6c, 6, (*mut CUmodule, *const c_void) -> CUresult, &mut module, none),
+        CUDA_ERROR_INVALID_VALUE
+    );
+}
+
+#[test]
+fn each_slot_that_is_not_provided_says_its_number() {
+    for (table, slot) in [(0x6bd5_fb6c, 8), (0x2131_8c60, 5), (0x2131_8c60, 63), (0x6e16_3fbe, 3), (0x1734_dc26, 1)] {
+        // SAFETY: a slot that takes nothing.
+        let function: unsafe extern "C" fn() -> CUresult = unsafe { transmute(*self::table(table).add(slot)) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { function() }, CUDA_ERROR_NOT_SUPPORTED);
+        assert!(REPORTED.lock().unwrap().contains(&(table, slot)));
+    }
 }

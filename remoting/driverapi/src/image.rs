@@ -88,7 +88,7 @@ struct Wrapper {
     magic: u32,
     version: u32,
     container: *const c_void,
-    /// In version 2 a null-terminated list of further containers, linked before.
+    /// In version 2 a null-terminated list of the containers that were linked before; `container` may be one of them.
     linked: *const *const c_void,
 }
 
@@ -104,15 +104,18 @@ pub unsafe fn images<'a>(image: *const c_void) -> Result<Vec<&'a [u8]>, ImageErr
             return Ok(vec![image_bytes(image)?]);
         }
         let wrapper = image.cast::<Wrapper>().read_unaligned();
-        let mut found = vec![image_bytes(wrapper.container)?];
+        let mut containers = vec![wrapper.container];
         if wrapper.version == 2 && !wrapper.linked.is_null() {
             let mut list = wrapper.linked;
             while !list.read_unaligned().is_null() {
-                found.push(image_bytes(list.read_unaligned())?);
+                let next = list.read_unaligned();
+                if !containers.contains(&next) {
+                    containers.push(next);
+                }
                 list = list.add(1);
             }
         }
-        Ok(found)
+        containers.into_iter().map(|container| image_bytes(container)).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -35,6 +36,7 @@ struct State {
 }
 
 pub struct Queue {
+    number: u64,
     state: Mutex<State>,
     changed: Condvar,
     limit: usize,
@@ -62,7 +64,14 @@ impl Marker {
 
 impl Queue {
     pub fn new(limit: usize) -> Arc<Queue> {
-        Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), limit })
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Queue { number, state: Mutex::default(), changed: Condvar::new(), limit })
+    }
+
+    /// A number that no other queue of the process gets.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

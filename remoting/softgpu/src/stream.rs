@@ -47,19 +47,24 @@ impl Stream {
         Stream { id: CU_STREAM_PER_THREAD.addr(), context, flags: 0, priority: 0, order: Order::Blocking, queue }
     }
 
+    /// The stream's number, which no other stream of the process gets, of whatever thread or context.
+    pub fn number(&self) -> u64 {
+        self.queue.number()
+    }
+
     /// Whether it is one of the streams that need no creation.
     pub fn is_default(&self) -> bool {
         self.id == CU_STREAM_LEGACY.addr() || self.id == CU_STREAM_PER_THREAD.addr()
     }
 
-    /// The stream as captures know it. The queue tells default streams of threads and contexts apart.
+    /// The stream as captures know it.
     pub fn for_capture(&self) -> graphs::Stream {
         let kind = match self.order {
             Order::Legacy => StreamKind::Legacy,
             Order::Blocking => StreamKind::Blocking,
             Order::NonBlocking => StreamKind::NonBlocking,
         };
-        graphs::Stream { id: Arc::as_ptr(&self.queue).addr() as u64, context: self.context.id as u64, kind }
+        graphs::Stream { id: self.number(), context: self.context.id as u64, kind }
     }
 
     /// The stream's handle is gone; what it still has to do is done.

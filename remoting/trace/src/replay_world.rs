@@ -5,12 +5,14 @@ use crate::memory;
 use crate::names::{Allocation, ELSEWHERE, Names};
 use crate::recording::Recording;
 use crate::value::{Value, from_hex};
+use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::{CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
 use driverapi::export_tables::{self, Host};
 use driverapi::integrity::DeviceIdentity;
-use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUuuid};
+use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUstream, CUuuid};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
+use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
 use std::sync::OnceLock;
 
@@ -167,6 +169,22 @@ impl Host for Tables {
 
     fn current_context(&self) -> CUcontext {
         without_provenance_mut(current().borrow().last().copied().unwrap_or(0) as usize)
+    }
+
+    /// The context's handle: the recording has no private call's answer.
+    fn context_id(&self, context: CUcontext) -> Result<u64, CUresult> {
+        let context = if context.is_null() { self.current_context() } else { context };
+        Ok(context.addr() as u64)
+    }
+
+    /// The stream's handle; the default streams of all threads count as one.
+    fn stream_id(&self, stream: CUstream, per_thread: bool) -> Result<u64, CUresult> {
+        let default = if per_thread { CU_STREAM_PER_THREAD } else { CU_STREAM_LEGACY };
+        Ok(if stream.is_null() { default } else { stream }.addr() as u64)
+    }
+
+    fn load_module(&self, _image: *const c_void) -> Result<CUmodule, CUresult> {
+        Err(CUDA_ERROR_NOT_SUPPORTED)
     }
 
     fn module_functions(&self, _module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {

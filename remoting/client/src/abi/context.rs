@@ -85,7 +85,7 @@ exports! {
         Ok(())
     }
 
-    fn cuCtxGetId(context: CUcontext, id: *mut u64) { write(id, given_or_current(context)?.live()?.id) }
+    fn cuCtxGetId(context: CUcontext, id: *mut u64) { write(id, id_of(context)?) }
 
     fn cuCtxSynchronize() {
         let live = context::current()?;
@@ -199,6 +199,12 @@ unsafe fn pop(to: *mut CUcontext) -> Result<(), Code> {
     // SAFETY: as the caller of the exported function vouches.
     unsafe { write_optional(to, without_provenance_mut(handle)) };
     Ok(())
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub fn id_of(context: CUcontext) -> Result<u64, Code> {
+    Ok(given_or_current(context)?.live()?.id)
 }
 
 fn given_or_current(handle: CUcontext) -> Result<Arc<Context>, Code> {

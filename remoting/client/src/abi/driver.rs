@@ -1,16 +1,16 @@
 //! The driver itself: start, version, error texts, the addresses of its functions, private tables.
 
 use crate::Code;
-use crate::boundary::{input, text, write, write_optional};
+use crate::boundary::{LEGACY, PER_THREAD, input, text, write, write_optional};
 use crate::log::{self, Level};
-use crate::{context, devices, early_exports, module, sys};
+use crate::{context, devices, early_exports, module, stream, sys};
 use driverapi::constants::CUDA_VERSION;
 use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};
 use driverapi::integrity::DeviceIdentity;
 use driverapi::proc_address::{self, PROC_TABLE};
 use driverapi::report;
-use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUuuid};
+use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUstream, CUuuid};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
 
@@ -127,6 +127,23 @@ impl Host for Tables {
 
     fn current_context(&self) -> CUcontext {
         without_provenance_mut(context::current_handle())
+    }
+
+    fn context_id(&self, context: CUcontext) -> Result<u64, Code> {
+        super::context::id_of(context)
+    }
+
+    fn stream_id(&self, handle: CUstream, per_thread: bool) -> Result<u64, Code> {
+        Ok(stream::find(handle, if per_thread { PER_THREAD } else { LEGACY })?.stream_id)
+    }
+
+    fn load_module(&self, image: *const c_void) -> Result<CUmodule, Code> {
+        let mut module = without_provenance_mut(0);
+        // SAFETY: a place of our own; the caller vouches for the image.
+        match unsafe { super::module::cuModuleLoadData(&raw mut module, image) } {
+            CUDA_SUCCESS => Ok(module),
+            code => Err(code),
+        }
     }
 
     fn module_functions(&self, handle: CUmodule) -> Result<Vec<CUfunction>, Code> {

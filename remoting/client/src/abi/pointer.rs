@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_uint, c_void};
 /// What is known of an address.
 enum Memory {
     Device(&'static Device, Piece),
-    Host(HostRange),
+    Host(HostRange, u64),
 }
 
 /// An answer with the size in which CUDA stores it.
@@ -71,8 +71,8 @@ exports! {
 
 fn find(address: CUdeviceptr) -> Option<Memory> {
     // Before the device's allocations: mapped memory is both.
-    if let Some(range) = host::find(address as usize) {
-        return Some(Memory::Host(range));
+    if let Some((range, id)) = host::find_with_id(address as usize) {
+        return Some(Memory::Host(range, id));
     }
     if let Some((device, piece)) = find_allocation(address) {
         return Some(Memory::Device(device, piece));
@@ -80,15 +80,15 @@ fn find(address: CUdeviceptr) -> Option<Memory> {
     if let Some((piece, device)) = vmm::mapping(address) {
         return Some(Memory::Device(device, piece));
     }
-    let (live, symbol) = module::variable_at(address)?;
+    let (live, symbol, id) = module::variable_at(address)?;
     let (address, size, context) = (symbol.address, symbol.size, live.id);
-    Some(Memory::Device(live.device, Piece { address, asked: size, size, context, pool: 0 }))
+    Some(Memory::Device(live.device, Piece { address, asked: size, size, context, pool: 0, id }))
 }
 
 fn answer(memory: &Memory, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
     match memory {
         Memory::Device(device, piece) => of_device(device, piece, attribute, address),
-        Memory::Host(range) => of_host(range, attribute, address),
+        Memory::Host(range, id) => of_host(range, *id, attribute, address),
     }
 }
 
@@ -97,14 +97,14 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(context::handle_of(piece.context) as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CU_MEMORYTYPE_DEVICE),
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Word(address),
-        CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Word(piece.address),
+        CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Word(piece.id),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Int(device.ordinal as u32),
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => Value::Word(piece.address),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => Value::Word(piece.asked),
         CU_POINTER_ATTRIBUTE_MAPPED => Value::Int(1),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Value::Int(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Word(pool::handle_of(piece.pool) as u64),
-        CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(piece.address),
+        CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(piece.id),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Word(0),
         // By this NCCL tells memory of cuMemAlloc from mapped memory, whose handle it then asks for.
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
@@ -118,7 +118,7 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
     })
 }
 
-fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
+fn of_host(range: &HostRange, id: u64, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
     let managed = range.kind.is_managed();
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(range.context as u64),
@@ -127,7 +127,7 @@ fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result
         CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::Int(managed.into()),
         CU_POINTER_ATTRIBUTE_HOST_POINTER => Value::Word(address),
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Word(mapped_address(address).ok_or(CUDA_ERROR_INVALID_VALUE)?),
-        CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Word(range.start as u64),
+        CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Word(id),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Int(range.ordinal as u32),
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Word(range.start as u64),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Word(range.size as u64),

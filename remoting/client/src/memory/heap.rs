@@ -1,7 +1,8 @@
 //! The memory of one device as this process sees it: slabs that the worker mapped, and the pieces handed out of them.
-//! Pure: decides where things lie; `device` asks for slabs and gives them back.
+//! Decides where things lie; `device` asks for slabs and gives them back.
 
 use super::ranges::Ranges;
+use crate::session::mint;
 use std::collections::BTreeMap;
 
 /// Pieces start and end at multiples of this, as CUDA's own allocations do.
@@ -17,6 +18,8 @@ pub struct Piece {
     /// The context that allocated it, and the pool if it came from one.
     pub context: u64,
     pub pool: u64,
+    /// A number that no other memory of the process gets; 0 for what is no allocation by itself.
+    pub id: u64,
 }
 
 #[derive(Debug)]
@@ -64,7 +67,7 @@ impl Heap {
         slab.used += size;
         self.idle -= was_idle;
         self.used += size;
-        self.pieces.insert(address, Piece { address, asked, size, context, pool });
+        self.pieces.insert(address, Piece { address, asked, size, context, pool, id: mint() });
         Some(address)
     }
 

@@ -1,7 +1,7 @@
 //! The program's page-locked and managed memory: plain memory of this process, remembered with its flags.
 
 use crate::Code;
-use crate::session::lock;
+use crate::session::{lock, mint};
 use driverapi::errors::*;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,7 +43,12 @@ pub struct HostRange {
     pub ordinal: i32,
 }
 
-static RANGES: Mutex<BTreeMap<usize, HostRange>> = Mutex::new(BTreeMap::new());
+struct Pinned {
+    range: HostRange,
+    id: u64,
+}
+
+static RANGES: Mutex<BTreeMap<usize, Pinned>> = Mutex::new(BTreeMap::new());
 /// All of them lie between these addresses: what does not is told by two loads.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
@@ -57,10 +62,10 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 pub fn add(range: HostRange) -> Result<(), Code> {
     let mut ranges = lock(&RANGES);
     let before = ranges.range(..range.start + range.size).next_back();
-    if before.is_some_and(|(start, other)| start + other.size > range.start) {
+    if before.is_some_and(|(start, other)| start + other.range.size > range.start) {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
-    ranges.insert(range.start, range);
+    ranges.insert(range.start, Pinned { range, id: mint() });
     MANAGED.fetch_add((range.kind == HostKind::Managed).into(), SeqCst);
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.fetch_min(range.start, SeqCst);
@@ -85,12 +90,17 @@ fn may_be_pinned(address: usize) -> bool {
 
 /// The pinned range that holds an address.
 pub fn find(address: usize) -> Option<HostRange> {
+    find_with_id(address).map(|(range, _)| range)
+}
+
+/// As [`find`], with a number that no other memory of the process gets.
+pub fn find_with_id(address: usize) -> Option<(HostRange, u64)> {
     if !may_be_pinned(address) {
         return None;
     }
     let ranges = lock(&RANGES);
-    let (_, range) = ranges.range(..=address).next_back()?;
-    (address - range.start < range.size).then_some(*range)
+    let (_, Pinned { range, id }) = ranges.range(..=address).next_back()?;
+    (address - range.start < range.size).then_some((*range, *id))
 }
 
 /// Is all of this memory pinned? CUDA treats a copy as asynchronous only then.
@@ -100,7 +110,7 @@ pub fn is_pinned(start: usize, end: usize) -> bool {
 
 /// What is pinned in the context with this handle.
 pub fn of_context(context: usize) -> Vec<HostRange> {
-    lock(&RANGES).values().filter(|range| range.context == context).copied().collect()
+    lock(&RANGES).values().map(|pinned| pinned.range).filter(|range| range.context == context).collect()
 }
 
 /// All managed memory but variables, which no launch has to bring to a device.
@@ -108,7 +118,7 @@ pub fn managed() -> Vec<HostRange> {
     if MANAGED.load(SeqCst) == 0 {
         return Vec::new();
     }
-    lock(&RANGES).values().filter(|range| range.kind == HostKind::Managed).copied().collect()
+    lock(&RANGES).values().map(|pinned| pinned.range).filter(|range| range.kind == HostKind::Managed).collect()
 }
 
 /// # Errors
@@ -116,14 +126,14 @@ pub fn managed() -> Vec<HostRange> {
 pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<HostRange, Code> {
     let mut ranges = lock(&RANGES);
     match ranges.get(&start) {
-        Some(range) if range.kind == kind => {}
+        Some(pinned) if pinned.range.kind == kind => {}
         _ => return Err(missing),
     }
-    let range = ranges.remove(&start).ok_or(missing)?;
+    let Pinned { range, .. } = ranges.remove(&start).ok_or(missing)?;
     MANAGED.fetch_sub((kind == HostKind::Managed).into(), SeqCst);
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.store(ranges.keys().next().copied().unwrap_or(usize::MAX), SeqCst);
-    HIGHEST.store(ranges.values().next_back().map_or(0, |last| last.start + last.size), SeqCst);
+    HIGHEST.store(ranges.values().next_back().map_or(0, |last| last.range.start + last.range.size), SeqCst);
     Ok(range)
 }
 

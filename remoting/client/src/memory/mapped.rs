@@ -379,7 +379,7 @@ pub fn mirror_at(address: u64) -> Option<(Piece, Arc<Live>)> {
     let here = |mapped: &&Mapped| mapped.device == mapped.host as u64 && mapped.contains(address, 1);
     let mapped = mirror.all.iter().find(here)?;
     let (size, context) = (mapped.shadow.len() as u64, mapped.live.id);
-    Some((Piece { address: mapped.device, asked: size, size, context, pool: 0 }, Arc::clone(&mapped.live)))
+    Some((Piece { address: mapped.device, asked: size, size, context, pool: 0, id: 0 }, Arc::clone(&mapped.live)))
 }
 
 /// Where the program has memory that a device of this session has here.

@@ -42,7 +42,8 @@ pub struct Module {
     /// The names of its kernels.
     kernels: Vec<String>,
     functions: Mutex<HashMap<u32, Arc<Function>>>,
-    globals: Mutex<HashMap<String, Symbol>>,
+    /// Variables that the program asked for, each with a number that no other memory of the process gets.
+    globals: Mutex<HashMap<String, (Symbol, u64)>>,
 }
 
 pub struct Function {
@@ -107,7 +108,7 @@ impl Module {
     pub fn unload(&self) -> Result<(), Code> {
         MODULES.remove(self.handle);
         self.forget_functions();
-        let managed: Vec<_> = lock(&self.globals).values().filter(|symbol| symbol.managed).cloned().collect();
+        let managed: Vec<_> = lock(&self.globals).values().map(|(symbol, _)| symbol.clone()).filter(|symbol| symbol.managed).collect();
         managed.iter().for_each(variables::end);
         taken::unload(&self.live, self.id, self.bytes)
     }
@@ -153,18 +154,18 @@ impl Module {
     /// # Errors
     /// `CUDA_ERROR_NOT_FOUND`.
     pub fn global(&self, name: &str) -> Result<Symbol, Code> {
-        if let Some(symbol) = lock(&self.globals).get(name) {
+        if let Some((symbol, _)) = lock(&self.globals).get(name) {
             return Ok(symbol.clone());
         }
         let ask = ModuleGlobal { module: self.id, name: name.to_owned() };
         let symbol: Symbol = self.live.session.call(0, &ask)?.success()?.decode()?;
-        lock(&self.globals).insert(name.to_owned(), symbol.clone());
+        lock(&self.globals).entry(name.to_owned()).or_insert_with(|| (symbol.clone(), mint()));
         Ok(symbol)
     }
 
-    fn variable_at(&self, address: u64) -> Option<Symbol> {
+    fn variable_at(&self, address: u64) -> Option<(Symbol, u64)> {
         let globals = lock(&self.globals);
-        globals.values().find(|symbol| address.wrapping_sub(symbol.address) < symbol.size).cloned()
+        globals.values().find(|(symbol, _)| address.wrapping_sub(symbol.address) < symbol.size).cloned()
     }
 }
 
@@ -326,8 +327,11 @@ pub fn function_or_kernel(handle: CUfunction) -> Result<Arc<Function>, Code> {
 }
 
 /// The variable of a module that lies at this address, as far as the program asked for its address.
-pub fn variable_at(address: u64) -> Option<(Arc<Live>, Symbol)> {
-    MODULES.find_map(|module| Some((Arc::clone(&module.live), module.variable_at(address)?)))
+pub fn variable_at(address: u64) -> Option<(Arc<Live>, Symbol, u64)> {
+    MODULES.find_map(|module| {
+        let (symbol, id) = module.variable_at(address)?;
+        Some((Arc::clone(&module.live), symbol, id))
+    })
 }
 
 fn end_in(live: &Arc<Live>) {

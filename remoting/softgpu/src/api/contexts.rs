@@ -40,6 +40,11 @@ fn named(driver: &Driver, context: CUcontext) -> R<Arc<Context>> {
     Ok(context)
 }
 
+/// A context's number, which no other one of the process gets.
+pub fn id_of(context: CUcontext) -> R<u64> {
+    Ok(named(driver()?, context)?.id as u64)
+}
+
 fn default_limit(limit: CUlimit) -> R<u64> {
     match limit {
         CU_LIMIT_STACK_SIZE => Ok(limits::DEFAULT_STACK),
@@ -162,7 +167,7 @@ entry_points! {
     }
 
     fn cuCtxGetId(context: CUcontext, number: Out<u64>) {
-        number.set(named(driver()?, context)?.id as u64)
+        number.set(id_of(context)?)
     }
 
     fn cuCtxGetApiVersion(context: CUcontext, version: Out<c_uint>) {

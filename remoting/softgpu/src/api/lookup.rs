@@ -1,6 +1,6 @@
 //! Finding entry points and private tables, and naming errors.
 
-use super::{entry_points, handle};
+use super::{DefaultStream, entry_points, handle};
 use crate::driver::{self, config, driver};
 use crate::ffi::{In, Out, R, Text};
 use crate::signals::own_symbol;
@@ -100,6 +100,23 @@ impl Host for SoftwareHost {
 
     fn current_context(&self) -> CUcontext {
         handle(driver::current_id().unwrap_or(0))
+    }
+
+    fn context_id(&self, context: CUcontext) -> R<u64> {
+        super::contexts::id_of(context)
+    }
+
+    fn stream_id(&self, stream: CUstream, per_thread: bool) -> R<u64> {
+        let default = if per_thread { DefaultStream::PerThread } else { DefaultStream::Legacy };
+        Ok(default.resolve(stream)?.number())
+    }
+
+    fn load_module(&self, image: *const c_void) -> R<CUmodule> {
+        let mut module = std::ptr::null_mut();
+        match super::modules::cuModuleLoadData(Out::at(&raw mut module), image) {
+            CUDA_SUCCESS => Ok(module),
+            code => Err(code),
+        }
     }
 
     fn module_functions(&self, module: CUmodule) -> R<Vec<CUfunction>> {

@@ -172,7 +172,7 @@ stream_entry_points! { default;
     }
 
     fn cuStreamGetId / cuStreamGetId_ptsz(stream: CUstream, number: Out<u64>) {
-        number.set(default.resolve(stream)?.id as u64)
+        number.set(default.resolve(stream)?.number())
     }
 
     fn cuStreamGetCtx / cuStreamGetCtx_ptsz(stream: CUstream, context: Out<CUcontext>) {

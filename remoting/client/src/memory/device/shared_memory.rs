@@ -6,7 +6,7 @@ use crate::Code;
 use crate::context::Live;
 use crate::devices::{self, Access, Device};
 use crate::memory::heap::{Piece, round_up};
-use crate::session::lock;
+use crate::session::{lock, mint};
 use crate::ticket::Token;
 use driverapi::errors::*;
 use protocol::{Exported, SlabExport, SlabImport, SlabUnmap};
@@ -107,7 +107,7 @@ impl DeviceMemory {
         };
         let address = base + place.offset;
         if let Some(slab) = state.shared.imported.get_mut(&base) {
-            let piece = Piece { address, asked: place.size, size, context: live.id, pool: 0 };
+            let piece = Piece { address, asked: place.size, size, context: live.id, pool: 0, id: mint() };
             slab.open.entry(address).or_insert((piece, 0)).1 += 1;
         }
         Ok(address)
