@@ -169,6 +169,14 @@ static PROFILER_NAMES: [Slot; 1] = [size(1)];
 static CALLBACK_FLAGS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 static DOMAIN_FLAGS: [AtomicU32; 14] = [const { AtomicU32::new(0) }; 14];
 
+/// Does nothing. The slots that answer so, and the arguments seen (2026-11-28, first four words of each call):
+///
+/// - 6bd5fb6c[7], by libcudart 11.7.99 and 11.8.89 at their start: an address in the library, two of its heap, 17. ZLUDA
+///   publishes one number as its argument.
+/// - 6bd5fb6c[12], by libcudart 13.5.37 at its start: an address of the stack, one in the library, 11, 68.
+/// - 263e8860[3], by libcudart 12.9 and 13.5, cuBLAS and cuFFT: small numbers, nulls, addresses of heap and stack that
+///   differ from call to call, as registers hold them that nobody set. ZLUDA publishes no argument and the answer 0.
+/// - 1734dc26[4]: no call was seen since CUDA 13.0.
 extern "C" fn succeed() -> CUresult {
     CUDA_SUCCESS
 }
