@@ -333,7 +333,9 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
         }
     }
     lock(&allocation.state).home = Home::Mapped;
-    space.mappings.insert(address, Mapping { id: mint(), size, allocation, accessible: false, again, readers: BTreeMap::new() });
+    space
+        .mappings
+        .insert(address, Mapping { id: mint(), size, allocation, accessible: false, again, readers: BTreeMap::new() });
     Ok(())
 }
 

@@ -108,7 +108,8 @@ impl Module {
     pub fn unload(&self) -> Result<(), Code> {
         MODULES.remove(self.handle);
         self.forget_functions();
-        let managed: Vec<_> = lock(&self.globals).values().map(|(symbol, _)| symbol.clone()).filter(|symbol| symbol.managed).collect();
+        let managed: Vec<_> =
+            lock(&self.globals).values().map(|(symbol, _)| symbol.clone()).filter(|symbol| symbol.managed).collect();
         managed.iter().for_each(variables::end);
         taken::unload(&self.live, self.id, self.bytes)
     }
