@@ -13,18 +13,27 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order headers undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-set-up: .venv/.installed ## Create .venv with everything the project and its tests need
+set-up: .venv/.installed headers ## Create .venv with everything the project and its tests need
 
 .venv/.installed: pyproject.toml
 	@echo "==> Python packages into .venv (the CUDA compiler wheels are large; some minutes the first time)"
 	@test -x $(PYTHON) || python3 -m venv .venv
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+headers: target/headers/.installed ## CUDA's headers of the versions that the function table is compared with: 9 MB of wheels
+
+target/headers/.installed: .venv/.installed $(wildcard tests/codegen/pinned/*.txt)
+	@echo "==> CUDA's headers into target/headers"
+	@rm -rf target/headers
+	@for pinned in tests/codegen/pinned/*.txt; do $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --target "target/headers/$$(basename "$$pinned" .txt)" -r "$$pinned"; done
 	@touch $@
 
 build: target/dist/.built ## Build client, worker, gateway and software GPU into target/dist
@@ -97,7 +106,7 @@ test-rust: build
 # A test waits half of its time, so two processes run them, each a file at a time.
 BOTH := -n 2 --dist loadfile
 
-test-python: build system-tools cluster-programs
+test-python: build headers system-tools cluster-programs
 	@echo "==> Python and program tests: core"
 	@$(PYTHON) -m pytest --part core $(BOTH)
 
@@ -172,7 +181,7 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 	done; exit "$$status"
 
 # A person's `make test-all`, and nothing that CI runs.
-test-everything: build target/undefended/.built target/portable/.built release-fixture system-tools cluster-programs
+test-everything: build target/undefended/.built target/portable/.built release-fixture headers system-tools cluster-programs
 	@echo "==> Python and program tests: core and every shard"
 	@$(PYTHON) -m pytest
 	@echo "==> Tests marked thorough"

@@ -1,10 +1,15 @@
 """Reads names, parameters and versions of functions out of installed CUDA headers, without a compiler."""
 
+import functools
 import re
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.system import ROOT
+
+# The versions that `make headers` installs, each from the wheels that its file in `pinned/` names.
+PINNED = sorted(file.stem for file in (Path(__file__).parent / "pinned").glob("*.txt"))
 
 PER_THREAD = re.compile(r"__CUDA_API_PT([DS])([SZ])\((\w+)\)")
 TOKENS = re.compile(
@@ -27,6 +32,15 @@ def installed(distribution: str, file: str) -> str:
     if found is None:
         pytest.skip(f"{file} comes with the wheel {distribution}, which is not installed")
     return Path(str(found.locate())).read_text()
+
+
+@functools.cache
+def pinned(version: str, file: str) -> str:
+    """The text of a header of one of the pinned CUDA versions."""
+    folder = ROOT / "target" / "headers" / version
+    found = [path for path in folder.rglob(file) if path.parent.name == "include"]
+    assert len(found) == 1, f"{folder} has {len(found)} files {file}: run `make headers`"
+    return found[0].read_text()
 
 
 def without_comments(text: str) -> str:

@@ -1,6 +1,7 @@
-"""The registry names what an installed cuda.h and nvml.h declare: no function less, none more, the same parameters."""
+"""The registry names what the headers of CUDA 11.8, 12.9 and 13 declare: no function less, none more."""
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,14 @@ from codegen import headers
 
 REGISTRY = registry.load(Path(__file__).parents[2] / "remoting" / "registry")
 GENERATED = [f for f in REGISTRY.driver if f.parameters]
-RUNTIME, NVML = "nvidia-cuda-runtime", "nvidia-nvml-dev"
+NEWEST = headers.PINNED[-1]
+DRIVER = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h")
+TYPEDEFS = (
+    "cudaTypedefs.h", "cudaGLTypedefs.h", "cudaEGLTypedefs.h", "cudaVDPAUTypedefs.h", "cudaProfilerTypedefs.h",
+)  # fmt: skip
 
-# cuda.h leaves the profiler to a header that only comes with the tools.
-PROFILER = {f.symbol for f in REGISTRY.driver if f.group == "profiler"}
+# Declared, and yet in no libcuda.so: the only reasons for which a declared function is not exported.
+NOT_EXPORTED = {"cuWGLGetDevice": "cudaGL.h declares it for Windows only"}
 
 # Sizes in bytes of the C types that our kinds stand for; enumerations are four bytes.
 C_TYPES = {
@@ -33,24 +38,25 @@ C_TYPES = {
 }
 
 
-def declared() -> dict[str, list[str]]:
-    return headers.driver_symbols(headers.installed(RUNTIME, "cuda.h"))
+def declared() -> set[str]:
+    files = ((version, file) for version in headers.PINNED for file in DRIVER)
+    return {symbol for version, file in files for symbol in headers.driver_symbols(headers.pinned(version, file))}
 
 
-def known_to_header() -> list[Function]:
-    """The functions that the installed header is not too old for."""
-    version = headers.cuda_version(headers.installed(RUNTIME, "cuda.h"))
-    return [f for f in REGISTRY.driver if f.since <= version]
+def test_three_major_versions_are_pinned() -> None:
+    versions = [headers.cuda_version(headers.pinned(version, "cuda.h")) for version in headers.PINNED]
+    assert [version // 1000 for version in versions] == [11, 12, 13]
+    assert [f"{v // 1000}.{v % 1000 // 10}" for v in versions] == headers.PINNED
 
 
-def test_every_symbol_of_cuda_h_and_no_other() -> None:
-    table = {symbol for f in known_to_header() for symbol in f.symbols} - PROFILER
-    assert table == declared().keys()
+def test_every_symbol_of_the_headers_and_no_other() -> None:
+    assert NOT_EXPORTED.keys() <= declared()
+    assert {symbol for f in REGISTRY.driver for symbol in f.symbols} == declared() - NOT_EXPORTED.keys()
 
 
 @pytest.mark.parametrize("function", GENERATED, ids=lambda f: f.symbol)
 def test_generated_functions_have_the_parameters_of_cuda_h(function: Function) -> None:
-    theirs = declared()[function.symbol]
+    theirs = headers.driver_symbols(headers.pinned(NEWEST, "cuda.h"))[function.symbol]
     assert len(function.parameters) == len(theirs)
     for ours, c in zip(function.parameters, theirs, strict=True):
         assert is_declared_as(ours, c), f"{ours} is declared as {c}"
@@ -62,15 +68,15 @@ def is_declared_as(parameter: Parameter, declaration: str) -> bool:
 
 
 def test_versions_are_those_of_the_typedef_headers() -> None:
-    theirs = {
-        name: versions
-        for file in ("cudaTypedefs.h", "cudaProfilerTypedefs.h")
-        for (name, variant), versions in headers.typedef_versions(headers.installed(RUNTIME, file)).items()
-        if not variant
-    }
-    ours: dict[str, set[int]] = {}
-    for function in known_to_header():
-        ours.setdefault(function.base, set()).add(function.since)
+    theirs: defaultdict[str, set[int]] = defaultdict(set)
+    for version in headers.PINNED:
+        for file in TYPEDEFS:
+            for (name, variant), versions in headers.typedef_versions(headers.pinned(version, file)).items():
+                if not variant and name not in NOT_EXPORTED:
+                    theirs[name] |= versions
+    ours: defaultdict[str, set[int]] = defaultdict(set)
+    for function in REGISTRY.driver:
+        ours[function.base].add(function.since)
     # For functions with per-thread variants the header also lists the version that brought these, 7.0.
     with_variants = {f.base for f in REGISTRY.driver if f.per_thread}
     assert ours.keys() == theirs.keys()
@@ -81,4 +87,5 @@ def test_versions_are_those_of_the_typedef_headers() -> None:
 
 
 def test_every_symbol_of_nvml_h_and_no_other() -> None:
-    assert {f.symbol for f in REGISTRY.nvml} == headers.nvml_symbols(headers.installed(NVML, "nvml.h"))
+    theirs = (headers.nvml_symbols(headers.pinned(version, "nvml.h")) for version in headers.PINNED)
+    assert {f.symbol for f in REGISTRY.nvml} == set().union(*theirs)

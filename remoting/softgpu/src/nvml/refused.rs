@@ -126,3 +126,8 @@ refused! {
     nvmlVgpuTypeGetMaxInstancesPerGpuInstance nvmlVgpuTypeGetMaxInstancesPerVm nvmlVgpuTypeGetName
     nvmlVgpuTypeGetNumDisplayHeads nvmlVgpuTypeGetResolution
 }
+
+// CUDA 11.8 declares them, and no later version.
+refused! {
+    nvmlDeviceGetPowerMode nvmlDeviceGetSupportedPowerModes nvmlDeviceSetPowerMode
+}
