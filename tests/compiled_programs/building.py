@@ -31,6 +31,7 @@ DRIVER_PROGRAMS = (
     "graph_old_forms.c",
     "graph_programmatic.c",
     "graphs.c",
+    "host_side_on_device.c",
     "launch_events.c",
     "limits.c",
     "managed.c",

@@ -3,10 +3,10 @@
 use crate::Code;
 use crate::context::Live;
 use crate::memory::host::{self, HostKind};
-use crate::memory::{Piece, find_allocation, mapped};
-use crate::session::{DeviceBox, HostBox, is_any_waiting, is_unsettled};
+use crate::memory::{Piece, find_allocation, mapped, variables};
+use crate::session::{self, DeviceBox, HostBox, is_any_waiting, is_unsettled};
 use crate::stream::Target;
-use crate::{arrays, module, peer, vmm};
+use crate::{arrays, module, peer, sys, vmm};
 use driverapi::errors::*;
 use protocol::{CopyOnDevice, Extent, Message, Symbol, Writer};
 use std::sync::Arc;
@@ -256,9 +256,10 @@ impl Place {
         if side.address == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // The program's memory lies outside of the arena, except for what is page-locked.
-        if self == Place::Host && !live.session.arena().contains(side.address) {
-            return Ok(false);
+        let reserved = arena_of(live, side.address);
+        // The program's memory lies outside of the arenas, except for what is page-locked.
+        if self == Place::Host && reserved.is_none() {
+            return Ok(is_variable_alone(side.address));
         }
         let span = side.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if let Some(range) = host::find(side.address as usize) {
@@ -271,12 +272,28 @@ impl Place {
             // Whether it is, is looked up where it is used.
             return Ok(true);
         }
-        let arena = live.session.arena();
-        match (self, is_device(side.address)) {
-            (Place::Host, true) => Err(CUDA_ERROR_INVALID_VALUE),
-            (_, false) if arena.is_reserved() && arena.contains(side.address) => Err(CUDA_ERROR_INVALID_VALUE),
-            (_, is_device) => Ok(is_device),
+        // Under unified addressing the address decides, also where a function speaks of the host.
+        match is_device(side.address) {
+            false if reserved == Some(true) => Err(CUDA_ERROR_INVALID_VALUE),
+            is_device => Ok(is_device),
         }
+    }
+}
+
+/// Is this a module's variable, which lies where the device's driver chose, and no memory of the program?
+fn is_variable_alone(address: u64) -> bool {
+    let at = address as usize;
+    module::variable_at(address).is_some()
+        && host::find(at).is_none()
+        && (variables::has_page(at) || !sys::is_mapped(at))
+}
+
+/// Whether the arena that an address lies in is reserved in this process, if it lies in one.
+fn arena_of(live: &Live, address: u64) -> Option<bool> {
+    let own = live.session.arena();
+    match own.contains(address) {
+        true => Some(own.is_reserved()),
+        false => session::owner_of(address).map(|owner| owner.arena().is_reserved()),
     }
 }
 
@@ -328,7 +345,13 @@ fn between(
     }
     let to_device_memory = to_place.is_device(&target.live, &to, &shape)?;
     let from_device_memory = from_place.is_device(&target.live, &from, &shape)?;
+    let as_host = timing == Timing::Synchronous && (to_place == Place::Host || from_place == Place::Host);
     match (to_device_memory, from_device_memory) {
+        (true, true) if as_host => {
+            on_device(target, to, from, shape, timing)?;
+            // Copies of host memory are complete when they return.
+            target.live.session.synchronise_stream(target.stream_id)
+        }
         (true, true) => on_device(target, to, from, shape, timing),
         (true, false) => to_device(target, to, from, shape, timing),
         (false, true) => to_host(target, to, from, shape, timing),

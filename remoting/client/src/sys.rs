@@ -257,6 +257,14 @@ pub unsafe fn unback(address: usize, size: usize) {
     unsafe { libc::mmap(std::ptr::without_provenance_mut(address), size, libc::PROT_NONE, flags, -1, 0) };
 }
 
+/// Does the process have memory, or reserved addresses, in the page of this address?
+pub fn is_mapped(address: usize) -> bool {
+    const PAGE: usize = 4096;
+    let mut resident = 0u8;
+    // SAFETY: mincore looks the page up and touches none; its answer for one page is one byte.
+    unsafe { libc::mincore(std::ptr::without_provenance_mut(address / PAGE * PAGE), 1, &raw mut resident) == 0 }
+}
+
 /// Page-aligned zeroed memory for pinned allocations; null if there is none.
 pub fn allocate_pages(size: usize) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -81,7 +81,7 @@ pub fn locate(memory: &Memory, end: &End, extent: Extent) -> R<Found> {
     }
     let known = memory.find(end.address);
     match (&known, end.place) {
-        (Some(allocation), Place::Host) if !allocation.kind.is_host() => Err(CUDA_ERROR_INVALID_VALUE),
+        // Under unified addressing the address decides, also where a function speaks of the host.
         (Some(allocation), _) => match memory.is_valid(end.address, len) {
             true if allocation.kind.is_host() => Ok(Found::Pinned),
             true => Ok(Found::Device),

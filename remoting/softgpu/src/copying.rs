@@ -71,9 +71,11 @@ impl Driver {
         } else if self.capture(stream, || Work::Copy { copy, forgets })? {
             return Ok(());
         }
-        if dst == Found::Pageable || within_host || mode == Mode::Sync && !within_device {
+        // Copies of host memory are complete when they return, also where the address turns out to be a device's.
+        let as_host = [copy.dst.place, copy.src.place].contains(&Place::Host);
+        if dst == Found::Pageable || within_host || mode == Mode::Sync && (!within_device || as_host) {
             return stream.run(move || {
-                copy.execute();
+                copy.run(forgets);
                 Ok(())
             });
         }

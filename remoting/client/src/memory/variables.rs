@@ -39,6 +39,11 @@ fn back(range: &HostRange) -> bool {
     true
 }
 
+/// Was the page of this address put there for variables?
+pub fn has_page(address: usize) -> bool {
+    lock(&PAGES).contains_key(&(address / PAGE * PAGE))
+}
+
 fn give_up(known: &mut BTreeMap<usize, usize>, page: usize) {
     let Some(variables) = known.get_mut(&page) else { return };
     *variables -= 1;

@@ -22,10 +22,14 @@ use limits::Limits;
 use protocol::{KernelDescribe, KernelInfo, ModuleGlobal, ModuleLoad, ModuleLoaded, Symbol, function};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
+/// All variables whose addresses were asked for lie between these: what does not is told by two loads.
+static FIRST_VARIABLE: AtomicU64 = AtomicU64::new(u64::MAX);
+static END_OF_VARIABLES: AtomicU64 = AtomicU64::new(0);
 
 /// CUDA 12.1 and later allow 32,764 bytes.
 const MAX_PARAMETER_BYTES: usize = 1 << 16;
@@ -161,6 +165,8 @@ impl Module {
         let ask = ModuleGlobal { module: self.id, name: name.to_owned() };
         let symbol: Symbol = self.live.session.call(0, &ask)?.success()?.decode()?;
         lock(&self.globals).entry(name.to_owned()).or_insert_with(|| (symbol.clone(), mint()));
+        FIRST_VARIABLE.fetch_min(symbol.address, SeqCst);
+        END_OF_VARIABLES.fetch_max(symbol.address.saturating_add(symbol.size), SeqCst);
         Ok(symbol)
     }
 
@@ -329,6 +335,9 @@ pub fn function_or_kernel(handle: CUfunction) -> Result<Arc<Function>, Code> {
 
 /// The variable of a module that lies at this address, as far as the program asked for its address.
 pub fn variable_at(address: u64) -> Option<(Arc<Live>, Symbol, u64)> {
+    if address < FIRST_VARIABLE.load(SeqCst) || address >= END_OF_VARIABLES.load(SeqCst) {
+        return None;
+    }
     MODULES.find_map(|module| {
         let (symbol, id) = module.variable_at(address)?;
         Some((Arc::clone(&module.live), symbol, id))

@@ -1,0 +1,132 @@
+//! State of each thread that stays as long as the thread itself.
+//!
+//! Programs call CUDA in destructors of thread-local and static objects, of `pthread_key`s, and in `atexit` handlers. A
+//! thread-local value with a destructor of its own would be gone by then. This state has none: what a thread leaves is
+//! taken up when another thread needs state for the first time.
+
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+use std::thread::LocalKey;
+
+/// Where a thread finds its own state; made by `thread_local!` with `const { Cell::new(None) }`.
+pub type Own<T> = Cell<Option<NonNull<RefCell<T>>>>;
+
+/// The states of all threads.
+pub struct OfThreads<T: 'static> {
+    all: Mutex<All<T>>,
+    /// Called with the state of a thread that has ended, by another thread and without a lock.
+    ended: fn(T),
+}
+
+struct All<T: 'static> {
+    states: Vec<State<T>>,
+    /// The number of states at which the next look for ended threads is worth its time.
+    crowded: usize,
+}
+
+struct State<T: 'static> {
+    process: libc::pid_t,
+    thread: libc::pid_t,
+    value: NonNull<RefCell<T>>,
+}
+
+/// SAFETY: the value is used by its own thread while that lives, and by whoever takes the state out afterwards.
+unsafe impl<T: Send> Send for State<T> {}
+
+const FEW: usize = 16;
+
+impl<T: Default + Send> OfThreads<T> {
+    pub const fn new(ended: fn(T)) -> Self {
+        OfThreads { all: Mutex::new(All { states: Vec::new(), crowded: FEW }), ended }
+    }
+
+    /// Gives the calling thread's state to `act`, which must not come here again.
+    pub fn with<R>(&'static self, own: &'static LocalKey<Own<T>>, act: impl FnOnce(&mut T) -> R) -> R {
+        let value = own.get().unwrap_or_else(|| {
+            let value = self.add();
+            own.set(Some(value));
+            value
+        });
+        // SAFETY: only this thread has the address, and its state is not taken out while it lives.
+        act(&mut unsafe { value.as_ref() }.borrow_mut())
+    }
+
+    fn add(&self) -> NonNull<RefCell<T>> {
+        let value = NonNull::from(Box::leak(Box::<RefCell<T>>::default()));
+        // SAFETY: no preconditions.
+        let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        // A state of this thread's number is that of an earlier thread.
+        let mut left: Vec<_> = all.states.extract_if(.., |state| state.is_of(process, thread)).collect();
+        if all.states.len() >= all.crowded {
+            left.extend(
+                all.states.extract_if(.., |state| state.process == process && has_ended(process, state.thread)),
+            );
+            all.crowded = FEW.max(2 * all.states.len());
+        }
+        all.states.push(State { process, thread, value });
+        drop(all);
+        for state in left {
+            // SAFETY: made by `add`, out of the list, and its thread has ended.
+            (self.ended)(unsafe { Box::from_raw(state.value.as_ptr()) }.into_inner());
+        }
+        value
+    }
+}
+
+impl<T> State<T> {
+    /// A forked child has its parent's list; the threads in it are not the child's.
+    fn is_of(&self, process: libc::pid_t, thread: libc::pid_t) -> bool {
+        (self.process, self.thread) == (process, thread)
+    }
+}
+
+fn has_ended(process: libc::pid_t, thread: libc::pid_t) -> bool {
+    // SAFETY: signal 0 only asks whether the thread is there.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    sent != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    static ENDED: AtomicUsize = AtomicUsize::new(0);
+    static STATES: OfThreads<Vec<usize>> = OfThreads::new(|state| {
+        ENDED.fetch_add(state.len(), Ordering::Relaxed);
+    });
+
+    thread_local! {
+        static OWN: Own<Vec<usize>> = const { Cell::new(None) };
+    }
+
+    struct AtEnd;
+
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            assert_eq!(STATES.with(&OWN, |state| state.clone()), [7]);
+        }
+    }
+
+    thread_local! {
+        static MADE_BEFORE: AtEnd = const { AtEnd };
+    }
+
+    #[test]
+    fn state_is_there_in_destructors_and_is_given_back_later() {
+        const THREADS: usize = 200;
+        for _ in 0..THREADS {
+            thread::spawn(|| {
+                MADE_BEFORE.with(|_| ());
+                STATES.with(&OWN, |state| state.push(7));
+            })
+            .join()
+            .unwrap();
+        }
+        let kept = THREADS - ENDED.load(Ordering::Relaxed);
+        assert!(kept <= 2 * FEW, "{kept} states of ended threads are kept");
+    }
+}
