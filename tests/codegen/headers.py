@@ -19,11 +19,15 @@ TOKENS = re.compile(
     re.MULTILINE,
 )
 TYPEDEF = re.compile(r"\*PFN_(cu[A-Z]\w*?)_v(\d+)(_pt[ds][sz])?\)")
-NVML_FUNCTION = re.compile(r"\bDECLDIR\b[\s\w*]*?\b(nvml[A-Z]\w*)\s*\([^;{]*\)\s*;")
+NVML_FUNCTION = re.compile(r"\bDECLDIR\b[\s\w*]*?\b(nvml[A-Z]\w*)\s*\(([^;{]*)\)\s*;")
 
 
 def installed(distribution: str, file: str) -> str:
     """The text of a file of an installed wheel; the test is skipped where the wheel is not."""
+    return installed_path(distribution, file).read_text()
+
+
+def installed_path(distribution: str, file: str) -> Path:
     try:
         files = metadata.files(distribution) or []
     except metadata.PackageNotFoundError:
@@ -31,7 +35,7 @@ def installed(distribution: str, file: str) -> str:
     found = next((f for f in files if f.name == file), None)
     if found is None:
         pytest.skip(f"{file} comes with the wheel {distribution}, which is not installed")
-    return Path(str(found.locate())).read_text()
+    return Path(str(found.locate()))
 
 
 @functools.cache
@@ -97,4 +101,8 @@ def typedef_versions(header: str) -> dict[tuple[str, str], set[int]]:
 
 
 def nvml_symbols(header: str) -> set[str]:
-    return set(NVML_FUNCTION.findall(without_comments(header)))
+    return set(nvml_parameters(header))
+
+
+def nvml_parameters(header: str) -> dict[str, list[str]]:
+    return {name: _split(parameters) for name, parameters in NVML_FUNCTION.findall(without_comments(header))}

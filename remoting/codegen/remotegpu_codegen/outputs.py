@@ -4,7 +4,19 @@ from pathlib import Path
 
 import yaml
 
-from remotegpu_codegen import client, numbers, proc_table, protocol, registry, report, sources, trace, wire, worker
+from remotegpu_codegen import (
+    client,
+    numbers,
+    parameters,
+    proc_table,
+    protocol,
+    registry,
+    report,
+    sources,
+    trace,
+    wire,
+    worker,
+)
 
 
 def outputs(remoting: Path) -> dict[str, str]:
@@ -36,5 +48,5 @@ def outputs(remoting: Path) -> dict[str, str]:
         "client/exports_generated": client.exports(table),
         "worker/src/generated.rs": worker.rust(table),
         "worker/src/driver/functions_generated.rs": worker.functions(table),
-        "trace/src/functions_generated.rs": trace.rust(table, trace.load(folder)),
+        "trace/src/functions_generated.rs": trace.rust(table, parameters.load(folder)),
     }

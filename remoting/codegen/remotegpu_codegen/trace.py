@@ -1,13 +1,8 @@
 """The recorder's table (`trace`): every symbol of the driver, with the parameters that `parameters.yaml` gives it."""
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
-import yaml
-
+from remotegpu_codegen.parameters import HANDLES, Parameter, Parameters, Structure
 from remotegpu_codegen.registry import Registry, RegistryError
 from remotegpu_codegen.text import banner
 
@@ -50,61 +45,11 @@ OF_PARAMETER = {
     "pool_attribute": "PoolAttribute",
     "stream_attribute": "StreamAttribute",
 }
-HANDLES = frozenset(
-    "context module function kernel library link stream event pool physical graph green".split()  # noqa: SIM905
-)
-PARAMETER = re.compile(r"(?P<out>out )?(?P<new>new )?(?P<kind>\w+)(?:\((?P<arguments>[^()]*)\))? (?P<name>\w+)")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    kind: str
-    arguments: tuple[str, ...]
-    name: str
-    out: bool
-    new: bool
-
-
-@dataclass(frozen=True)
-class Structure:
-    size: int
-    fields: tuple[tuple[int, str, str], ...]
-    """Offset, type and name of each."""
-
-
-@dataclass(frozen=True)
-class Parameters:
-    structures: Mapping[str, Structure]
-    functions: Mapping[str, tuple[Parameter, ...]]
-
-
-def load(folder: Path) -> Parameters:
-    """Reads `parameters.yaml`.
-
-    Raises RegistryError if it contradicts itself.
-    """
-    table = yaml.safe_load((folder / "parameters.yaml").read_text())
-    structures = {name: _structure(fields) for name, fields in table["structures"].items()}
-    functions = {symbol: tuple(map(_parameter, texts)) for symbol, texts in table["functions"].items()}
-    return Parameters(structures, functions)
-
-
-def _structure(described: Sequence[Any]) -> Structure:
-    size, *fields = described
-    split = (field.split() for field in fields)
-    return Structure(int(size), tuple((int(offset), kind, name) for offset, kind, name in split))
-
-
-def _parameter(text: str) -> Parameter:
-    found = PARAMETER.fullmatch(text)
-    if found is None:
-        raise RegistryError(f"{text!r} is not '[out] type name'")
-    arguments = tuple(a.strip() for a in (found["arguments"] or "").split(",") if a.strip())
-    return Parameter(found["kind"], arguments, found["name"], found["out"] is not None, found["new"] is not None)
 
 
 def rust(registry: Registry, parameters: Parameters) -> str:
-    unknown = parameters.functions.keys() - {f.symbol for f in registry.driver}
+    described = parameters.functions.keys() | parameters.unrecorded.keys()
+    unknown = described - {f.symbol for f in registry.driver}
     if unknown:
         raise RegistryError(f"parameters.yaml: no function {sorted(unknown)}")
     symbols = sorted((symbol, f.symbol) for f in registry.driver for symbol in f.symbols)
@@ -170,7 +115,7 @@ def _element(kind: str, structures: Mapping[str, Structure]) -> str:
         return f'Handle("{kind}")'
     if kind in structures:
         structure = structures[kind]
-        fields = ", ".join(f'({at}, "{name}", {_element(of, structures)})' for at, of, name in structure.fields)
+        fields = ", ".join(f'({f.offset}, "{f.name}", {_element(f.kind, structures)})' for f in structure.fields)
         return f"Structure({structure.size}, &[{fields}])"
     return PLAIN[kind]
 
