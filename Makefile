@@ -8,12 +8,13 @@ FUZZ_SECONDS ?= 10
 FUZZ_LONGER_SECONDS ?= 60
 # The shard whose turn it is: a name of .ci/shards.toml, or none. REMOTEGPU_SHARD says another; see docs/testing.md.
 SHARD = PYTHONPATH=tests $(PYTHON) tools/shard.py
+LIBRARIES := PYTHONPATH=tests $(PYTHON) tools/libraries.py
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
 RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas Cargo.toml Cargo.lock
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order headers undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -130,6 +131,15 @@ shard-torch-a shard-torch-b: build target/frameworks/.installed
 shard-programs shard-survival shard-chart-and-cli shard-security shard-suspension shard-versions: build system-tools cluster-programs
 	@$(PYTHON) -m pytest --part $(@:shard-%=%) $(BOTH)
 
+# Wheels of up to 8 GB, in venvs that share their files (target/libraries). The cases of a library stay in one process.
+shard-libraries-a shard-libraries-b: build
+	@$(LIBRARIES) install $(@:shard-%=%)
+	@$(PYTHON) -m pytest --part $(@:shard-%=%) -n 2 --dist loadgroup
+
+libraries: build ## Run every library of docs/libraries.md natively and on a share, and write the page
+	@$(LIBRARIES) install
+	@$(LIBRARIES) run --write
+
 shard-security: target/undefended/.built test-decoders-longer
 
 shard-chart-and-cli: target/portable/.built prometheus chromium
@@ -182,12 +192,13 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 
 # A person's `make test-all`, and nothing that CI runs.
 test-everything: build target/undefended/.built target/portable/.built release-fixture headers system-tools cluster-programs
+	@$(LIBRARIES) install
 	@echo "==> Python and program tests: core and every shard"
 	@$(PYTHON) -m pytest
 	@echo "==> Tests marked thorough"
 	@$(PYTHON) -m pytest -m thorough
 
-test-all: .venv/.installed ## Every test that needs no GPU: hours, and 14 GB of wheels; run again, it leaves out the parts that passed on these files
+test-all: .venv/.installed ## Every test that needs no GPU: hours, and 24 GB of wheels; run again, it leaves out the parts that passed on these files
 	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
 
 ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order sanitize-address sanitize-thread

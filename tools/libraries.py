@@ -1,0 +1,155 @@
+"""Libraries from the package index: their venvs, their results, and the page that shows these.
+
+PYTHONPATH=tests python tools/libraries.py install [NAME|SHARD ...]   pinned wheels into target/libraries/NAME
+PYTHONPATH=tests python tools/libraries.py run [NAME|SHARD ...] [--write]
+                       all cases natively and on a share; --write stores the results and writes the page
+PYTHONPATH=tests python tools/libraries.py page                       docs/libraries.md from the stored results
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from support import libraries
+from support.libraries import REQUIREMENTS, ROOT, VENVS, Library, Row
+
+RESULTS: Final = ROOT / "docs" / "figures" / "libraries.json"
+PAGE: Final = ROOT / "docs" / "libraries.md"
+UV: Final = "uv==0.13.9"
+BEGIN: Final = "<!-- begin: tools/libraries.py page -->"
+END: Final = "<!-- end -->"
+
+
+def chosen(names: Sequence[str]) -> list[Library]:
+    """The libraries of these names or shards; all, where none is named."""
+    table = libraries.load()
+    known = {*table, *(each.shard for each in table.values())}
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(
+            f"{libraries.TABLE} has no library or shard {unknown[0]!r}; it has {', '.join(sorted(known - {''}))}"
+        )
+    return [each for each in table.values() if not names or each.name in names or each.shard in names]
+
+
+def uv() -> str:
+    """The installer, which links files that several venvs have; pip would copy gigabytes."""
+    venv = VENVS / ".uv"
+    if not (venv / "bin" / "uv").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, UV], check=True)
+    return str(venv / "bin" / "uv")
+
+
+def install(wanted: Iterable[Library]) -> None:
+    """Makes each venv whose requirements have changed since, with nothing but what these name."""
+    environment = {"UV_CACHE_DIR": str(VENVS / ".cache")} | os.environ
+    for name in dict.fromkeys(each.venv or each.name for each in wanted):
+        venv, pinned = VENVS / name, REQUIREMENTS / f"{name}.txt"
+        installed = venv / ".installed"
+        if installed.exists() and installed.read_text() == pinned.read_text():
+            continue
+        print(f"==> {name} into {venv.relative_to(ROOT)}", flush=True)
+        for step in (
+            ["venv", "--quiet", "--clear", "--python", sys.executable, str(venv)],
+            ["pip", "install", "--quiet", "--no-deps", "--python", str(venv), "--requirement", str(pinned)],
+        ):
+            if subprocess.run([uv(), *step], env=environment, check=False).returncode != 0:
+                raise SystemExit(f"{name} could not be installed: uv {' '.join(step)} failed; look at {pinned}")
+        installed.write_text(pinned.read_text())
+
+
+def stored(file: Path = RESULTS) -> dict[str, Row]:
+    content = json.loads(file.read_text()) if file.exists() else {"rows": []}
+    return {each["library"]: Row(**each) for each in content["rows"]}
+
+
+def store(rows: Mapping[str, Row], file: Path = RESULTS) -> None:
+    """In the order of the table; what it no longer names is dropped."""
+    kept = [dataclasses.asdict(rows[name]) for name in libraries.load() if name in rows]
+    file.write_text(json.dumps({"table": "libraries", "rows": kept}, indent=1, ensure_ascii=False) + "\n")
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def lines(rows: Iterable[Row], gives: Mapping[str, str]) -> list[str]:
+    """A table in Markdown; `gives` has for a library what is refused, where no case of it shows that."""
+    made = [
+        "| library | version | cases | natively | on a share | error | same bits | fails or is refused | date |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        both = row.cases - len(row.failed)
+        refused = [f"`{case}` {cause}" for case, cause in row.failed.items()]
+        if row.library in gives:
+            refused.append(gives[row.library])
+        error, bits = (f"{row.error:.1g}", f"{row.same_bits} of {both}") if both else ("-", "-")
+        columns = [
+            row.library,
+            row.version,
+            row.cases,
+            row.native,
+            row.share,
+            error,
+            bits,
+            "; ".join(refused) or "-",
+            row.date,
+        ]
+        made.append("| " + " | ".join(cell(str(each)) for each in columns) + " |")
+    return made
+
+
+def page(text: str, rows: Mapping[str, Row]) -> str:
+    """The page with the table between its marks made anew."""
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    gives = {each.name: each.gives for each in libraries.load().values() if each.gives}
+    ordered = [rows[name] for name in libraries.load() if name in rows]
+    return "\n".join([f"{before}{BEGIN}", *lines(ordered, gives), f"{END}{after}"])
+
+
+def run(wanted: Iterable[Library], write: bool) -> int:
+    rows, wrong = stored(), 0
+    for each in wanted:
+        found = libraries.both(each.name)
+        rows[each.name] = row = libraries.row(each, found["native"], found["share"])
+        print(
+            f"{each.name}: {row.native} and {row.share} of {row.cases} right, {row.same_bits} with the same bits",
+            flush=True,
+        )
+        for case, cause in row.failed.items():
+            print(f"    {case}: {cause}", flush=True)
+            wrong += case not in each.due
+    if write:
+        store(rows)
+        PAGE.write_text(page(PAGE.read_text(), rows))
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["install", "run", "page"])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.command == "install":
+        install(chosen(arguments.names))
+    elif arguments.command == "run":
+        return run(chosen(arguments.names), arguments.write)
+    else:
+        PAGE.write_text(page(PAGE.read_text(), stored()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
