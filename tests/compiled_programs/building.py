@@ -67,10 +67,11 @@ def build(source: str, folder: Path, toolkit: Path, options: tuple[str, ...] = (
 
 def _command(source: str, program: Path, toolkit: Path, options: tuple[str, ...]) -> list[str]:
     path = os.fspath(SOURCES / source)
-    if source.endswith(".c"):
+    if source.endswith((".c", ".cpp")):
         library = ["-L", os.fspath(native_libraries()), "-l:libcuda.so.1", "-ldl"]
         library += ["-l:libnvidia-ml.so.1"] if source.startswith("nvml") else []
-        return ["cc", *options, "-I", os.fspath(toolkit / "include"), path, "-o", os.fspath(program), *library]
+        compiler = "cc" if source.endswith(".c") else "c++"
+        return [compiler, *options, "-I", os.fspath(toolkit / "include"), path, "-o", os.fspath(program), *library]
     line = [os.fspath(toolkit / "bin" / "nvcc"), "-o", os.fspath(program), path, f"-L{toolkit / 'lib'}"]
     line += ["-I", os.fspath(toolkit / "include" / "cccl")]
     if "--default" not in options:

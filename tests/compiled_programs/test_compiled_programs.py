@@ -51,6 +51,7 @@ CHECKING = [
     "illegal_address.cu",
     "machine_code.cu",
     "capabilities.c",
+    "at_the_end.cpp",
     "identity.c",
     "private_tables.c",
     *building.DRIVER_PROGRAMS,

@@ -9,9 +9,10 @@ use crate::session::{Session, in_callback, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
 use driverapi::context_storage;
 use driverapi::errors::*;
+use driverapi::of_thread::{OfThreads, Own};
 use driverapi::types::CUcontext;
 use protocol::{ContextCreate, ContextDestroy, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -372,13 +373,15 @@ pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
     if *retained > 0 { context.activate() } else { Ok(()) }
 }
 
+/// Handles, the current one last; 0 is none.
+static STACKS: OfThreads<Vec<usize>> = OfThreads::new(drop);
+
 thread_local! {
-    /// Handles, the current one last; 0 is none.
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static STACK: Own<Vec<usize>> = const { Cell::new(None) };
 }
 
-fn with_stack<T: Default>(act: impl FnOnce(&mut Vec<usize>) -> T) -> T {
-    STACK.try_with(|stack| act(&mut stack.borrow_mut())).unwrap_or_default()
+fn with_stack<T>(act: impl FnOnce(&mut Vec<usize>) -> T) -> T {
+    STACKS.with(&STACK, act)
 }
 
 /// The handle of the current context, or 0.

@@ -9,9 +9,10 @@ use crate::process;
 use crate::session::lock;
 use driverapi::constants::{CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
 use driverapi::errors::*;
+use driverapi::of_thread::{OfThreads, Own};
 use driverapi::types::CUstream;
 use protocol::StreamDestroy;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -75,43 +76,37 @@ fn end_in(live: &Arc<Live>) {
     STREAMS.remove_where(|stream| stream.live.id == live.id);
 }
 
-/// The streams of a thread, one for each context it used per-thread streams in; they end with the thread.
-#[derive(Default)]
-struct PerThread(Vec<(Arc<Live>, u64)>);
+/// The streams of a thread, one for each context it used per-thread streams in.
+type PerThread = Vec<(Arc<Live>, u64)>;
 
-impl Drop for PerThread {
-    fn drop(&mut self) {
-        if process::check_initialised().is_err() {
-            return;
-        }
-        for (live, stream_id) in self.0.drain(..) {
-            // A context that is gone took its streams with it; nobody is left to be told of an error.
-            if Context::is_live(&live) {
-                let _ = live.session.post(stream_id, &StreamDestroy { stream: stream_id });
-            }
+static PER_THREAD: OfThreads<PerThread> = OfThreads::new(end_streams);
+
+thread_local! {
+    static STREAMS_OF_THREAD: Own<PerThread> = const { Cell::new(None) };
+}
+
+fn end_streams(streams: PerThread) {
+    if process::check_initialised().is_err() {
+        return;
+    }
+    for (live, stream_id) in streams {
+        // A context that is gone took its streams with it; nobody is left to be told of an error.
+        if Context::is_live(&live) {
+            let _ = live.session.post(stream_id, &StreamDestroy { stream: stream_id });
         }
     }
 }
 
-thread_local! {
-    static STREAMS_OF_THREAD: RefCell<PerThread> = RefCell::default();
-}
-
 fn per_thread_stream(live: &Arc<Live>) -> Result<u64, Code> {
-    let known =
-        |streams: &PerThread| streams.0.iter().find(|(l, _)| Arc::ptr_eq(l, live)).map(|(_, stream_id)| *stream_id);
-    STREAMS_OF_THREAD
-        .try_with(|streams| {
-            let mut streams = streams.borrow_mut();
-            if let Some(stream_id) = known(&streams) {
-                return Ok(stream_id);
-            }
-            let stream_id = live.start_stream(CU_STREAM_DEFAULT, LEAST_PRIORITY)?;
-            streams.0.retain(|(l, _)| Context::is_live(l));
-            streams.0.push((Arc::clone(live), stream_id));
-            Ok(stream_id)
-        })
-        .unwrap_or(Err(CUDA_ERROR_DEINITIALIZED))
+    PER_THREAD.with(&STREAMS_OF_THREAD, |streams| {
+        if let Some((_, stream_id)) = streams.iter().find(|(l, _)| Arc::ptr_eq(l, live)) {
+            return Ok(*stream_id);
+        }
+        let stream_id = live.start_stream(CU_STREAM_DEFAULT, LEAST_PRIORITY)?;
+        streams.retain(|(l, _)| Context::is_live(l));
+        streams.push((Arc::clone(live), stream_id));
+        Ok(stream_id)
+    })
 }
 
 /// A stream that is about to be given work: what the program wrote, and the copies that it takes for complete, come

@@ -54,8 +54,8 @@ impl<T: Default + Send> OfThreads<T> {
 
     fn add(&self) -> NonNull<RefCell<T>> {
         let value = NonNull::from(Box::leak(Box::<RefCell<T>>::default()));
-        // SAFETY: no preconditions.
-        let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
+        // SAFETY: no preconditions. glibc 2.17 has no function for the thread's number.
+        let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid) as libc::pid_t) };
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         // A state of this thread's number is that of an earlier thread.
         let mut left: Vec<_> = all.states.extract_if(.., |state| state.is_of(process, thread)).collect();

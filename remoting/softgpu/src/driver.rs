@@ -21,9 +21,10 @@ use crate::work::{Executable, Work};
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::managed::Advised;
+use driverapi::of_thread::{OfThreads, Own};
 use driverapi::types::CUdevice;
 use graphs::Registry;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::Write;
 use std::ptr;
@@ -73,19 +74,16 @@ struct Primary {
 
 static DRIVER: OnceLock<R<Driver>> = OnceLock::new();
 static FORKED: AtomicBool = AtomicBool::new(false);
-static ENDED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Release);
 }
 
-extern "C" fn at_exit() {
-    ENDED.store(true, Ordering::Release);
-}
+/// Handles of the contexts that each thread pushed; the last one is current.
+static STACKS: OfThreads<Vec<usize>> = OfThreads::new(drop);
 
 thread_local! {
-    /// Handles of the contexts pushed on this thread; the last one is current.
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static STACK: Own<Vec<usize>> = const { Cell::new(None) };
     /// Whether this thread is inside a stream callback, where CUDA may not be called.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
@@ -111,7 +109,7 @@ pub fn init() -> R {
         if driver.model().null {
             tell_that_nothing_runs(driver.model());
         }
-        signals::watch_process(in_child, at_exit);
+        signals::watch_forks(in_child);
         Ok(driver)
     });
     driver.as_ref().map(|_| ()).map_err(|&code| code)
@@ -128,7 +126,7 @@ fn check_process() -> R {
     if FORKED.load(Ordering::Acquire) {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
-    if ENDED.load(Ordering::Acquire) {
+    if signals::has_ended() {
         return Err(CUDA_ERROR_DEINITIALIZED);
     }
     Ok(())
@@ -164,15 +162,15 @@ pub fn current_even_if_faulted() -> R<Arc<Context>> {
 }
 
 pub fn current_id() -> Option<usize> {
-    STACK.try_with(|stack| stack.borrow().last().copied()).ok().flatten()
+    STACKS.with(&STACK, |stack| stack.last().copied())
 }
 
 pub fn push(context: usize) {
-    let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
+    STACKS.with(&STACK, |stack| stack.push(context));
 }
 
 pub fn pop() -> Option<usize> {
-    STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten()
+    STACKS.with(&STACK, Vec::pop)
 }
 
 impl Driver {

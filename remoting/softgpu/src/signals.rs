@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn block_all() -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
@@ -29,12 +30,27 @@ pub fn never_preempt() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority) };
 }
 
-/// Has `in_child` run in every forked child and `at_exit` when the process ends.
-pub fn watch_process(in_child: extern "C" fn(), at_exit: extern "C" fn()) {
-    // SAFETY: both functions only store to an atomic, which is allowed at any time.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Runs when the process ends, after the handlers of the program and the destructors of its static objects.
+extern "C" fn finish() {
+    ENDED.store(true, Ordering::Release);
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = finish;
+
+/// Whether the process is about to be gone, so that no call is answered any more.
+pub fn has_ended() -> bool {
+    ENDED.load(Ordering::Acquire)
+}
+
+/// Has `in_child` run in every forked child.
+pub fn watch_forks(in_child: extern "C" fn()) {
+    // SAFETY: the function only stores to an atomic, which is allowed at any time.
     unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
-        libc::atexit(at_exit);
     }
 }
 
