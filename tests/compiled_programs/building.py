@@ -25,6 +25,7 @@ DRIVER_PROGRAMS = (
     "driver_pointers.c",
     "driver_pools.c",
     "driver_streams.c",
+    "graph_children.c",
     "graph_edges.c",
     "graph_memory.c",
     "graph_nodes.c",

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from compiled_programs import building, calls
 from support import capabilities
+from support.system import Appliance
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -58,6 +59,8 @@ IN_BOTH_FORMS = [
     "driver_copies.c", "driver_kernels.c", "driver_memory.c", "driver_pools.c", "driver_streams.c", "managed.c",
     "memory_operations.c",
 ]  # fmt: skip
+# Beside a socket of this machine, which an appliance on it takes by itself.
+BY_EVERY_CARRIER = ["graph_children.c"]
 
 
 @pytest.mark.parametrize("source", CHECKING)
@@ -69,6 +72,15 @@ def test_program_checks_itself(runner: Run, compiled: Callable[[str], Path], sou
 @pytest.mark.parametrize("source", IN_BOTH_FORMS)
 def test_program_with_a_default_stream_per_thread(runner: Run, compiled: Callable[..., Path], source: str) -> None:
     run = runner(compiled(source, *PER_THREAD))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("carrier", ["direct", "grpc"])
+@pytest.mark.parametrize("source", BY_EVERY_CARRIER)
+def test_program_by_the_other_carriers(
+    share: Appliance, compiled: Callable[[str], Path], source: str, carrier: str
+) -> None:
+    run = share.run(str(compiled(source)), env={"REMOTEGPU_CARRIER": carrier})
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
