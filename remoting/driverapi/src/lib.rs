@@ -24,6 +24,7 @@ pub mod proc_address;
 mod proc_table_generated;
 mod ptx_variables;
 pub mod refusals;
+pub mod registers;
 pub mod report;
 pub mod settings;
 pub mod types;
