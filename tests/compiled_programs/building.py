@@ -40,6 +40,7 @@ DRIVER_PROGRAMS = (
     "shared_handles.c",
     "stale_handles.c",
     "tensor_maps.c",
+    "texture_views.c",
     "virtual_memory.c",
 )
 

@@ -60,7 +60,7 @@ IN_BOTH_FORMS = [
     "memory_operations.c",
 ]  # fmt: skip
 # Beside a socket of this machine, which an appliance on it takes by itself.
-BY_EVERY_CARRIER = ["driver_pools.c", "graph_children.c"]
+BY_EVERY_CARRIER = ["driver_pools.c", "graph_children.c", "texture_views.c"]
 
 
 @pytest.mark.parametrize("source", CHECKING)

@@ -29,3 +29,4 @@ pub mod report;
 pub mod settings;
 pub mod types;
 pub mod variables;
+pub mod views;
