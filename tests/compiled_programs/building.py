@@ -25,6 +25,7 @@ DRIVER_PROGRAMS = (
     "driver_pointers.c",
     "driver_pools.c",
     "driver_streams.c",
+    "graph_children.c",
     "graph_edges.c",
     "graph_memory.c",
     "graph_nodes.c",
@@ -40,6 +41,7 @@ DRIVER_PROGRAMS = (
     "shared_handles.c",
     "stale_handles.c",
     "tensor_maps.c",
+    "texture_views.c",
     "virtual_memory.c",
 )
 

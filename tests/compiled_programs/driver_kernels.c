@@ -246,6 +246,58 @@ static void occupancy(void)
     OK(cuModuleUnload(module));
 }
 
+/* A block beyond a kernel's launch bounds is refused with 1 by whatever launches it. */
+static void bounds(void)
+{
+    static const char *const ptx =
+        ".version 7.0\n.target sm_70\n.address_size 64\n"
+        ".visible .entry at_most_64() .maxntid 64, 1, 1 { ret; }\n"
+        ".visible .entry at_most_64_in_a_plane() .maxntid 8, 8, 1 { ret; }\n";
+    const char *names[] = {"at_most_64", "at_most_64_in_a_plane"};
+    CUmodule module;
+    CUstream stream;
+    OK(cuModuleLoadData(&module, ptx));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 2; i++) {
+        CUfunction function;
+        CUgraph graph;
+        CUgraphNode node, none;
+        CUgraphExec exec;
+        int most = 0;
+        OK(cuModuleGetFunction(&function, module, names[i]));
+        OK(cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function));
+        REQUIRE(most == 64);
+        OK(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, stream, NULL, NULL));
+        OK(cuLaunchKernel(function, 1, 1, 1, 4, 4, 4, 0, stream, NULL, NULL));
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(function, 1, 1, 1, 65, 1, 1, 0, stream, NULL, NULL));
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(function, 1, 1, 1, 8, 9, 1, 0, stream, NULL, NULL));
+        CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 96, .blockDimY = 1, .blockDimZ
+                                 = 1, .hStream = stream};
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernelEx(&config, function, NULL, NULL));
+        if (attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH))
+            EXPECT(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernel(function, 1, 1, 1, 96, 1, 1, 0, stream, NULL));
+        /* The limit is the image's: no attribute changes it. */
+        OK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024));
+        FAILS(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 128));
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(function, 1, 1, 1, 128, 1, 1, 1024, stream, NULL, NULL));
+
+        CUDA_KERNEL_NODE_PARAMS params = {.func = function, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 64,
+                                          .blockDimY = 1, .blockDimZ = 1};
+        OK(cuGraphCreate(&graph, 0));
+        OK(cuGraphAddKernelNode(&node, graph, NULL, 0, &params));
+        OK(cuGraphInstantiate(&exec, graph, 0));
+        params.blockDimY = 2;
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphAddKernelNode(&none, graph, NULL, 0, &params));
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeSetParams(node, &params));
+        EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphExecKernelNodeSetParams(exec, node, &params));
+        OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+        OK(cuStreamSynchronize(stream));
+    }
+    OK(cuStreamDestroy(stream));
+    OK(cuModuleUnload(module));
+}
+
 int main(void)
 {
     char path[] = "/tmp/remotegpu-XXXXXX";
@@ -258,6 +310,7 @@ int main(void)
     libraries(path);
     launches();
     occupancy();
+    bounds();
     OK(cuMemFree(data));
     OK(cuDevicePrimaryCtxRelease(0));
     REQUIRE(unlink(path) == 0);

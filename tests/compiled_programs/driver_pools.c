@@ -94,19 +94,107 @@ static void access(CUmemoryPool own)
     FAILS(cuMemPoolSetAccess(own, &wanted, 1));
 }
 
+static unsigned word(CUdeviceptr where)
+{
+    unsigned value = 0;
+    OK(cuMemcpyDtoH(&value, where, sizeof value));
+    return value;
+}
+
+/* A pool is the device's: its memory outlives the context that took it, and any context of the device frees it. */
+static void memory_outlives_contexts(CUcontext primary, CUmemoryPool own)
+{
+    CUmemoryPool standard;
+    CUcontext first, second;
+    CUdeviceptr plain, taken[5];
+    CUstream work;
+    OK(cuDeviceGetDefaultMemPool(&standard, 0));
+    REQUIRE(number(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+    cuuint64_t before = number(standard, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    OK(cuCtxCreate(&second, NULL, 0, 0));
+    OK(cuStreamCreate(&work, CU_STREAM_NON_BLOCKING));
+    OK(cuCtxCreate(&first, NULL, 0, 0));
+    OK(cuMemAlloc(&plain, 1 << 20));
+    for (unsigned i = 0; i < 5; i++) {
+        if (i % 2) OK(cuMemAllocFromPoolAsync(&taken[i], 1 << 20, own, NULL));
+        else OK(cuMemAllocAsync(&taken[i], 1 << 20, NULL));
+        OK(cuMemsetD32Async(taken[i], 100 + i, 1 << 18, NULL));
+    }
+    OK(cuCtxSynchronize());
+    /* Work of another context uses it at the end of this one. */
+    OK(cuCtxSetCurrent(second));
+    for (unsigned i = 0; i < 20; i++) OK(cuMemcpyDtoDAsync(taken[1], taken[0], 1 << 20, work));
+    OK(cuCtxDestroy(first));
+    OK(cuStreamSynchronize(work));
+    OK(cuCtxSetCurrent(primary));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree(plain));
+    REQUIRE(number(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 2 << 20);
+    REQUIRE(number(standard, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == before + (3 << 20));
+    REQUIRE(word(taken[0]) == 100 && word(taken[1]) == 100 && word(taken[2]) == 102 && word(taken[4] + 1024) == 104);
+    CUmemoryPool origin = NULL;
+    CUcontext told = primary;
+    OK(cuPointerGetAttribute(&origin, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, taken[3]));
+    OK(cuPointerGetAttribute(&told, CU_POINTER_ATTRIBUTE_CONTEXT, taken[3]));
+    REQUIRE(origin == own && told == NULL);
+    OK(cuMemsetD32(taken[2], 7, 1 << 18));
+    REQUIRE(word(taken[2]) == 7);
+
+    OK(cuMemFreeAsync(taken[0], NULL));
+    OK(cuMemFree(taken[1]));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemFreeAsync(taken[2], work));
+    OK(cuStreamSynchronize(work));
+    OK(cuCtxDestroy(second));
+    /* Nor does it need any context. */
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    REQUIRE(word(taken[3]) == 103 && word(taken[4]) == 104);
+    OK(cuMemFreeAsync(taken[3], NULL));
+    OK(cuMemFree(taken[4]));
+    OK(cuCtxSynchronize());
+    for (unsigned i = 0; i < 5; i++) FAILS(cuMemFreeAsync(taken[i], NULL));
+    REQUIRE(number(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+    REQUIRE(number(standard, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == before);
+
+    /* A destroyed pool goes when its memory does; a reset of the primary context leaves none. */
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = here};
+    CUmemoryPool brief;
+    OK(cuMemPoolCreate(&brief, &properties));
+    OK(cuCtxCreate(&first, NULL, 0, 0));
+    OK(cuMemAllocFromPoolAsync(&taken[0], 4096, brief, NULL));
+    OK(cuMemsetD32Async(taken[0], 5, 1024, NULL));
+    OK(cuMemPoolDestroy(brief));
+    OK(cuCtxDestroy(first));
+    OK(cuCtxSetCurrent(primary));
+    REQUIRE(word(taken[0]) == 5);
+    OK(cuMemFreeAsync(taken[0], NULL));
+    OK(cuCtxSynchronize());
+    OK(cuMemAllocAsync(&taken[0], 4096, NULL));
+    OK(cuDevicePrimaryCtxReset(0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    FAILS(cuMemFree(taken[0]));
+    REQUIRE(number(standard, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == before);
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+}
+
 int main(void)
 {
-    start();
+    CUcontext primary = start();
     REQUIRE(attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) == 1);
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CUmemoryPool own = make_pool();
     pools_of_a_device(own);
     accounts(own);
     access(own);
+    OK(cuStreamDestroy(stream));
+    memory_outlives_contexts(primary, own);
     OK(cuMemPoolDestroy(own));
     FAILS(cuMemPoolDestroy(own));
     FAILS(cuMemPoolTrimTo(own, 0));
-    OK(cuStreamDestroy(stream));
     OK(cuDevicePrimaryCtxRelease(0));
     return passed();
 }

@@ -230,7 +230,7 @@ static void ended_early(void)
         if (joined)
             OK(cuStreamEndCapture(main, &graph));
         else
-            EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(main, &graph));
+            EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(main, &graph));
     }
     OK(cuGraphInstantiate(&exec, graph, 0));
     OK(cuGraphLaunch(exec, main));

@@ -20,7 +20,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = ROOT / "remoting" / "driverapi" / "tests" / "data" / "kernels.cu"
 Ask = Callable[..., dict[str, Any]]
 ALL_MEANINGLESS = "no kernel runs on this GPU; all results are meaningless"
-INVALID_VALUE, INVALID_IMAGE, NO_BINARY, TOO_MANY_RESOURCES = 1, 200, 209, 701
+INVALID_VALUE, INVALID_IMAGE, NO_BINARY, INVALID_HANDLE = 1, 200, 209, 400
 COOPERATIVE_TOO_LARGE, NOT_SUPPORTED, INVALID_CLUSTER = 720, 801, 912
 
 
@@ -148,7 +148,7 @@ def test_launches_are_held_to_a_drivers_rules(ask: Ask, images: dict[str, Path])
         "no threads": INVALID_VALUE,
         "too many rows of blocks": INVALID_VALUE,
         "too many threads": INVALID_VALUE,
-        "more threads than bounds allow": TOO_MANY_RESOURCES,
+        "more threads than bounds allow": INVALID_VALUE,
         "another block than required": INVALID_VALUE,
         "the block required": 0,
         "48 KiB of dynamic memory": 0,
@@ -174,6 +174,25 @@ def test_launches_are_held_to_a_drivers_rules(ask: Ask, images: dict[str, Path])
         "cooperative": 0 if offered else NOT_SUPPORTED,
         "too many blocks to cooperate": COOPERATIVE_TOO_LARGE if offered else NOT_SUPPORTED,
     }
+
+
+def test_clusters_are_counted_for_a_kernel_and_for_none(ask: Ask, images: dict[str, Path]) -> None:
+    """cuBLAS 13.10 asks without a function, cuTENSOR for clusters that no kernel can have: neither is an error."""
+    found = ask("active_clusters.py", images["90"])
+    blocks = found.pop("blocks")
+
+    def fit(all_blocks: int, most: int) -> dict[str, list[int | None]]:
+        numbers = {str(size): [0, all_blocks // size if size <= most else 0] for size in (1, 2, 3, 8, 16, 32)}
+        return {"0": [INVALID_CLUSTER, None], **numbers, "most": [0, most]}
+
+    assert blocks["none"] == 2048 // 128 * 132
+    assert 0 < blocks["kernel"] <= blocks["none"]
+    assert found.pop("none") == fit(blocks["none"], 16)
+    assert found.pop("kernel") == fit(blocks["kernel"], 8)
+    assert found.pop("kernel of any size") == fit(blocks["kernel"], 16)
+    assert found.pop("none, with 100 KiB") == fit(2 * 132, 16), "two blocks of a multiprocessor's 228 KiB"
+    assert found.pop("none, too large")["2"] == [0, 0]
+    assert found == {"codes of what needs a function": [INVALID_HANDLE] * 3}
 
 
 def test_memory_is_addresses(ask: Ask) -> None:

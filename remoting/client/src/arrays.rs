@@ -7,10 +7,11 @@ use crate::copy::{Shape as CopyShape, Side};
 use crate::handles::{Kind, Table};
 use crate::memory::Piece;
 use crate::session::lock;
-use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, Resource, Shape, Steps};
+use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, Resource, Shape, Steps};
 use driverapi::errors::*;
 use driverapi::types::CUDA_ARRAY3D_DESCRIPTOR;
-use protocol::{ArrayCreate, ArrayDestroy, TextureCreate, TextureDestroy, TextureMade};
+use driverapi::views::{View, ViewWords};
+use protocol::{ArrayCreate, ArrayDestroy, TextureCreate, TextureDestroy, TextureMade, TextureView};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -35,6 +36,7 @@ pub struct Texture {
     pub resource: CUDA_RESOURCE_DESC,
     /// `None` for a surface.
     pub sampling: Option<CUDA_TEXTURE_DESC>,
+    pub view: Option<CUDA_RESOURCE_VIEW_DESC>,
 }
 
 impl Array {
@@ -130,6 +132,17 @@ pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     (address - start < size).then(|| (piece, Arc::clone(&array.live)))
 }
 
+/// A view that shows an array as another one than it is.
+///
+/// # Errors
+/// As [`CUDA_RESOURCE_VIEW_DESC::read`], and `CUDA_ERROR_INVALID_VALUE` for a view of what is no array.
+fn seen_otherwise(array: Option<&Array>, view: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<Option<ViewWords>, Code> {
+    let Some(view) = view else { return Ok(None) };
+    let shape = &array.ok_or(CUDA_ERROR_INVALID_VALUE)?.shape;
+    let same = View { texel: shape.texel, first_layer: 0, depth: shape.depth };
+    Ok((view.read(shape)? != same).then(|| view.to_words()))
+}
+
 /// The number of a new texture, or of a surface if nothing says how to sample.
 ///
 /// # Errors
@@ -138,25 +151,34 @@ pub fn create_texture(
     live: &Arc<Live>,
     resource: CUDA_RESOURCE_DESC,
     sampling: Option<CUDA_TEXTURE_DESC>,
+    view: Option<CUDA_RESOURCE_VIEW_DESC>,
 ) -> Result<u64, Code> {
     let mut words = resource.used_words();
-    if let Resource::Array(handle) = resource.read()? {
-        let array = get(handle as usize)?;
+    let array = match resource.read()? {
+        Resource::Array(handle) => Some(get(handle as usize)?),
+        _ => None,
+    };
+    if let Some(array) = &array {
         if !Arc::ptr_eq(&array.live, live) {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
         words = [array.address, 0, 0, 0, 0];
     }
-    let message = TextureCreate {
-        context: live.id,
-        kind: resource.resType,
-        resource: words,
-        surface: sampling.is_none(),
-        sampling: sampling.map_or([0; 14], |sampling| sampling.to_words()),
+    let words_of_sampling = sampling.map_or([0; 14], |sampling| sampling.to_words());
+    let reply = match (seen_otherwise(array.as_deref(), view.as_ref())?, array) {
+        (Some(view), Some(array)) => {
+            let (array, sampling) = (array.address, words_of_sampling);
+            live.session.call(0, &TextureView { context: live.id, array, sampling, view })?
+        }
+        _ => {
+            let (kind, surface) = (resource.resType, sampling.is_none());
+            let (context, sampling) = (live.id, words_of_sampling);
+            live.session.call(0, &TextureCreate { context, kind, resource: words, surface, sampling })?
+        }
     };
-    let made: TextureMade = live.session.call(0, &message)?.success()?.decode()?;
+    let made: TextureMade = reply.success()?.decode()?;
     live.at_end(end_in);
-    let texture = Arc::new(Texture { live: Arc::clone(live), resource, sampling });
+    let texture = Arc::new(Texture { live: Arc::clone(live), resource, sampling, view });
     lock(&TEXTURES).get_or_insert_default().entry(made.texture).or_default().push(texture);
     Ok(made.texture)
 }

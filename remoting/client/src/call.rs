@@ -5,7 +5,7 @@ use crate::context::{self, Live};
 use crate::session::Reply;
 use crate::{Code, event, module};
 use driverapi::types::{CUevent, CUfunction, CUmodule};
-use protocol::{Wire, Writer};
+use protocol::{NO_FUNCTION, Wire, Writer, function};
 use std::sync::Arc;
 
 /// A command of a generated function under construction.
@@ -34,11 +34,19 @@ impl Call {
         Ok(call)
     }
 
-    /// Of a function, whose module and place are the first two fields.
+    /// Of a function, whose module and place are the first two fields; of no function, the current context and
+    /// [`NO_FUNCTION`].
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE`, or why the function cannot be loaded.
+    /// `CUDA_ERROR_INVALID_HANDLE`, also for no function where a question needs one, or why it cannot be loaded.
     pub fn on_function(number: u32, handle: CUfunction) -> Result<Call, Code> {
+        // cuBLAS asks for the clusters of the device by naming no function.
+        let of_device = [function::CU_OCCUPANCY_MAX_ACTIVE_CLUSTERS, function::CU_OCCUPANCY_MAX_POTENTIAL_CLUSTER_SIZE];
+        if handle.is_null() && of_device.contains(&number) {
+            let mut call = Call::in_context(number)?;
+            call.put(&NO_FUNCTION);
+            return Ok(call);
+        }
         let function = module::function_or_kernel(handle)?;
         let mut call = Call::new(number, Arc::clone(&function.module.live));
         call.settings = function.changed_attributes()?;

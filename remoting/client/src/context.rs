@@ -243,15 +243,15 @@ impl Context {
         Ok(())
     }
 
-    /// Destroys what is on the appliance, and everything that belongs to it.
-    fn deactivate(&self) -> Result<(), Code> {
+    /// Destroys what is on the appliance, and everything that belongs to it; memory that it took from pools if `pools`.
+    fn deactivate(&self, pools: bool) -> Result<(), Code> {
         let live = self.live.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(live) = live else { return Ok(()) };
         context_storage::drop_context(without_provenance_mut(self.handle));
         let ends = std::mem::take(&mut *lock(&live.ends));
         ends.iter().for_each(|end| end(&live));
         live.session.end_ring(live.id);
-        live.device.memory.free_context(&live);
+        live.device.memory.free_context(&live, pools);
         let (token, destroyed) = live.session.new_fence();
         live.session.post(0, &ContextDestroy { context: live.id, token })?;
         let limits = std::mem::take(&mut *lock(&live.taken.limits));
@@ -326,7 +326,7 @@ pub fn destroy(handle: CUcontext) -> Result<(), Code> {
     if context.is_primary {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
     }
-    let result = context.deactivate();
+    let result = context.deactivate(false);
     CONTEXTS.remove(context.handle);
     with_stack(|stack| {
         if stack.last() == Some(&context.handle) {
@@ -359,17 +359,18 @@ pub fn release_primary(ordinal: i32) -> Result<(), Code> {
     let context = &devices::get(ordinal)?.primary;
     let mut retained = lock(&context.retained);
     *retained = retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-    if *retained == 0 { context.deactivate() } else { Ok(()) }
+    if *retained == 0 { context.deactivate(false) } else { Ok(()) }
 }
 
-/// Destroys the primary context's state; it can be used again at once by those who retain it.
+/// Destroys the primary context's state; it can be used again at once by those who retain it. CUDA documents that all
+/// its allocations are destroyed: those from pools, too (not measured).
 ///
 /// # Errors
 /// Why it could not be made again.
 pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
     let context = &devices::get(ordinal)?.primary;
     let retained = lock(&context.retained);
-    context.deactivate()?;
+    context.deactivate(true)?;
     if *retained > 0 { context.activate() } else { Ok(()) }
 }
 

@@ -83,7 +83,7 @@ impl Drop for Built {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device,
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle, unknown flags or a graph that is a node's, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device,
 /// `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory of its nodes.
 pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
     const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
@@ -95,6 +95,7 @@ pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, C
     if flags & !u64::from(KNOWN) != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    graph.check_not_moved()?;
     graphs::check_bodies(graph)?;
     let backed = GRAPHS.memories.back(graph)?;
     let pieces = divide(graph, &context::current()?, flags)?;
@@ -150,7 +151,7 @@ impl Executable {
         if self.has_conditions && GRAPHS.is_capturing(target.stream_id) {
             return refused("cuGraphLaunch of a graph with conditional nodes in a capture");
         }
-        if capture(target, || Ok(Work::Child(GRAPHS.copy(&graphs::lock(&self.graph)))))? {
+        if capture(target, || Ok(Work::Child(GRAPHS.embed(&graphs::lock(&self.graph)))))? {
             return Ok(());
         }
         let mut state = lock(&self.state);

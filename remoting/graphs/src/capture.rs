@@ -86,6 +86,8 @@ struct Capture<W> {
     mode: Mode,
     thread: ThreadId,
     valid: bool,
+    /// What streams did last that were destroyed since then.
+    left: Vec<Dependency>,
 }
 
 struct Member {
@@ -152,7 +154,7 @@ impl<W: Work> Captures<W> {
         lock(&graph).check_sources(dependencies)?;
         let number = self.next;
         self.next += 1;
-        self.captures.insert(number, Capture { graph, origin: stream.id, mode, thread, valid: true });
+        self.captures.insert(number, Capture { graph, origin: stream.id, mode, thread, valid: true, left: Vec::new() });
         let dependencies = dependencies.to_vec();
         self.members.insert(stream.id, Member { capture: number, stream, dependencies });
         Ok(())
@@ -165,7 +167,7 @@ impl<W: Work> Captures<W> {
     /// - `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED`: the capture was begun in another stream; it is invalid from now on.
     /// - `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`: by another thread, and its mode is not relaxed.
     /// - `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`: an earlier call has invalidated it.
-    /// - `CUDA_ERROR_STREAM_CAPTURE_UNJOINED`: a stream has work that the first stream did not wait for.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_UNJOINED`: a stream, destroyed or not, has work that the first one did not wait for.
     pub fn end(&mut self, stream: u64, thread: ThreadId) -> Result<SharedGraph<W>> {
         let number = self.members.get(&stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?.capture;
         let capture = self.captures.get(&number).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
@@ -175,7 +177,7 @@ impl<W: Work> Captures<W> {
         if capture.mode != Mode::Relaxed && capture.thread != thread {
             return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         }
-        let joined = self.is_joined(number, None);
+        let joined = self.is_joined(number);
         self.members.retain(|_, member| member.capture != number);
         let capture = self.captures.remove(&number).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         match (capture.valid, joined) {
@@ -185,9 +187,10 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Whether the first stream has waited for all that the others, or `only` this one, did. An edge that does not wait until
-    /// a node is complete joins nothing, and no stream may end with one.
-    fn is_joined(&self, number: u64, only: Option<u64>) -> bool {
+    /// Whether the first stream has waited for all that the others did, or the program has it wait by
+    /// `cuStreamUpdateCaptureDependencies`. An edge that does not wait until a node is complete joins nothing, and no
+    /// stream may end with one.
+    fn is_joined(&self, number: u64) -> bool {
         let Some(capture) = self.captures.get(&number) else { return false };
         let Some(origin) = self.members.get(&capture.origin) else { return false };
         let graph = lock(&capture.graph);
@@ -200,9 +203,9 @@ impl<W: Work> Captures<W> {
                 open.extend(dependencies.iter().filter(full).map(|each| each.on));
             }
         }
-        let asked = |m: &&Member| m.capture == number && only.is_none_or(|only| m.stream.id == only);
-        let mut members = self.members.values().filter(asked);
-        members.all(|member| member.dependencies.iter().all(|each| full(&each) && reached.contains(&each.on)))
+        let members = self.members.values().filter(|member| member.capture == number);
+        let mut last = members.flat_map(|member| &member.dependencies).chain(&capture.left);
+        last.all(|each| full(&each) && reached.contains(&each.on))
     }
 
     pub fn state(&self, stream: u64) -> State<W> {
@@ -439,17 +442,16 @@ impl<W: Work> Captures<W> {
         self.events.remove(&event);
     }
 
-    /// A stream was destroyed. The capture that it began is over; another one that has not waited for what it did can only
-    /// be ended.
+    /// A stream was destroyed. The capture that it began is over; another one goes on, and still has to wait for what the
+    /// stream did (CUDA's documentation says nothing of it; Warp has the first stream wait by naming the nodes).
     pub fn forget_stream(&mut self, stream: u64) {
-        let Some(number) = self.members.get(&stream).map(|member| member.capture) else { return };
-        let joined = self.is_joined(number, Some(stream));
-        self.members.remove(&stream);
+        let Some(member) = self.members.remove(&stream) else { return };
+        let number = member.capture;
         if self.captures.get(&number).is_some_and(|capture| capture.origin == stream) {
             self.captures.remove(&number);
             self.members.retain(|_, other| other.capture != number);
-        } else if !joined {
-            self.invalidate(number);
+        } else if let Some(capture) = self.captures.get_mut(&number) {
+            merge(&mut capture.left, &member.dependencies);
         }
     }
 

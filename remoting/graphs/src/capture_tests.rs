@@ -10,6 +10,7 @@ struct Bed {
 const A: Stream = Stream { id: 10, context: 1, kind: StreamKind::NonBlocking };
 const B: Stream = Stream { id: 11, context: 1, kind: StreamKind::NonBlocking };
 const BLOCKING: Stream = Stream { id: 12, context: 1, kind: StreamKind::Blocking };
+const C: Stream = Stream { id: 14, context: 1, kind: StreamKind::NonBlocking };
 const LEGACY: Stream = Stream { id: 13, context: 1, kind: StreamKind::Legacy };
 const EVENT: u64 = 20;
 const OTHER: u64 = 21;
@@ -205,7 +206,8 @@ fn a_destroyed_stream_leaves_no_capture_that_cannot_end() {
     bed.captures.wait(B, EVENT).unwrap();
     bed.add(B, "never waited for").unwrap();
     bed.captures.forget_stream(B.id);
-    assert_eq!(bed.end(A).err(), Some(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    assert!(!bed.is_invalid(A));
+    assert_eq!(bed.end(A).err(), Some(CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
     bed.begin(A, Mode::Global).unwrap();
     bed.captures.forget_stream(A.id);
     assert!(bed.captures.captures.is_empty() && bed.captures.members.is_empty());
@@ -224,6 +226,53 @@ fn a_stream_that_was_waited_for_can_be_destroyed_before_the_capture_ends() {
     bed.captures.forget_event(EVENT);
     bed.add(A, "after").unwrap();
     assert_eq!(bed.end(A).unwrap(), [("aside", vec![]), ("after", vec!["aside"])]);
+}
+
+#[test]
+fn the_program_can_have_the_first_stream_wait_for_what_a_destroyed_stream_did() {
+    let mut bed = Bed::new();
+    bed.begin(A, Mode::Global).unwrap();
+    bed.captures.record(EVENT, A).unwrap();
+    bed.captures.wait(B, EVENT).unwrap();
+    bed.add(B, "early").unwrap();
+    let late = bed.add(B, "late").unwrap().unwrap();
+    bed.captures.forget_stream(B.id);
+    bed.add(A, "origin").unwrap();
+    bed.captures.update(A.id, &[late.into()], false).unwrap();
+    bed.add(A, "joined").unwrap();
+    let expected = [("early", vec![]), ("late", vec!["early"]), ("origin", vec![]), ("joined", vec!["origin", "late"])];
+    assert_eq!(bed.end(A).unwrap(), expected);
+}
+
+#[test]
+fn a_wait_for_all_but_the_last_of_a_destroyed_stream_does_not_join_it() {
+    let mut bed = Bed::new();
+    bed.begin(A, Mode::Global).unwrap();
+    bed.captures.record(EVENT, A).unwrap();
+    bed.captures.wait(B, EVENT).unwrap();
+    let early = bed.add(B, "early").unwrap().unwrap();
+    bed.add(B, "late").unwrap();
+    bed.captures.forget_stream(B.id);
+    bed.captures.update(A.id, &[early.into()], true).unwrap();
+    assert_eq!(bed.end(A).err(), Some(CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
+}
+
+#[test]
+fn a_third_stream_can_join_what_a_destroyed_stream_did() {
+    let mut bed = Bed::new();
+    bed.begin(A, Mode::Global).unwrap();
+    bed.captures.record(EVENT, A).unwrap();
+    bed.captures.wait(B, EVENT).unwrap();
+    bed.captures.wait(C, EVENT).unwrap();
+    bed.add(B, "aside").unwrap();
+    bed.captures.record(EVENT, B).unwrap();
+    bed.captures.forget_stream(B.id);
+    bed.captures.wait(C, EVENT).unwrap();
+    bed.add(C, "third").unwrap();
+    bed.captures.record(EVENT, C).unwrap();
+    bed.captures.wait(A, EVENT).unwrap();
+    bed.add(A, "after").unwrap();
+    assert_eq!(bed.end(A).unwrap(), [("aside", vec![]), ("third", vec!["aside"]), ("after", vec!["third"])]);
 }
 
 #[test]

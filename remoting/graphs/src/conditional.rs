@@ -29,7 +29,7 @@ impl<W: Work, C> Conditional<W, C> {
         if !fits {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let bodies: Vec<SharedGraph<W>> = (0..size).map(|_| SharedGraph::default()).collect();
+        let bodies: Vec<SharedGraph<W>> = (0..size).map(|_| registry.embed(&Graph::default())).collect();
         let list = bodies.iter().map(|body| registry.handle_of(body)).collect();
         Ok(Conditional { condition, kind, bodies, list: Arc::new(list) })
     }

@@ -1,7 +1,7 @@
 //! Nodes and the edges between them.
 
 use crate::user_object::Held;
-use crate::{Dependency, Edge, Result, Work};
+use crate::{Dependency, Edge, Owner, Result, Work};
 use driverapi::constants::CU_GRAPH_NODE_TYPE_KERNEL;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,16 +26,28 @@ impl<W> Node<W> {
     }
 }
 
+impl<W: Work> Node<W> {
+    /// Changes what it does; it stays of its kind. What it did is given back.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for work of another kind.
+    pub fn set_work(&mut self, work: W) -> Result<W> {
+        check(self.work.kind() == work.kind())?;
+        Ok(std::mem::replace(&mut self.work, work))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Graph<W> {
     nodes: BTreeMap<NodeId, Node<W>>,
     /// User objects that live as long as the graph.
     pub(crate) held: Vec<Held>,
+    pub(crate) owner: Owner,
 }
 
 impl<W> Default for Graph<W> {
     fn default() -> Self {
-        Self { nodes: BTreeMap::new(), held: Vec::new() }
+        Self { nodes: BTreeMap::new(), held: Vec::new(), owner: Owner::Program }
     }
 }
 
@@ -151,7 +163,7 @@ impl<W> Graph<W> {
             after: node.after.iter().map(renamed).collect(),
         };
         let nodes = self.nodes.iter().map(|(&id, each)| (names[&id], node(id, each, copy(&each.work)))).collect();
-        Graph { nodes, held: self.held.clone() }
+        Graph { nodes, held: self.held.clone(), owner: Owner::Program }
     }
 
     /// The node that was cloned from `original`.
@@ -169,11 +181,12 @@ impl<W: Work> Graph<W> {
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for a dependency that is given twice or not of this graph, or an edge that the
-    /// nodes cannot have.
+    /// nodes cannot have; `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a node's.
     pub fn add(&mut self, id: NodeId, work: W, after: &[Dependency]) -> Result<()> {
         let distinct: BTreeSet<_> = after.iter().collect();
         check(distinct.len() == after.len())?;
         after.iter().try_for_each(|each| self.check_edge(*each, work.kind()))?;
+        self.check_memory(&work)?;
         self.nodes.insert(id, Node { work, original: None, enabled: true, after: after.to_vec() });
         Ok(())
     }
@@ -207,15 +220,12 @@ impl<W: Work> Graph<W> {
         check(from.edge.suits(is_kernel(self.node(from.on)?.work.kind()), is_kernel(to_kind)))
     }
 
-    /// Changes what a node does; it stays of its kind.
+    /// Changes what a node does; it stays of its kind. What it did is given back.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a node of another kind, or as [`Self::node`].
-    pub fn set_work(&mut self, id: NodeId, work: W) -> Result<()> {
-        let node = self.node_mut(id)?;
-        check(node.work.kind() == work.kind())?;
-        node.work = work;
-        Ok(())
+    /// As [`Node::set_work`] and [`Self::node`].
+    pub fn set_work(&mut self, id: NodeId, work: W) -> Result<W> {
+        self.node_mut(id)?.set_work(work)
     }
 
     /// Whether the graph or one within it allocates or frees memory.

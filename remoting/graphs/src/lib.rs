@@ -15,6 +15,7 @@ mod memory;
 mod registry;
 mod update;
 mod user_object;
+mod within;
 
 pub use capture::{Captures, LaunchEdges, Mode, State, Stream, StreamKind};
 pub use conditional::{Conditional, check_bodies};
@@ -25,6 +26,7 @@ pub use graph::{Graph, Node, NodeId};
 pub use memory::{Backed, Memories, Memory, MemoryState, MemoryUse, Place};
 pub use registry::{Registry, Work, exchange_mode};
 pub use update::{Misfit, update};
+pub use within::Owner;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -3,7 +3,7 @@
 use crate::capture::{Captures, LaunchEdges, Mode, Stream};
 use crate::memory::{Memories, Memory, MemoryUse};
 use crate::user_object::UserObjects;
-use crate::{Dependency, Graph, NodeId, Result, SharedGraph, lock};
+use crate::{Dependency, Graph, NodeId, Owner, Result, SharedGraph, lock};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ pub struct Registry<W> {
     captures: Mutex<Captures<W>>,
     /// Whether anything captures or was captured: a call that finds nothing takes no lock.
     in_use: AtomicBool,
-    graphs: RwLock<HashMap<usize, SharedGraph<W>>>,
+    pub(crate) graphs: RwLock<HashMap<usize, SharedGraph<W>>>,
     /// The graph that a node is of.
     nodes: RwLock<HashMap<NodeId, SharedGraph<W>>>,
     pub memories: Memories,
@@ -176,10 +176,12 @@ impl<W: Work> Registry<W> {
     /// Forgets a graph with its nodes and children.
     ///
     /// # Errors
-    /// As [`Self::graph`].
+    /// As [`Self::graph`], also for a graph that is a node's (no code is documented).
     pub fn destroy(&self, handle: usize) -> Result<()> {
         let mut graphs = self.graphs.write().unwrap_or_else(PoisonError::into_inner);
-        let graph = graphs.remove(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let own = |graph: &&SharedGraph<W>| lock(graph).owner == Owner::Program;
+        let graph = Arc::clone(graphs.get(&handle).filter(own).ok_or(CUDA_ERROR_INVALID_VALUE)?);
+        graphs.remove(&handle);
         drop(graphs);
         self.forget_nodes(&graph);
         Ok(())
@@ -189,13 +191,7 @@ impl<W: Work> Registry<W> {
     pub fn forget_nodes(&self, graph: &SharedGraph<W>) {
         for (id, node) in lock(graph).nodes() {
             self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-            for within in node.work.child().into_iter().chain(node.work.bodies()) {
-                self.graphs
-                    .write()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .retain(|_, other| !Arc::ptr_eq(other, within));
-                self.forget_nodes(within);
-            }
+            self.forget_inside(&node.work);
         }
     }
 
@@ -203,13 +199,13 @@ impl<W: Work> Registry<W> {
         self.nodes.write().unwrap_or_else(PoisonError::into_inner).insert(node, graph);
     }
 
-    /// Adds a node to a graph.
+    /// Adds a node to a graph. A graph of the program in it is the node's from now on.
     ///
     /// # Errors
-    /// As [`Graph::add`].
+    /// As [`Graph::add`]; `CUDA_ERROR_INVALID_VALUE` for a graph that would come to lie within itself.
     pub fn add(&self, graph: &SharedGraph<W>, work: W, after: &[Dependency]) -> Result<NodeId> {
         let id = (self.mint)();
-        lock(graph).add(id, work, after)?;
+        self.give(graph, &work.clone(), || lock(graph).add(id, work, after))?;
         self.note(id, Arc::clone(graph));
         Ok(id)
     }
@@ -221,18 +217,16 @@ impl<W: Work> Registry<W> {
     pub fn remove(&self, node: NodeId) -> Result<()> {
         let removed = lock(&self.graph_of(node)?).remove(node)?;
         self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
-        for within in removed.work.child().into_iter().chain(removed.work.bodies()) {
-            self.forget_nodes(within);
-        }
+        self.forget_inside(&removed.work);
         Ok(())
     }
 
     /// A copy of a graph, with copies of its children.
     pub fn copy(&self, graph: &Graph<W>) -> SharedGraph<W> {
         let copy = |work: &W| match work.child() {
-            Some(child) => work.with_child(self.copy(&lock(child))),
+            Some(child) => work.with_child(self.embed(&lock(child))),
             None if work.bodies().is_empty() => work.clone(),
-            None => work.with_bodies(work.bodies().iter().map(|body| self.copy(&lock(body))).collect()),
+            None => work.with_bodies(work.bodies().iter().map(|body| self.embed(&lock(body))).collect()),
         };
         let copied: SharedGraph<W> = Arc::new(Mutex::new(graph.clone_with(self.mint, copy)));
         let ids: Vec<NodeId> = lock(&copied).nodes().map(|(id, _)| id).collect();

@@ -198,6 +198,9 @@ messages! {
     /// `TextureMade`.
     0x8070 TextureCreate { context: u64, kind: u32, resource: [u64; 5], surface: bool, sampling: [u32; 14] }
     0x8071 TextureDestroy { texture: u64, surface: bool }
+    /// As `TextureCreate`, of an array that is seen as `CUDA_RESOURCE_VIEW_DESC` says: its members without what is
+    /// reserved. Replies `TextureMade`.
+    0x8072 TextureView { context: u64, array: u64, sampling: [u32; 14], view: [u64; 8] }
     /// `cuCtxSetLimit`. What the driver takes for it is counted against what was granted. Replies.
     0x801c ContextLimit { context: u64, limit: u32, value: u64 }
 

@@ -11,6 +11,7 @@ use driverapi::arrays::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::CUDA_ARRAY3D_DESCRIPTOR;
+use driverapi::views::View;
 use std::sync::Arc;
 
 /// Rows start at multiples of this.
@@ -31,6 +32,7 @@ pub struct Described {
     pub resource: CUDA_RESOURCE_DESC,
     /// `None` for a surface.
     pub sampling: Option<CUDA_TEXTURE_DESC>,
+    pub view: Option<CUDA_RESOURCE_VIEW_DESC>,
 }
 
 impl Array {
@@ -63,6 +65,17 @@ impl Array {
         let Shape { texel, width, height, depth, layered, .. } = self.shape;
         let (address, pitch, slice) = (self.address, self.pitch, self.slice());
         Texels { texel, address, sides: [width, height, depth], pitch, slice, layered, own: true }
+    }
+}
+
+impl Array {
+    /// # Errors
+    /// As [`CUDA_RESOURCE_VIEW_DESC::read`].
+    fn seen_as(&self, view: &CUDA_RESOURCE_VIEW_DESC) -> R<Texels> {
+        let (View { texel, first_layer, depth }, whole) = (view.read(&self.shape)?, self.texels());
+        let [width, height, _] = whole.sides;
+        let address = whole.address + first_layer * whole.slice;
+        Ok(Texels { texel, address, sides: [width, height, depth], ..whole })
     }
 }
 
@@ -105,11 +118,21 @@ impl Driver {
 
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for what no texture can be made of, or as it asks, `CUDA_ERROR_NOT_SUPPORTED` for mipmaps.
-    pub fn create_texture(&self, context: usize, resource: CUDA_RESOURCE_DESC, asked: CUDA_TEXTURE_DESC) -> R<usize> {
-        let texels = self.texels(resource.read()?)?;
+    pub fn create_texture(
+        &self,
+        context: usize,
+        resource: CUDA_RESOURCE_DESC,
+        asked: CUDA_TEXTURE_DESC,
+        view: Option<CUDA_RESOURCE_VIEW_DESC>,
+    ) -> R<usize> {
+        let texels = match (resource.read()?, &view) {
+            (Resource::Array(id), Some(view)) => self.array(id as usize)?.seen_as(view)?,
+            (_, Some(_)) => return Err(CUDA_ERROR_INVALID_VALUE),
+            (resource, None) => self.texels(resource)?,
+        };
         let sampling = sampling(&asked, texels.texel.format)?;
         let id = handles::mint();
-        self.insert_texture(texels, Some(sampling), Described { id, context, resource, sampling: Some(asked) })
+        self.insert_texture(texels, Some(sampling), Described { id, context, resource, sampling: Some(asked), view })
     }
 
     /// # Errors
@@ -120,7 +143,7 @@ impl Driver {
         if array.asked.Flags & CUDA_ARRAY3D_SURFACE_LDST == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let described = Described { id: handles::mint(), context, resource, sampling: None };
+        let described = Described { id: handles::mint(), context, resource, sampling: None, view: None };
         self.insert_texture(array.texels(), None, described)
     }
 

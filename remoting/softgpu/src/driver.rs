@@ -11,7 +11,7 @@ use crate::ffi::R;
 use crate::frames::Frames;
 use crate::handles::{self, Table};
 use crate::link::Link;
-use crate::memory::{Allocation, Memory};
+use crate::memory::{Allocation, Kind, Memory};
 use crate::model::Model;
 use crate::physical::Physical;
 use crate::pool::Pool;
@@ -253,16 +253,17 @@ impl Driver {
         let mut primary = self.primary(device);
         primary.retained = primary.retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         if primary.retained == 0 {
-            self.end_context(device.primary)?;
+            self.end_context(device.primary, false)?;
         }
         Ok(())
     }
 
-    /// Ends the primary context whatever its count; the next retain starts a new one.
+    /// Ends the primary context whatever its count; the next retain starts a new one. CUDA documents that all its
+    /// allocations are destroyed: those from pools, too (not measured).
     pub fn reset_primary(&self, device: &Device) -> R {
         let mut primary = self.primary(device);
         if std::mem::take(&mut primary.retained) > 0 {
-            self.end_context(device.primary)?;
+            self.end_context(device.primary, true)?;
         }
         Ok(())
     }
@@ -292,8 +293,8 @@ impl Driver {
         Ok(id)
     }
 
-    /// Stops a context's work and frees all that belongs to it.
-    pub fn end_context(&self, id: usize) -> R {
+    /// Stops a context's work and frees all that belongs to it. Memory of pools is the device's and stays, unless `pools`.
+    pub fn end_context(&self, id: usize, pools: bool) -> R {
         let context = self.contexts.get(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         self.forget_peers(id);
         self.forget_arrays(id);
@@ -306,7 +307,8 @@ impl Driver {
         self.functions.remove_where(|function| function.module.context == id);
         self.modules.remove_where(|module| module.context == id);
         self.libraries.all().iter().for_each(|library| library.forget_context(id));
-        for allocation in self.memory.all_where(|a| a.context == id) {
+        let ends = |a: &Allocation| a.context == id && (pools || !matches!(a.kind, Kind::Pooled { .. }));
+        for allocation in self.memory.all_where(ends) {
             // Something that waits in the pool's own stream may have been faster.
             let _ = self.release_memory(&allocation);
         }

@@ -11,8 +11,8 @@ use crate::work::{How, Work};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
-use driverapi::settings;
 use driverapi::types::{CUlaunchAttribute, CUlaunchAttributeValue};
+use driverapi::{registers, settings};
 use graphs::LaunchEdges;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn check(shape: &Shape, kernel: &Kernel, settings: &Settings, model: &Model) -> 
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if threads > u64::from(max_threads(kernel)) {
-        return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+        return Err(registers::refusal(threads, kernel.registers));
     }
     check_cluster(shape.grid, cluster_of(shape, kernel, settings)?, kernel, settings, model)?;
     if shape.cooperative { check_cooperative(shape, kernel, settings, model) } else { Ok(()) }
@@ -444,7 +444,11 @@ mod tests {
         assert_eq!(verdict([0, 1, 1], [32, 1, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
         assert_eq!(verdict([1, 65536, 1], [32, 1, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
         assert_eq!(verdict([1, 1, 1], [1024, 2, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
-        assert_eq!(verdict([1, 1, 1], [512, 1, 1], 0), Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
+        assert_eq!(verdict([1, 1, 1], [512, 1, 1], 0), Err(CUDA_ERROR_INVALID_VALUE), "launch bounds");
+        let registers = |registers| Kernel { registers, ..kernel() };
+        let of = |kernel| check(&shape([1, 1, 1], [512, 1, 1], 0), &kernel, &settings(), &Model::SOFTWARE);
+        assert_eq!(of(registers(128)), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(of(registers(129)), Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
         assert_eq!(verdict([1, 1, 1], [32, 1, 1], 48 << 10), Err(CUDA_ERROR_INVALID_VALUE));
     }
 

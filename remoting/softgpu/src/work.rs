@@ -177,6 +177,7 @@ impl Executable {
         if flags & !u64::from(KNOWN) != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        graph.check_not_moved()?;
         steps(graph)?;
         graphs::check_bodies(graph)?;
         let (backed, graph) = (driver.graphs.memories.back(graph)?, driver.graphs.copy(graph));
@@ -190,7 +191,7 @@ impl Executable {
             if graphs::lock(&self.graph).has_conditions() {
                 return Err(CUDA_ERROR_NOT_SUPPORTED);
             }
-            return driver.capture(stream, || Work::Child(Arc::clone(&self.graph))).map(drop);
+            return driver.capture(stream, || Work::Child(driver.graphs.embed(&graphs::lock(&self.graph)))).map(drop);
         }
         let graph = graphs::lock(&self.graph);
         let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;

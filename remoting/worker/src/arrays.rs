@@ -4,11 +4,14 @@
 use crate::driver::Result;
 use crate::session::Session;
 use crate::slabs::{Array, Memory, Zeroing};
-use driverapi::arrays::{CU_RESOURCE_TYPE_ARRAY, CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, Resource, Shape};
+use driverapi::arrays::{
+    CU_RESOURCE_TYPE_ARRAY, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, Resource, Shape,
+};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
 use driverapi::errors::*;
 use driverapi::types::{BoxEnd, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D};
-use protocol::{ArrayCreate, TextureCreate, TextureMade};
+use driverapi::views::ViewWords;
+use protocol::{ArrayCreate, TextureCreate, TextureMade, TextureView};
 
 /// Zeros that arrays are filled from: no less than the longest row.
 const ZEROS: usize = 2 << 20;
@@ -129,7 +132,13 @@ impl Session {
         destroyed
     }
 
-    pub fn texture_create(&mut self, seq: u64, c: &TextureCreate) -> Result<()> {
+    pub fn texture_view(&mut self, seq: u64, c: &TextureView) -> Result<()> {
+        let (kind, resource) = (CU_RESOURCE_TYPE_ARRAY, [c.array, 0, 0, 0, 0]);
+        let of_array = TextureCreate { context: c.context, kind, resource, surface: false, sampling: c.sampling };
+        self.texture_create(seq, &of_array, Some(&c.view))
+    }
+
+    pub fn texture_create(&mut self, seq: u64, c: &TextureCreate, view: Option<&ViewWords>) -> Result<()> {
         let mut resource = CUDA_RESOURCE_DESC::new(c.kind, c.resource);
         match resource.read()? {
             Resource::Array(address) => {
@@ -147,7 +156,8 @@ impl Session {
         }
         self.enter(c.context)?;
         let sampling = (!c.surface).then(|| CUDA_TEXTURE_DESC::from_words(&c.sampling));
-        let texture = self.driver.texture_create(&resource, sampling.as_ref())?;
+        let view = view.map(CUDA_RESOURCE_VIEW_DESC::from_words);
+        let texture = self.driver.texture_create(&resource, sampling.as_ref(), view.as_ref())?;
         self.memory.textures.insert(texture, (c.context, c.surface));
         self.reply_with(seq, 0, &TextureMade { texture }, &[]);
         Ok(())

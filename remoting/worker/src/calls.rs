@@ -7,7 +7,7 @@ use crate::objects::{Context, Event, Module, Table};
 use crate::session::{Outcome, Session};
 use crate::settings::{Change, Setting};
 use driverapi::errors::*;
-use protocol::{Reader, Writer};
+use protocol::{NO_FUNCTION, Reader, Writer, function};
 
 /// Looks up a client's id; the error is the `CUresult` that the driver would answer. The object's context is made current.
 pub trait Objects {
@@ -24,6 +24,8 @@ struct Lookup<'a> {
     contexts: &'a Table<Context>,
     events: &'a Table<Event>,
     modules: &'a Table<Module>,
+    /// The function that is called takes no function of the program, too.
+    without_function: bool,
 }
 
 impl Objects for Lookup<'_> {
@@ -38,6 +40,9 @@ impl Objects for Lookup<'_> {
     }
 
     fn function(&self, module: u64, kernel: u32) -> Result<Raw> {
+        if kernel == NO_FUNCTION && self.without_function {
+            return self.enter(module).map(|()| std::ptr::null_mut());
+        }
         let module = self.modules.get(module)?;
         self.enter(module.context)?;
         let kernel = module.kernel(kernel)?;
@@ -93,6 +98,10 @@ impl Session {
             contexts: &self.contexts,
             events: &self.events,
             modules: &self.modules,
+            without_function: matches!(
+                number,
+                function::CU_OCCUPANCY_MAX_ACTIVE_CLUSTERS | function::CU_OCCUPANCY_MAX_POTENTIAL_CLUSTER_SIZE
+            ),
         };
         let mut answer = Writer::new();
         let called = generated::call(

@@ -64,6 +64,7 @@ impl Session {
             | Command::ContextLimit(_)
             | Command::ArrayCreate(_)
             | Command::TextureCreate(_)
+            | Command::TextureView(_)
             | Command::ModuleGlobal(_)
             | Command::KernelDescribe(_)
             | Command::TensorMapTiled(_)
@@ -119,7 +120,8 @@ impl Session {
             Command::PeerAccess(c) => self.peer_access(c)?,
             Command::ArrayCreate(c) => self.array_create(seq, c)?,
             Command::ArrayDestroy(c) => self.array_destroy(c.array)?,
-            Command::TextureCreate(c) => self.texture_create(seq, c)?,
+            Command::TextureCreate(c) => self.texture_create(seq, c, None)?,
+            Command::TextureView(c) => self.texture_view(seq, c)?,
             Command::TextureDestroy(c) => self.texture_destroy(c.texture, c.surface)?,
             Command::Grant(c) => self.grant(seq, c)?,
             Command::GrantReturn(c) => self.grant_return(c.device, c.size)?,

@@ -19,7 +19,6 @@ from softcuda import (
     KERNELS,
     NOT_FOUND,
     NOT_INITIALIZED,
-    OUT_OF_RESOURCES,
     alloc,
     code,
     function,
@@ -135,7 +134,7 @@ def launches_outside_the_limits_are_refused() -> None:
     ok("cuLaunchKernel", store, 1, 1, 1, 1, 1, 1, 100_000, None, values, None)
     small = function(HEADER + ".visible .entry k() .maxntid 64, 1, 1 { ret; }", "k")
     assert launch(small, [], threads=64) == 0
-    assert launch(small, [], threads=65) == OUT_OF_RESOURCES
+    assert launch(small, [], threads=65) == INVALID_VALUE
     ok("cuCtxSynchronize")
 
 

@@ -35,7 +35,7 @@ fn named<T>(made: Result<T, Code>, what: &'static str) -> Result<T, Code> {
     })
 }
 
-const TEXTURES: &str = "textures of mipmaps, of formats of graphics, or in sRGB";
+const TEXTURES: &str = "textures of mipmaps, of formats of graphics, as compressed blocks, or in sRGB";
 
 exports! {
     fn cuArrayCreate_v2(made: *mut CUarray, asked: *const CUDA_ARRAY_DESCRIPTOR) {
@@ -73,10 +73,8 @@ exports! {
         if texture.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if !view.is_null() {
-            return refused("textures that view an array as another one");
-        }
-        write(texture, named(arrays::create_texture(&live, resource, Some(sampling)), TEXTURES)?)
+        let view = if view.is_null() { None } else { Some(input(view)?) };
+        write(texture, named(arrays::create_texture(&live, resource, Some(sampling), view), TEXTURES)?)
     }
 
     fn cuTexObjectDestroy(texture: CUtexObject) { arrays::destroy_texture(texture, false) }
@@ -89,10 +87,8 @@ exports! {
         write(found, arrays::texture(texture, false)?.sampling.ok_or(CUDA_ERROR_INVALID_VALUE)?)
     }
 
-    /// No texture has a view of its own.
     fn cuTexObjectGetResourceViewDesc(found: *mut CUDA_RESOURCE_VIEW_DESC, texture: CUtexObject) {
-        arrays::texture(texture, false)?;
-        Err(CUDA_ERROR_INVALID_VALUE)
+        write(found, arrays::texture(texture, false)?.view.ok_or(CUDA_ERROR_INVALID_VALUE)?)
     }
 
     fn cuSurfObjectCreate(surface: *mut CUsurfObject, resource: *const CUDA_RESOURCE_DESC) {
@@ -100,7 +96,7 @@ exports! {
         if surface.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        write(surface, named(arrays::create_texture(&live, resource, None), TEXTURES)?)
+        write(surface, named(arrays::create_texture(&live, resource, None, None), TEXTURES)?)
     }
 
     fn cuSurfObjectDestroy(surface: CUsurfObject) { arrays::destroy_texture(surface, true) }

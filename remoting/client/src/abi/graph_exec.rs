@@ -8,7 +8,7 @@ use crate::{event, executable, exports, stream, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
-use graphs::{Misfit, lock, update};
+use graphs::{Misfit, Node, lock, update};
 use std::ffi::{c_char, c_uint, c_ulonglong};
 use std::ptr::{null_mut, without_provenance_mut};
 
@@ -56,13 +56,7 @@ exports! {
     }
 
     fn cuGraphExecChildGraphNodeSetParams(executable: CUgraphExec, node: CUgraphNode, child: CUgraph) {
-        let child = GRAPHS.graph(child.addr())?;
-        executable::get(executable.addr())?.change(|graph| {
-            let Work::Child(copied) = &graph.node(graph.clone_of(node.addr())?)?.work else {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            };
-            update(&mut lock(copied), &lock(&child), &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
-        })
+        set_child(executable, node, child)
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(executable: CUgraphExec, node: CUgraphNode, event: CUevent) {
@@ -74,13 +68,15 @@ exports! {
     }
 
     fn cuGraphExecNodeSetParams(executable: CUgraphExec, node: CUgraphNode, params: *mut CUgraphNodeParams) {
-        set(executable, node, changed_work(&input(params.cast_const())?)?)
+        let params = input(params.cast_const())?;
+        if params.type_ == CU_GRAPH_NODE_TYPE_GRAPH {
+            return set_child(executable, node, params.of.graph.graph);
+        }
+        set(executable, node, changed_work(&params)?)
     }
 
     fn cuGraphNodeSetEnabled(executable: CUgraphExec, node: CUgraphNode, enabled: c_uint) {
-        executable::get(executable.addr())?.change(|graph| {
-            let copied = graph.clone_of(node.addr())?;
-            let node = graph.node_mut(copied)?;
+        change(executable, node, |node| {
             if !matches!(node.work, Work::Launch(_) | Work::Copy(_) | Work::Fill(_)) {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
@@ -91,8 +87,8 @@ exports! {
 
     fn cuGraphNodeGetEnabled(executable: CUgraphExec, node: CUgraphNode, enabled: *mut c_uint) {
         let executable = executable::get(executable.addr())?;
-        let graph = lock(&executable.graph);
-        write(enabled, graph.node(graph.clone_of(node.addr())?)?.enabled.into())
+        let told = lock(&executable.graph).with_clone(node.addr(), |node| Ok(node.enabled))?;
+        write(enabled, told.into())
     }
 
     fn cuGraphExecUpdate(
@@ -179,18 +175,35 @@ unsafe fn instantiate(executable: *mut CUgraphExec, graph: CUgraph, flags: u64) 
     unsafe { write(executable, without_provenance_mut(made.handle)) }
 }
 
-/// Changes the copy of a node in an executable, named by the graph's own node.
+/// Changes the copy of a node in an executable, named by the node of the graph or of one within it.
+fn change(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    act: impl FnOnce(&mut Node<Work>) -> Result<(), Code>,
+) -> Result<(), Code> {
+    executable::get(executable.addr())?.change(|graph| graph.with_clone(node.addr(), act))
+}
+
 fn set(executable: CUgraphExec, node: CUgraphNode, work: Work) -> Result<(), Code> {
-    executable::get(executable.addr())?.change(|graph| {
-        let copied = graph.clone_of(node.addr())?;
-        may_become(&graph.node(copied)?.work, &work).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        graph.set_work(copied, work)
+    change(executable, node, |node| {
+        may_become(&node.work, &work).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        node.set_work(work).map(drop)
+    })
+}
+
+/// Gives what a child graph node of an executable consists of the works of a like graph.
+fn set_child(executable: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Result<(), Code> {
+    let child = GRAPHS.graph(child.addr())?;
+    change(executable, node, |node| {
+        let Work::Child(copy) = &node.work else { return Err(CUDA_ERROR_INVALID_VALUE) };
+        update(&mut lock(copy), &lock(&child), &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
     })
 }
 
 /// Gives an executable the works of a graph, or says what does not fit.
 fn take_over(executable: CUgraphExec, graph: CUgraph) -> Result<CUgraphExecUpdateResultInfo, Code> {
     let from = GRAPHS.graph(graph.addr())?;
+    lock(&from).check_not_moved()?;
     executable::get(executable.addr())?.change(|graph| Ok(Misfit::told(update(graph, &lock(&from), &may_become).err())))
 }
 

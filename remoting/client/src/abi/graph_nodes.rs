@@ -12,7 +12,7 @@ use crate::{conditions, copy, devices, event, exports, fill};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
-use graphs::{Dependency, NodeId, SharedGraph, lock};
+use graphs::{Dependency, lock};
 use protocol::LaunchAttribute;
 use std::ffi::c_uint;
 use std::ptr::{null, null_mut, with_exposed_provenance_mut, without_provenance_mut};
@@ -308,10 +308,6 @@ unsafe fn add_any(
                 write(params, given)
             }
             CU_GRAPH_NODE_TYPE_MEM_FREE => add(node, graph, after, || free_work(given.of.free)),
-            CU_GRAPH_NODE_TYPE_GRAPH if given.of.graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE => {
-                add(node, graph, after, || GRAPHS.graph(given.of.graph.graph.addr()).map(Work::Child))
-            }
-            CU_GRAPH_NODE_TYPE_GRAPH => add(node, graph, after, || copied_child(given.of.graph.graph)),
             CU_GRAPH_NODE_TYPE_EMPTY => add(node, graph, after, || Ok(Work::Empty)),
             CU_GRAPH_NODE_TYPE_CONDITIONAL => {
                 let CUDA_CONDITIONAL_NODE_PARAMS { handle, type_, size, .. } = given.of.conditional;
@@ -370,8 +366,9 @@ pub fn host_work(params: CUDA_HOST_NODE_PARAMS) -> Result<Work, Code> {
 fn copied_child(child: CUgraph) -> Result<Work, Code> {
     let child = GRAPHS.graph(child.addr())?;
     let child = lock(&child);
+    child.check_not_moved()?;
     let stays = child.uses_memory() || child.has_conditions();
-    if stays { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(GRAPHS.copy(&child))) }
+    if stays { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(GRAPHS.embed(&child))) }
 }
 
 unsafe fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Arc<graphs::Memory>, Code> {
@@ -407,6 +404,11 @@ pub unsafe fn changed_work(params: &CUgraphNodeParams) -> Result<Work, Code> {
             CU_GRAPH_NODE_TYPE_HOST => host_work(params.of.host),
             CU_GRAPH_NODE_TYPE_EVENT_RECORD => event::get(params.of.event).map(Work::Record),
             CU_GRAPH_NODE_TYPE_WAIT_EVENT => event::get(params.of.event).map(Work::Wait),
+            CU_GRAPH_NODE_TYPE_GRAPH => match params.of.graph.ownership {
+                CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE => copied_child(params.of.graph.graph),
+                CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE => GRAPHS.to_move(params.of.graph.graph.addr()).map(Work::Child),
+                _ => Err(CUDA_ERROR_INVALID_VALUE),
+            },
             _ => Err(CUDA_ERROR_NOT_SUPPORTED),
         }
     }
@@ -428,7 +430,12 @@ fn params_of(work: &Work) -> CUgraphNodeParams {
         Work::Host(call) => {
             of.host = CUDA_HOST_NODE_PARAMS { fn_: call.function, userData: with_exposed_provenance_mut(call.data) };
         }
-        Work::Child(child) => of.graph.graph = without_provenance_mut(GRAPHS.handle_of(child)),
+        Work::Child(child) => {
+            of.graph = CUDA_CHILD_GRAPH_NODE_PARAMS {
+                graph: without_provenance_mut(GRAPHS.handle_of(child)),
+                ownership: CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID,
+            };
+        }
         Work::Record(event) | Work::Wait(event) => of.event = without_provenance_mut(event.handle),
         Work::Allocate(memory) => {
             of.alloc = CUDA_MEM_ALLOC_NODE_PARAMS::of(memory.device, memory.size, memory.address);
@@ -474,7 +481,5 @@ fn kernel(node: CUgraphNode) -> Result<Arc<Prepared>, Code> {
 }
 
 fn set(node: CUgraphNode, work: Work) -> Result<(), Code> {
-    let graph: SharedGraph<Work> = GRAPHS.graph_of(node.addr())?;
-    let node: NodeId = node.addr();
-    lock(&graph).set_work(node, work)
+    GRAPHS.set_work(node.addr(), work)
 }

@@ -94,6 +94,8 @@ fn answer(memory: &Memory, attribute: c_uint, address: CUdeviceptr) -> Result<Va
 
 fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
     Ok(match attribute {
+        // Memory of a pool is of no context.
+        CU_POINTER_ATTRIBUTE_CONTEXT if piece.pool != 0 => Value::Word(0),
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(context::handle_of(piece.context) as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CU_MEMORYTYPE_DEVICE),
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Word(address),

@@ -6,6 +6,7 @@ use crate::module::LaunchRules;
 use driverapi::attributes::{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
 use driverapi::constants::FIRST_WITH_CLUSTERS;
 use driverapi::errors::*;
+use driverapi::registers;
 use protocol::{LaunchAttribute, LaunchShape};
 
 /// Every GPU with clusters takes as many blocks as this (CUDA C++ Programming Guide, "Thread Block Clusters").
@@ -69,7 +70,7 @@ pub fn check(
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if threads > kernel.threads.into() {
-        return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+        return Err(registers::refusal(threads, kernel.registers));
     }
     if let Some(cluster) = asked.cluster.or(kernel.cluster) {
         if kernel.cluster.is_some_and(|required| required != cluster) {
@@ -135,6 +136,7 @@ mod tests {
     };
     const KERNEL: LaunchRules = LaunchRules {
         threads: 256,
+        registers: 32,
         dynamic_shared: 48 << 10,
         block: None,
         cluster: None,
@@ -172,7 +174,13 @@ mod tests {
             );
         }
         let large = Asked { block: [512, 1, 1], ..ASKED };
-        assert_eq!(verdict(large, KERNEL), Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
+        assert_eq!(verdict(large, KERNEL), Err(CUDA_ERROR_INVALID_VALUE), "launch bounds");
+        let with = |registers| LaunchRules { registers, ..KERNEL };
+        assert_eq!(verdict(large, with(128)), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(verdict(large, with(129)), Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
+        for asked in [Asked { cooperative: true, ..large }, Asked { cluster: Some([2, 1, 1]), ..large }] {
+            assert_eq!(verdict(asked, KERNEL), Err(CUDA_ERROR_INVALID_VALUE), "{asked:?}");
+        }
         let shared = Asked { shared: 1 + (48 << 10), ..ASKED };
         assert_eq!(verdict(shared, KERNEL), Err(CUDA_ERROR_INVALID_VALUE));
         // Both are wrong: the driver looks at shared memory first.

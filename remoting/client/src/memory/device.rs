@@ -7,7 +7,7 @@ mod shared_memory;
 
 use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
 use crate::Code;
-use crate::context::Live;
+use crate::context::{self, Live};
 use crate::devices::{self, Device};
 use crate::session::{Slot, lock};
 use driverapi::errors::*;
@@ -141,7 +141,11 @@ impl DeviceMemory {
     pub fn free(&self, address: u64, stream_id: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
         let state = &mut *lock(&self.state);
         let piece = state.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let owner = state.contexts.get(&piece.context).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let Some(owner) = self.owner_in(state, &piece) else {
+            // Without a context nothing runs on the device.
+            state.heap.reclaim(&piece);
+            return Ok(());
+        };
         if owner.is_idle() {
             state.heap.reclaim(&piece);
         } else {
@@ -171,10 +175,11 @@ impl DeviceMemory {
         live.session.post(0, &GrantReturn { device: self.index, size }).map(drop)
     }
 
-    /// Frees everything that a context allocated; the context is about to be destroyed.
-    pub fn free_context(&self, live: &Arc<Live>) {
+    /// Frees everything that a context allocated; the context is about to be destroyed. Memory of pools is the device's
+    /// and stays, unless `pools` go, too.
+    pub fn free_context(&self, live: &Arc<Live>, pools: bool) {
         let state = &mut *lock(&self.state);
-        for address in state.heap.select(|piece| piece.context == live.id) {
+        for address in state.heap.select(|piece| piece.context == live.id && (pools || piece.pool == 0)) {
             if let Some(piece) = state.forget(address) {
                 let _ = state.note_freed(live, None, piece);
             }
@@ -214,9 +219,16 @@ impl DeviceMemory {
         state.heap.find(address).or_else(of_graphs).or_else(|| state.shared.find(address)).copied()
     }
 
-    /// The context that a piece belongs to.
+    /// The context that a piece belongs to; if memory of a pool has outlived it, one of the device.
     pub fn owner(&self, piece: &Piece) -> Option<Arc<Live>> {
-        lock(&self.state).contexts.get(&piece.context).cloned()
+        self.owner_in(&lock(&self.state), piece)
+    }
+
+    fn owner_in(&self, state: &State, piece: &Piece) -> Option<Arc<Live>> {
+        let of_device = |live: &Arc<Live>| live.device.index == self.index;
+        let current = || context::current().ok().filter(of_device);
+        let other = || current().or_else(|| context::all_live().into_iter().find(of_device));
+        state.contexts.get(&piece.context).cloned().or_else(other)
     }
 
     /// Puts memory at addresses that the caller took from the arena.

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchRules {
     pub threads: u32,
+    /// Of a thread.
+    pub registers: u32,
     pub dynamic_shared: u32,
     /// From `.reqntid`.
     pub block: Option<[u32; 3]>,
@@ -27,7 +29,7 @@ pub struct Limits {
     values: [AtomicU32; KEPT.len()],
 }
 
-const KEPT: [CUfunction_attribute; 11] = [
+const KEPT: [CUfunction_attribute; 12] = [
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
@@ -39,6 +41,7 @@ const KEPT: [CUfunction_attribute; 11] = [
     LAUNCH_REQUIRED_BLOCK_DEPTH,
     LAUNCH_LARGEST_CLUSTER,
     CU_FUNC_ATTRIBUTE_PTX_VERSION,
+    CU_FUNC_ATTRIBUTE_NUM_REGS,
 ];
 
 impl Limits {
@@ -60,6 +63,7 @@ impl Limits {
             block: given(6),
             largest_cluster: Some(value(9)).filter(|blocks| *blocks != 0),
             architecture: value(10),
+            registers: value(11),
         }
     }
 }
@@ -82,7 +86,7 @@ mod tests {
         ];
         read.into_iter().for_each(|(attribute, value)| limits.note(attribute, value));
         let loaded = limits.now();
-        assert_eq!((loaded.threads, loaded.dynamic_shared), (512, 48 << 10));
+        assert_eq!((loaded.threads, loaded.registers, loaded.dynamic_shared), (512, 17, 48 << 10));
         assert_eq!((loaded.block, loaded.cluster, loaded.largest_cluster), (Some([64, 2, 1]), None, None));
         assert!(!loaded.any_cluster_size);
         limits.note(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 96 << 10);

@@ -58,10 +58,8 @@ entry_points! {
         view: In<CUDA_RESOURCE_VIEW_DESC>,
     ) {
         let (context, texture) = (current()?, texture.required()?);
-        if !view.is_null() {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
-        texture.set(driver()?.create_texture(context.id, resource.get()?, sampling.get()?)? as u64)
+        let view = if view.is_null() { None } else { Some(view.get()?) };
+        texture.set(driver()?.create_texture(context.id, resource.get()?, sampling.get()?, view)? as u64)
     }
 
     fn cuTexObjectDestroy(texture: CUtexObject) {
@@ -77,11 +75,8 @@ entry_points! {
         found.set(driver()?.described(texture, false)?.sampling.ok_or(CUDA_ERROR_INVALID_VALUE)?)
     }
 
-    /// No texture has a view of its own.
     fn cuTexObjectGetResourceViewDesc(found: Out<CUDA_RESOURCE_VIEW_DESC>, texture: CUtexObject) {
-        found.required()?;
-        driver()?.described(texture, false)?;
-        Err(CUDA_ERROR_INVALID_VALUE)
+        found.set(driver()?.described(texture, false)?.view.ok_or(CUDA_ERROR_INVALID_VALUE)?)
     }
 
     fn cuSurfObjectCreate(surface: Out<CUsurfObject>, resource: In<CUDA_RESOURCE_DESC>) {

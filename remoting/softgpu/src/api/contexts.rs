@@ -98,7 +98,7 @@ entry_points! {
         if context.primary {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        driver.end_context(context.id)?;
+        driver.end_context(context.id, false)?;
         if driver::current_id() == Some(context.id) {
             driver::pop();
         }

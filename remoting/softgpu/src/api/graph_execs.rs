@@ -1,6 +1,8 @@
 //! Executable graphs: they are instantiated, launched, and changed.
 
-use super::graph_nodes::{changed_work, copy_work, fill_work, host_work, launch_work, record_work, wait_work};
+use super::graph_nodes::{
+    changed_work, child_of, copy_work, fill_work, host_work, launch_work, record_work, wait_work,
+};
 use super::graphs::graph;
 use super::{entry_points, handle, id, stream_entry_points};
 use crate::driver::{Driver, driver};
@@ -9,7 +11,7 @@ use crate::work::{Executable, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
-use graphs::{Misfit, lock, update};
+use graphs::{Misfit, Node, lock, update};
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::Arc;
 
@@ -26,19 +28,34 @@ fn executable(driver: &Driver, which: CUgraphExec) -> R<Arc<Executable>> {
     driver.executables.get(id(which)).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Changes the copy of a node in an executable, named by the graph's own node.
-fn set(which: CUgraphExec, node: CUgraphNode, work: Work) -> R {
+/// Changes the copy of a node in an executable, named by the node of the graph or of one within it.
+fn change<T>(which: CUgraphExec, node: CUgraphNode, act: impl FnOnce(&mut Node<Work>) -> R<T>) -> R<T> {
     let executable = executable(driver()?, which)?;
     let mut graph = lock(&executable.graph);
-    let copy = graph.clone_of(id(node))?;
-    may_become(&graph.node(copy)?.work, &work).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    graph.set_work(copy, work)
+    graph.with_clone(id(node), act)
+}
+
+fn set(which: CUgraphExec, node: CUgraphNode, work: Work) -> R {
+    change(which, node, |node| {
+        may_become(&node.work, &work).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        node.set_work(work).map(drop)
+    })
+}
+
+/// Gives what a child graph node of an executable consists of the works of a like graph.
+fn set_child(which: CUgraphExec, node: CUgraphNode, child: CUgraph) -> R {
+    let child = graph(driver()?, child)?;
+    change(which, node, |node| {
+        let Work::Child(copy) = &node.work else { return Err(CUDA_ERROR_INVALID_VALUE) };
+        update(&mut lock(copy), &lock(&child), &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    })
 }
 
 /// Gives an executable the works of a graph, or says what does not fit.
 fn take_over(which: CUgraphExec, from: CUgraph) -> R<CUgraphExecUpdateResultInfo> {
     let driver = driver()?;
     let (executable, from) = (executable(driver, which)?, graph(driver, from)?);
+    lock(&from).check_not_moved()?;
     Ok(Misfit::told(update(&mut lock(&executable.graph), &lock(&from), &may_become).err()))
 }
 
@@ -89,13 +106,7 @@ entry_points! {
     }
 
     fn cuGraphExecChildGraphNodeSetParams(which: CUgraphExec, node: CUgraphNode, child: CUgraph) {
-        let driver = driver()?;
-        let executable = executable(driver, which)?;
-        let whole = lock(&executable.graph);
-        let Work::Child(copy) = &whole.node(whole.clone_of(id(node))?)?.work else {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        };
-        update(&mut lock(copy), &lock(&graph(driver, child)?), &may_become).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+        set_child(which, node, child)
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(which: CUgraphExec, node: CUgraphNode, event: CUevent) {
@@ -107,25 +118,25 @@ entry_points! {
     }
 
     fn cuGraphExecNodeSetParams(which: CUgraphExec, node: CUgraphNode, params: In<CUgraphNodeParams>) {
-        set(which, node, changed_work(&params.get()?)?)
+        let params = params.get()?;
+        match child_of(&params) {
+            Some(child) => set_child(which, node, child),
+            None => set(which, node, changed_work(&params)?),
+        }
     }
 
     fn cuGraphNodeSetEnabled(which: CUgraphExec, node: CUgraphNode, enabled: c_uint) {
-        let executable = executable(driver()?, which)?;
-        let mut graph = lock(&executable.graph);
-        let copy = graph.clone_of(id(node))?;
-        let node = graph.node_mut(copy)?;
-        if !matches!(node.work, Work::Launch(_) | Work::Copy { .. } | Work::Fill(_)) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        node.enabled = enabled != 0;
-        Ok(())
+        change(which, node, |node| {
+            if !matches!(node.work, Work::Launch(_) | Work::Copy { .. } | Work::Fill(_)) {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            node.enabled = enabled != 0;
+            Ok(())
+        })
     }
 
     fn cuGraphNodeGetEnabled(which: CUgraphExec, node: CUgraphNode, enabled: Out<c_uint>) {
-        let executable = executable(driver()?, which)?;
-        let graph = lock(&executable.graph);
-        enabled.set(graph.node(graph.clone_of(id(node))?)?.enabled.into())
+        enabled.set(change(which, node, |node| Ok(node.enabled.into()))?)
     }
 
     fn cuGraphExecUpdate(which: CUgraphExec, from: CUgraph, node: Out<CUgraphNode>, result: Out<c_uint>) {

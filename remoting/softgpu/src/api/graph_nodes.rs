@@ -85,8 +85,9 @@ pub fn wait_work(event: CUevent) -> R<Work> {
 fn copied_child(driver: &Driver, child: CUgraph) -> R<Work> {
     let child = graph(driver, child)?;
     let child = lock(&child);
+    child.check_not_moved()?;
     let stays = child.uses_memory() || child.has_conditions();
-    if stays { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(driver.graphs.copy(&child))) }
+    if stays { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(Work::Child(driver.graphs.embed(&child))) }
 }
 
 pub fn free_work(driver: &Driver, address: CUdeviceptr) -> R<Work> {
@@ -148,17 +149,27 @@ pub fn changed_work(params: &CUgraphNodeParams) -> R<Work> {
             CU_GRAPH_NODE_TYPE_HOST => host_work(of.host),
             CU_GRAPH_NODE_TYPE_EVENT_RECORD => record_work(of.event),
             CU_GRAPH_NODE_TYPE_WAIT_EVENT => wait_work(of.event),
+            CU_GRAPH_NODE_TYPE_GRAPH => match of.graph.ownership {
+                CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE => copied_child(driver()?, of.graph.graph),
+                CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE => driver()?.graphs.to_move(id(of.graph.graph)).map(Work::Child),
+                _ => Err(CUDA_ERROR_INVALID_VALUE),
+            },
             _ => Err(CUDA_ERROR_NOT_SUPPORTED),
         }
     }
+}
+
+/// The graph that a child graph node is described by.
+pub fn child_of(params: &CUgraphNodeParams) -> Option<CUgraph> {
+    // SAFETY: the type says that the member holds.
+    (params.type_ == CU_GRAPH_NODE_TYPE_GRAPH).then(|| unsafe { params.of.graph.graph })
 }
 
 /// Adds a node of any kind; an allocation's address is written to where it was described.
 fn add_any(out: Out<CUgraphNode>, to: CUgraph, after: &[Dependency], params: Out<CUgraphNodeParams>) -> R {
     let mut given = params.get()?;
     // SAFETY: as in `changed_work`.
-    let (alloc, free, child, chooses) =
-        unsafe { (given.of.alloc, given.of.free, given.of.graph, given.of.conditional) };
+    let (alloc, free, chooses) = unsafe { (given.of.alloc, given.of.free, given.of.conditional) };
     match given.type_ {
         CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
             let memory = allocation(&alloc)?;
@@ -167,10 +178,6 @@ fn add_any(out: Out<CUgraphNode>, to: CUgraph, after: &[Dependency], params: Out
             params.set(given)
         }
         CU_GRAPH_NODE_TYPE_MEM_FREE => add(out, to, after, |driver| free_work(driver, free)),
-        CU_GRAPH_NODE_TYPE_GRAPH if child.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE => {
-            add(out, to, after, |driver| graph(driver, child.graph).map(Work::Child))
-        }
-        CU_GRAPH_NODE_TYPE_GRAPH => add(out, to, after, |driver| copied_child(driver, child.graph)),
         CU_GRAPH_NODE_TYPE_EMPTY => add(out, to, after, |_| Ok(Work::Empty)),
         CU_GRAPH_NODE_TYPE_CONDITIONAL => {
             let made = driver()?.conditional(id(to), chooses.handle, chooses.type_, chooses.size)?;
@@ -204,7 +211,8 @@ fn params_of(driver: &Driver, work: &Work) -> CUgraphNodeParams_union {
             of.host = CUDA_HOST_NODE_PARAMS { fn_: call.function, userData: data };
         }
         Work::Child(child) => {
-            of.graph = CUDA_CHILD_GRAPH_NODE_PARAMS { graph: handle(driver.graphs.handle_of(child)), ownership: 0 };
+            let ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID;
+            of.graph = CUDA_CHILD_GRAPH_NODE_PARAMS { graph: handle(driver.graphs.handle_of(child)), ownership };
         }
         Work::Record(event) | Work::Wait(event) => of.event = handle(event.id),
         Work::Allocate(memory) => of.alloc = CUDA_MEM_ALLOC_NODE_PARAMS::of(memory.device, memory.size, memory.address),
@@ -258,8 +266,7 @@ fn kernel(node: CUgraphNode) -> R<Arc<Launch>> {
 }
 
 fn set(node: CUgraphNode, work: Work) -> R {
-    let graph = driver()?.graphs.graph_of(id(node))?;
-    lock(&graph).set_work(id(node), work)
+    driver()?.graphs.set_work(id(node), work)
 }
 
 entry_points! {

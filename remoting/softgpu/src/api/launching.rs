@@ -2,8 +2,9 @@
 
 use super::kernels::function;
 use super::{DefaultStream, entry_points, id, stream_entry_points};
-use crate::code::Function;
+use crate::code::{ClusterSettings, Function, Settings};
 use crate::driver::{current, driver};
+use crate::engine::Kernel;
 use crate::ffi::{In, Out, R};
 use crate::launch::{
     Shape, arguments, blocks_per_multiprocessor, cluster_of, largest_cluster, max_dynamic_shared, max_threads,
@@ -173,6 +174,29 @@ fn best_block(
     block.set(best.1 as c_int)
 }
 
+/// The device, if it has clusters.
+fn clustered_model() -> R<&'static Model> {
+    let model = driver()?.model();
+    if model.portable_cluster == 1 { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(model) }
+}
+
+/// Answers a question about the clusters of a function, or of none: cuBLAS 13.10 asks how many clusters there can be
+/// without naming a kernel, and goes on with an answer only. Then nothing but the device limits them; what a real GPU's
+/// driver answers is not measured.
+fn of_clusters<T>(which: CUfunction, answer: impl FnOnce(&Kernel, &Settings) -> R<T>) -> R<T> {
+    if !which.is_null() {
+        let function = function(which)?;
+        return answer(function.kernel(), &function.settings);
+    }
+    current()?;
+    let shared = driver()?.model().shared_per_multiprocessor.saturating_sub(SHARED_RESERVED_PER_BLOCK);
+    let cluster = ClusterSettings { non_portable: 1.into(), ..ClusterSettings::default() };
+    answer(
+        &Kernel::of_nothing(),
+        &Settings { dynamic_shared: (shared as i32).into(), carveout: (-1).into(), cache_config: 0.into(), cluster },
+    )
+}
+
 entry_points! {
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<c_int>, which: CUfunction, block: c_int, shared: usize) {
         active_blocks(blocks, which, block, shared)
@@ -209,30 +233,35 @@ entry_points! {
         bytes.set(left as usize)
     }
 
-    /// Clusters are not bound to parts of this device: as many fit as their blocks do.
+    /// Clusters are not bound to parts of this device: as many fit as their blocks do, and none that is too large.
     fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
-        let model = driver()?.model();
-        if model.portable_cluster == 1 {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
-        let (function, shape) = (function(which)?, shape_of(&config.get()?)?);
-        let cluster: u32 = cluster_of(&shape, function.kernel(), &function.settings)?.iter().product();
-        let most = largest_cluster(function.kernel(), &function.settings, model);
-        if cluster == 0 || cluster > most {
-            return Err(CUDA_ERROR_INVALID_CLUSTER_SIZE);
-        }
-        let each = active(&function, shape.block.iter().product(), shape.dynamic_shared.into())?;
-        clusters.set((each * model.multiprocessors / cluster) as c_int)
+        let model = clustered_model()?;
+        let shape = shape_of(&config.get()?)?;
+        let found = of_clusters(which, |kernel, settings| {
+            let cluster = cluster_of(&shape, kernel, settings)?.iter().try_fold(1, |all, n| u32::checked_mul(all, *n));
+            let each = blocks_per_multiprocessor(
+                kernel, settings, shape.block.iter().product(), shape.dynamic_shared.into(), model,
+            );
+            match cluster {
+                Some(0) => Err(CUDA_ERROR_INVALID_CLUSTER_SIZE),
+                Some(blocks) if blocks <= largest_cluster(kernel, settings, model) => {
+                    Ok(each * model.multiprocessors / blocks)
+                }
+                _ => Ok(0),
+            }
+        });
+        clusters.set(found? as c_int)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
-        let model = driver()?.model();
-        if model.portable_cluster == 1 {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
-        let (function, shape) = (function(which)?, shape_of(&config.get()?)?);
-        let each = active(&function, shape.block.iter().product(), shape.dynamic_shared.into())?;
-        let most = largest_cluster(function.kernel(), &function.settings, model);
-        size.set(if each == 0 { 0 } else { most as c_int })
+        let model = clustered_model()?;
+        let shape = shape_of(&config.get()?)?;
+        let found = of_clusters(which, |kernel, settings| {
+            let each = blocks_per_multiprocessor(
+                kernel, settings, shape.block.iter().product(), shape.dynamic_shared.into(), model,
+            );
+            Ok(if each == 0 { 0 } else { largest_cluster(kernel, settings, model) })
+        });
+        size.set(found? as c_int)
     }
 }

@@ -4,16 +4,9 @@ use super::code::{Code, Pool};
 use super::compile::{Contents, Linked};
 use super::program::{Global, Kernel, Param, Space};
 use driverapi::cubin::{self, Cubin, Variable};
+use driverapi::registers::{MAX_THREADS, threads_with};
 use std::collections::HashSet;
 
-/// What a block may have by itself; more threads than the registers suffice for cannot be launched on hardware.
-const MAX_THREADS: u32 = 1024;
-const REGISTERS_PER_BLOCK: u32 = 65536;
-/// Registers are given to warps in units of this many (CUDA C++ Programming Guide, "Multiprocessor Level": 256 a warp).
-const REGISTER_UNIT: u32 = 8;
-const WARP: u32 = 32;
-/// A multiprocessor's four parts have equal numbers of warps.
-const WARP_UNIT: u32 = 4;
 /// Variables of machine code do not tell their alignment; this is what the driver's allocations have.
 const ALIGN: u64 = 256;
 
@@ -59,12 +52,6 @@ fn kernel(found: &cubin::Kernel, architecture: u32) -> Kernel {
         ignores_clusters: false,
         unsupported: None,
     }
-}
-
-/// The most threads of a block for which there are this many registers each.
-fn threads_with(registers: u32) -> u32 {
-    let warps = REGISTERS_PER_BLOCK / (registers.max(1).next_multiple_of(REGISTER_UNIT) * WARP);
-    (warps / WARP_UNIT * WARP_UNIT * WARP).min(MAX_THREADS)
 }
 
 fn global(variable: &Variable) -> Global {

@@ -57,6 +57,27 @@ pub struct Kernel {
     pub unsupported: Option<String>,
 }
 
+impl Kernel {
+    /// A kernel that takes nothing of the device but its threads.
+    pub fn of_nothing() -> Kernel {
+        Kernel {
+            name: String::new(),
+            architecture: 0,
+            params: Vec::new(),
+            param_bytes: 0,
+            static_shared: 0,
+            local_bytes: 0,
+            registers: 0,
+            max_threads: 1024,
+            reqntid: None,
+            required_cluster: None,
+            max_cluster: None,
+            ignores_clusters: false,
+            unsupported: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
     Global,

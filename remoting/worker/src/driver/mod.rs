@@ -11,7 +11,7 @@ pub use functions_generated::Functions;
 pub use table::{Raw, Table};
 
 use crate::pages::Pages;
-use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC};
+use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
 use driverapi::attributes::{
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_POINTER_ATTRIBUTE_IS_MANAGED,
 };
@@ -330,9 +330,15 @@ impl Driver {
         call!(self.array_destroy(array.raw()))
     }
     /// A surface if nothing says how to sample.
-    pub fn texture_create(&self, resource: &CUDA_RESOURCE_DESC, sampling: Option<&CUDA_TEXTURE_DESC>) -> Result<u64> {
+    pub fn texture_create(
+        &self,
+        resource: &CUDA_RESOURCE_DESC,
+        sampling: Option<&CUDA_TEXTURE_DESC>,
+        view: Option<&CUDA_RESOURCE_VIEW_DESC>,
+    ) -> Result<u64> {
+        let view = view.map_or(std::ptr::null(), std::ptr::from_ref);
         match sampling {
-            Some(sampling) => get!(self.texture_create(0, resource, sampling, std::ptr::null())),
+            Some(sampling) => get!(self.texture_create(0, resource, sampling, view)),
             None => get!(self.surface_create(0, resource)),
         }
     }

@@ -1,0 +1,40 @@
+//! How many threads of a block the registers suffice for: the same on every GPU since compute capability 5.0 (CUDA C++
+//! Programming Guide, "Technical Specifications per Compute Capability").
+
+use crate::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES};
+use crate::types::CUresult;
+
+/// What a block may have by itself; more threads than the registers suffice for cannot be launched on hardware.
+pub const MAX_THREADS: u32 = 1024;
+const REGISTERS_PER_BLOCK: u32 = 65536;
+/// Registers are given to warps in units of this many (CUDA C++ Programming Guide, "Multiprocessor Level": 256 a warp).
+const REGISTER_UNIT: u32 = 8;
+const WARP: u32 = 32;
+/// A multiprocessor's four parts have equal numbers of warps.
+const WARP_UNIT: u32 = 4;
+
+/// The most threads of a block for which there are this many registers each.
+pub fn threads_with(registers: u32) -> u32 {
+    let warps = REGISTERS_PER_BLOCK / (registers.max(1).next_multiple_of(REGISTER_UNIT) * WARP);
+    (warps / WARP_UNIT * WARP_UNIT * WARP).min(MAX_THREADS)
+}
+
+/// The code for a block of more threads than its kernel takes: the registers do not suffice, or else its launch bounds
+/// (`.maxntid`) are what it exceeds. Which comes first where both hold is not measured.
+pub fn refusal(threads: u64, registers: u32) -> CUresult {
+    if threads > threads_with(registers).into() { CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES } else { CUDA_ERROR_INVALID_VALUE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_refused_for_its_registers_only_where_they_do_not_suffice() {
+        for (registers, most) in [(16, 1024), (64, 1024), (65, 896), (128, 512), (255, 256)] {
+            assert_eq!(threads_with(registers), most, "{registers}");
+            assert_eq!(refusal(most.into(), registers), CUDA_ERROR_INVALID_VALUE);
+            assert_eq!(refusal(u64::from(most) + 1, registers), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+        }
+    }
+}
