@@ -45,8 +45,8 @@ def answer(files: Path, local: Path | None, *, keep_ptx: bool) -> ContainerAlloc
 def _variables(*, keep_ptx: bool) -> dict[str, str]:
     """None is needed to find the client. Triton asks `ldconfig -p`, which knows nothing of mounts."""
     variables = {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": str(FOLDER)}
-    # As `remotegpu run` does: several ranks of NCCL fail at their start. What the pod sets wins.
-    variables |= {"NCCL_RUNTIME_CONNECT": "0", "NCCL_SET_THREAD_NAME": "1"}
+    # As `remotegpu run` does: ranks of NCCL use each other's memory or fail at their start. What the pod sets wins.
+    variables |= {"NCCL_P2P_LEVEL": "SYS", "NCCL_RUNTIME_CONNECT": "0", "NCCL_SET_THREAD_NAME": "1"}
     if keep_ptx:
         # As `remotegpu run` does for a software GPU, which executes PTX.
         ptxas = str(FOLDER / "ptxas")

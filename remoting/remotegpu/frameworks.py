@@ -29,7 +29,8 @@ def keep_ptx(environment: dict[str, str], dist: Dist) -> None:
 
 
 def suit_frameworks(environment: dict[str, str], dist: Dist) -> None:
-    """What docs/frameworks.md lists: ranks of NCCL fail at their start, and JAX looks for GPUs."""
+    """Sets what docs/frameworks.md lists: for ranks of NCCL, and for JAX, which looks for GPUs."""
+    environment.setdefault("NCCL_P2P_LEVEL", "SYS")
     environment.setdefault("NCCL_RUNTIME_CONNECT", "0")
     # By its name our client knows the thread that serves ranks which do not reach each other's memory.
     environment.setdefault("NCCL_SET_THREAD_NAME", "1")

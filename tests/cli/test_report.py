@@ -100,12 +100,34 @@ def test_the_exit_code_stays_the_programs_own() -> None:
 
 
 def test_what_every_runtime_looks_for_in_passing_is_nothing_missing() -> None:
-    events = ["7\tstarted\t\t\t", "7\tunknown function\tcuGLInit\t2000\t", "7\tunknown function\t\t0\t"]
-    events += ["7\tunknown table\tf8cff95121468b4eb9e2fb469e7c0dd9\t\t"]
-    assert report.text(report.parse(events)).endswith("asked for nothing that is not provided")
+    events = ["7\tstarted\t\t\t\t", "7\tunknown function\tcuSubgridX\t12000\t\tx", "7\tunknown function\t\t0\t\tx"]
+    events += ["7\tunknown table\tf8cff95121468b4eb9e2fb469e7c0dd9\t\t\tlibcudart.so.13"]
+    said = report.text(report.parse(events))
+    assert said.endswith("provided but for what every CUDA runtime asks for and does without (3x)")
     events += [
-        "8\tunknown function\tcuGLTravelInTime2\t13000\t",
-        "8\trefused\tcuGreenCtxCreate\t801\tgreen contexts are not provided",
+        "8\tunknown function\tcuGLTravelInTime2\t13000\t\tlibother.so",
+        "8\trefused\tcuGreenCtxCreate\t801\tgreen contexts are not provided\t",
     ]
-    (lack,) = report.parse(events).lacks
-    assert (lack.name, lack.next_step.startswith("use streams")) == ("cuGreenCtxCreate", True)
+    refused, unknown = report.parse(events).lacks
+    assert (refused.name, refused.next_step.startswith("use streams")) == ("cuGreenCtxCreate", True)
+    assert unknown.what == "cuGLTravelInTime2 (as of CUDA 13.0), asked for by libother.so"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "refused\tcuMemCreate\t801\t\t",
+        "refused value\tcuCtxGetLimit of 10\t215\t\t",
+        "refused slot\t6bd5fb6c slot 3\t801\t\tlibcudart.so.11.0",
+        "refused by NVML\tnvmlDeviceGetSerial\t3\t\t",
+        "unknown function\tcuTravelInTime\t12040\t\tlibx.so",
+        "unknown table\t00000000000000000000000000000000\t\t\tlibx.so",
+    ],
+)
+def test_what_was_refused_is_never_nothing(event: str) -> None:
+    found = report.parse(["7\tstarted\t\t\t\t", f"7\t{event}"])
+    said = report.text(found)
+    assert "asked for what is not provided" in said
+    assert event.split("\t")[1] in said and event.split("\t")[4] in said
+    (one,) = report.as_json(found)["missing"]
+    assert one["event"] == event.split("\t")[0] and one["next_step"]

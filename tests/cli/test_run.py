@@ -84,7 +84,8 @@ def test_managed_memory_is_limited_by_option_or_environment(run: list[str], appl
 
 
 @pytest.mark.parametrize(
-    ("name", "ours", "users"), [("NCCL_RUNTIME_CONNECT", "0", "1"), ("NCCL_SET_THREAD_NAME", "1", "0")]
+    ("name", "ours", "users"),
+    [("NCCL_P2P_LEVEL", "SYS", "LOC"), ("NCCL_RUNTIME_CONNECT", "0", "1"), ("NCCL_SET_THREAD_NAME", "1", "0")],
 )
 def test_ranks_of_nccl_fail_at_the_start_unless_the_user_says(
     run: list[str], appliance: StandIn, name: str, ours: str, users: str

@@ -106,3 +106,17 @@ def nvml_symbols(header: str) -> set[str]:
 
 def nvml_parameters(header: str) -> dict[str, list[str]]:
     return {name: _split(parameters) for name, parameters in NVML_FUNCTION.findall(without_comments(header))}
+
+
+def enumeration(header: str, name: str) -> dict[str, int]:
+    """The values of an enumeration by their names."""
+    plain = re.sub(r"^[ \t]*#[^\n]*", " ", without_comments(header), flags=re.MULTILINE)
+    body = re.search(rf"typedef enum {name}_enum\s*\{{(.*?)\}}", plain, re.DOTALL)
+    assert body is not None, name
+    values: dict[str, int] = {}
+    following = 0
+    for item in filter(None, map(str.strip, body[1].split(","))):
+        key, _, said = map(str.strip, item.partition("="))
+        number = following if not said else values[said] if said in values else int(said, 0)
+        values[key], following = number, number + 1
+    return values

@@ -26,6 +26,7 @@ MOUNTS = {
 VARIABLES = {
     "NVIDIA_VISIBLE_DEVICES": "void",
     "TRITON_LIBCUDA_PATH": "/usr/lib/remotegpu",
+    "NCCL_P2P_LEVEL": "SYS",
     "NCCL_RUNTIME_CONNECT": "0",
     "NCCL_SET_THREAD_NAME": "1",
 }

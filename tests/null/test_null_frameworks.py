@@ -14,6 +14,7 @@ from null.published import costs
 PUBLISHED = costs()
 # Libraries ask for these in passing and go on without.
 DONE_WITHOUT = {"cuLogsRegisterCallback"}
+FAILURES = ("refused", "refused value", "refused slot")
 # A program's caching and a library's heuristics are not the same in every run.
 TOLERANCE = 1.1
 
@@ -35,7 +36,8 @@ def test_a_program_runs_and_costs_what_is_published(program: str, tmp_path: Path
 
 def check(done: Run) -> None:
     assert done.code == 0, f"{done.out}{done.err}"
-    missing = {one["name"] for one in done.missing} - DONE_WITHOUT
+    # Functions and tables that libraries look for, and what NVML does not know, are no failures.
+    missing = {one["name"] for one in done.missing if one["event"] in FAILURES} - DONE_WITHOUT
     assert not missing, f"asked for what is not provided: {missing}"
     assert "internal error" not in done.err, done.err
     assert done.statistics["round_trips"] > 0

@@ -4,13 +4,12 @@ use crate::log::{self, Level};
 use crate::stats::Counter;
 use crate::{Code, process, sys};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
-use driverapi::refusals::is_asked_in_passing;
+use driverapi::refusals::{self, first_time, is_asked_in_passing};
 use driverapi::report;
-use std::collections::BTreeSet;
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
 
 /// Which stream the null handle means: the context's legacy stream, or one per host thread (`_ptds`, `_ptsz`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,10 +32,14 @@ macro_rules! exports {
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::Code {
             static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
             #[allow(unused_unsafe)]
-            $crate::boundary::guard(&COUNTER, || {
+            let code = $crate::boundary::guard(&COUNTER, || {
                 $crate::process::check_initialised()?;
                 unsafe { $body }
-            })
+            });
+            if code != 0 {
+                $crate::boundary::failed(COUNTER.name, code, &[$($crate::boundary::word(&$argument)),*]);
+            }
+            code
         }
     )*};
 }
@@ -78,6 +81,9 @@ pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>)
     let code = result.err().unwrap_or(0);
     if code == CUDA_ERROR_NOT_SUPPORTED {
         report::refused(counter.name);
+        if !SAID.take() {
+            say_refused(counter.name, "is not provided as the program uses it, or not by the appliance's driver");
+        }
     }
     sys::set_errno(errno);
     if code != 0 && log::enabled(Level::Debug) {
@@ -86,17 +92,58 @@ pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>)
     code
 }
 
+thread_local! {
+    /// Whether the call that this thread is in has already said why it answers `CUDA_ERROR_NOT_SUPPORTED`.
+    static SAID: Cell<bool> = const { Cell::new(false) };
+}
+
+/// For who says by a line of its own why a call answers `CUDA_ERROR_NOT_SUPPORTED`.
+pub fn has_said() {
+    SAID.set(true);
+}
+
 /// Answers a function that this system does not provide; one line in the log for each.
 ///
 /// # Errors
 /// Always.
 pub fn refused(name: &'static str) -> Result<(), Code> {
-    static NAMED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    if NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
-        let level = if is_asked_in_passing(name) { Level::Info } else { Level::Error };
-        log::line(level, &format!("{name} is not provided by remotegpu; the program gets CUDA_ERROR_NOT_SUPPORTED"));
-    }
+    say_refused(name, "is not provided by remotegpu");
+    has_said();
     Err(CUDA_ERROR_NOT_SUPPORTED)
+}
+
+#[cold]
+fn say_refused(name: &str, why: &str) {
+    if first_time(name) {
+        let level = if is_asked_in_passing(name) { Level::Info } else { Level::Error };
+        log::line(level, &format!("{name} {why}; the program gets CUDA_ERROR_NOT_SUPPORTED"));
+    }
+}
+
+/// Counts and says that an attribute or option is why a call failed, if it is.
+#[cold]
+pub fn failed(name: &'static str, code: Code, arguments: &[u64]) {
+    let Some(value) = refusals::refused_value(name, arguments) else { return };
+    let errno = sys::errno();
+    report::refused_value(name, value, code);
+    // `guard` has said that a function is not supported.
+    if code == CUDA_ERROR_NOT_SUPPORTED {
+        return;
+    }
+    if let Some(line) = refusals::said_of_value(name, value, code) {
+        log::error(&line);
+    }
+    sys::set_errno(errno);
+}
+
+/// An argument as the register that it came in; 0 for a structure.
+pub fn word<T: Copy>(argument: &T) -> u64 {
+    let mut word = 0;
+    if size_of::<T>() <= size_of::<u64>() {
+        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is no longer than a word.
+        unsafe { std::ptr::copy_nonoverlapping(argument, (&raw mut word).cast(), 1) };
+    }
+    word
 }
 
 /// Stores a result where the caller wants it.

@@ -99,12 +99,14 @@ def nvml_rust(registry: Registry) -> str:
     return f"""{banner("//!", registry.nvml)}
 
 use driverapi::nvml::{{NVML_ERROR_NOT_SUPPORTED, nvmlReturn_t}};
+use driverapi::report;
 
 macro_rules! not_supported {{
     ($($name:ident)*) => {{$(
         // A C function that reads no parameter needs none: the caller clears them away.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> nvmlReturn_t {{
+            report::refused_nvml(stringify!($name));
             NVML_ERROR_NOT_SUPPORTED
         }}
     )*}};

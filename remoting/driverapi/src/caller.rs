@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 
 /// Exports a C function of three integer or pointer arguments. `$body` gets them and, as a fourth, the address that the
 /// call returns to, which only code that has not yet touched the stack can see.
@@ -25,6 +25,7 @@ macro_rules! export_with_caller {
 /// Whether a call that returns to this address was made by one of NVIDIA's libraries on top of the driver. A runtime
 /// that is a library of its own asks for its user.
 pub fn is_cuda_library(return_address: usize) -> bool {
+    let return_address = behind_recorders(return_address);
     match kind_at(return_address) {
         Kind::Runtime => first_user_of_runtime(return_address) == Some(Kind::Library),
         kind => kind == Kind::Library,
@@ -44,7 +45,7 @@ pub fn is_refused_image(address: usize) -> bool {
 /// page-locked memory when they connect, which one rank never does; that is refused, so that they end there.
 #[must_use]
 pub fn is_of_nccl(address: usize) -> bool {
-    file_of(address).is_some_and(|path| file_name(&path).starts_with("libnccl"))
+    file_of(behind_recorders(address)).is_some_and(|path| file_name(&path).starts_with("libnccl"))
 }
 
 /// Whether NCCL wants page-locked memory for ranks that do not reach each other's device memory: a thread of its own hands
@@ -55,6 +56,42 @@ pub fn is_for_distant_ranks(address: usize) -> bool {
     is_of_nccl(address) && this_threads_name().starts_with("NCCL Service")
 }
 
+/// The name of the file whose code called this driver; none if it has no file, as code that was made at run time.
+#[must_use]
+pub fn module_outside() -> Option<String> {
+    let path = file_of(first_outside()?)?;
+    Some(if path.is_empty() { "the program".into() } else { file_name(&path).into() })
+}
+
+/// The address that a call was made from, where it came through the recorder (`remotegpu trace`): its file is a
+/// libcuda.so.1, too, and what called that one is meant.
+fn behind_recorders(return_address: usize) -> usize {
+    if kind_at(return_address) == Kind::Driver { first_outside().unwrap_or(return_address) } else { return_address }
+}
+
+/// Of the calls on this thread's stack, the innermost that came from outside drivers.
+fn first_outside() -> Option<usize> {
+    /// # Safety
+    /// Called by `_Unwind_Backtrace` with a frame and where to put its address.
+    unsafe extern "C" fn step(frame: *mut c_void, found: *mut c_void) -> c_int {
+        // SAFETY: the place outlives the backtrace; the frame is the unwinder's.
+        let (found, address) = unsafe { (&mut *found.cast::<Option<usize>>(), _Unwind_GetIP(frame)) };
+        *found = Some(address).filter(|address| kind_at(*address) != Kind::Driver && !is_own(*address));
+        if found.is_some() { STOP } else { 0 }
+    }
+    let mut found = None;
+    // SAFETY: `step` keeps nothing.
+    unsafe { _Unwind_Backtrace(step, (&raw mut found).cast()) };
+    found
+}
+
+/// Is the address in the file that this code is in, whatever its name?
+fn is_own(address: usize) -> bool {
+    static OWN: OnceLock<Option<String>> = OnceLock::new();
+    let own = OWN.get_or_init(|| file_of(is_own as *const () as usize));
+    file_of(address) == *own
+}
+
 /// As the kernel knows it: threads that are not Rust's have one, too.
 fn this_threads_name() -> String {
     std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default()
@@ -63,7 +100,7 @@ fn this_threads_name() -> String {
 /// What is refused, as it is named to people.
 pub const SEVERAL_RANKS: &str = concat!(
     "NCCL among ranks that do not reach each other's GPU memory (its kernels would wait for this machine's CPU; ",
-    "for GPUs of one appliance set NCCL_P2P_LEVEL=SYS, for others use gloo)",
+    "for GPUs of one appliance NCCL_P2P_LEVEL has to be SYS, for others use gloo)",
 );
 
 fn file_name(path: &str) -> &str {
@@ -76,6 +113,8 @@ enum Kind {
     Library,
     /// libcudart.
     Runtime,
+    /// A libcuda: this one, or the recorder above it.
+    Driver,
     Other,
 }
 
@@ -84,7 +123,7 @@ impl Kind {
         let name = file_name(path);
         match name {
             _ if name.starts_with("libcudart") => Kind::Runtime,
-            _ if name.starts_with("libcuda.") => Kind::Other,
+            _ if name.starts_with("libcuda.so") || name.starts_with("libnvidia-ml.so") => Kind::Driver,
             _ if name.starts_with("libcu") || name.starts_with("libnccl") => Kind::Library,
             _ => Kind::Other,
         }
@@ -174,7 +213,10 @@ mod tests {
         for library in ["/x/libcublas.so.13", "libcufft.so.12", "/a/libcudnn_ops.so.9", "libnccl.so.2"] {
             assert_eq!(Kind::of_file(library), Kind::Library, "{library}");
         }
-        for other in ["libcuda.so.1", "/usr/bin/python3", "/libcu/libtorch_cuda.so", ""] {
+        for driver in ["libcuda.so.1", "/x/libcuda.so", "/x/libnvidia-ml.so.1"] {
+            assert_eq!(Kind::of_file(driver), Kind::Driver, "{driver}");
+        }
+        for other in ["libcuda.py", "/usr/bin/python3", "/libcu/libtorch_cuda.so", ""] {
             assert_eq!(Kind::of_file(other), Kind::Other, "{other}");
         }
         assert_eq!(Kind::of_file("/x/libcudart.so.13"), Kind::Runtime);

@@ -1,9 +1,11 @@
-//! What a program asks for and does not get, told to the file that `REMOTEGPU_REPORT` names: one line each time, so
+//! The list of what a program asks for and does not get, in the file that `REMOTEGPU_REPORT` names: one line each time, so
 //! that `remotegpu run --report` also counts processes that are killed. Without the variable nothing happens.
 
+use crate::caller;
 use crate::errors::CUDA_ERROR_NOT_SUPPORTED;
+use crate::nvml::NVML_ERROR_NOT_SUPPORTED;
 use crate::proc_address::PROC_TABLE;
-use crate::types::CUuuid;
+use crate::types::{CUresult, CUuuid};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,23 +14,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The process uses CUDA.
 pub fn started() {
-    tell("started", "", "", "");
+    tell("started", "", "", "", None);
 }
 
 /// A function, or a use of one, that answered `CUDA_ERROR_NOT_SUPPORTED`.
 pub fn refused(name: &str) {
-    tell("refused", name, &CUDA_ERROR_NOT_SUPPORTED.to_string(), reason(name));
+    tell("refused", name, &CUDA_ERROR_NOT_SUPPORTED.to_string(), reason(name), None);
 }
 
-/// A name that `cuGetProcAddress` did not find, for a program built for `version`.
+/// An attribute or option for which a function failed.
+pub fn refused_value(function: &str, value: u32, code: CUresult) {
+    tell("refused value", &format!("{function} of {value}"), &code.to_string(), "", None);
+}
+
+/// A slot of a private table that is not provided, and was called.
+pub fn refused_slot(table: u32, slot: usize) {
+    let name = format!("{table:08x} slot {slot}");
+    tell("refused slot", &name, &CUDA_ERROR_NOT_SUPPORTED.to_string(), "", Some(caller::module_outside));
+}
+
+/// A function of NVML that answered `NVML_ERROR_NOT_SUPPORTED`.
+pub fn refused_nvml(name: &str) {
+    tell("refused by NVML", name, &NVML_ERROR_NOT_SUPPORTED.to_string(), "", None);
+}
+
+/// A name that `cuGetProcAddress` did not find, for a program built for `version`. A symbol that is exported is not
+/// missing: programs that ask for it in place of its base name also find it by `dlsym`.
 pub fn unknown_function(name: &str, version: u32) {
-    tell("unknown function", name, &version.to_string(), "");
+    if !is_exported(name) {
+        tell("unknown function", name, &version.to_string(), "", Some(caller::module_outside));
+    }
+}
+
+fn is_exported(name: &str) -> bool {
+    PROC_TABLE.iter().any(|entry| entry.symbol == name || entry.per_thread == Some(name))
 }
 
 /// A private table that `cuGetExportTable` did not find.
 pub fn unknown_table(uuid: &CUuuid) {
     let hex: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    tell("unknown table", &hex, "", if is_of_the_profiler(uuid) { "the profiler is not provided" } else { "" });
+    let reason = if is_of_the_profiler(uuid) { "the profiler is not provided" } else { "" };
+    tell("unknown table", &hex, "", reason, Some(caller::module_outside));
 }
 
 /// The table that CUPTI asks for when it is to record; without it its functions answer 999.
@@ -57,18 +83,19 @@ fn reason(symbol: &str) -> &'static str {
 }
 
 /// One write to a file opened for appending: lines of several threads and processes do not mix.
-fn tell(event: &str, name: &str, detail: &str, reason: &str) {
+fn tell(event: &str, name: &str, detail: &str, reason: &str, module: Option<fn() -> Option<String>>) {
     static PATH: OnceLock<Option<OsString>> = OnceLock::new();
     let Some(path) = PATH.get_or_init(|| std::env::var_os("REMOTEGPU_REPORT")) else { return };
+    let module = module.and_then(|module| module()).unwrap_or_default();
     // A report that cannot be written is no reason to disturb the program.
     if let Ok(mut file) = OpenOptions::new().append(true).open(path) {
-        let _ = file.write_all(line(std::process::id(), event, name, detail, reason).as_bytes());
+        let _ = file.write_all(line(std::process::id(), event, name, detail, reason, &module).as_bytes());
     }
 }
 
-/// Fields between tabs; a name is what the program says and may hold anything.
-fn line(process: u32, event: &str, name: &str, detail: &str, reason: &str) -> String {
-    format!("{process}\t{event}\t{}\t{detail}\t{reason}\n", name.escape_default())
+/// Fields between tabs; names are what the program says and may hold anything.
+fn line(process: u32, event: &str, name: &str, detail: &str, reason: &str, module: &str) -> String {
+    format!("{process}\t{event}\t{}\t{detail}\t{reason}\t{}\n", name.escape_default(), module.escape_default())
 }
 
 #[cfg(test)]
@@ -91,8 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_stays_one_line_of_five_fields() {
-        let text = line(7, "unknown function", "a\tb\nc", "12000", "");
-        assert_eq!(text, "7\tunknown function\ta\\tb\\nc\t12000\t\n");
+    fn exported_symbols_are_not_missing() {
+        assert!(is_exported("cuGraphInstantiateWithParams_ptsz") && is_exported("cuMemAlloc_v2"));
+        assert!(!is_exported("cuTravelInTime") && !is_exported("cuTravelInTime_ptsz") && !is_exported(""));
+    }
+
+    #[test]
+    fn a_line_stays_one_line_of_six_fields() {
+        let text = line(7, "unknown function", "a\tb\nc", "12000", "", "lib\tx.so");
+        assert_eq!(text, "7\tunknown function\ta\\tb\\nc\t12000\t\tlib\\tx.so\n");
     }
 }

@@ -14,18 +14,24 @@ from typing import Any, Final
 from remotegpu.api import names
 
 REFUSED: Final = "refused"
+REFUSED_VALUE: Final = "refused value"
+REFUSED_SLOT: Final = "refused slot"
+REFUSED_BY_NVML: Final = "refused by NVML"
 UNKNOWN_FUNCTION: Final = "unknown function"
 UNKNOWN_TABLE: Final = "unknown table"
 
 _TITLES: Final = {
     REFUSED: "answered with CUDA_ERROR_NOT_SUPPORTED (801):",
+    REFUSED_VALUE: "attributes and options for which a function failed:",
+    REFUSED_SLOT: "functions of private tables, answered with CUDA_ERROR_NOT_SUPPORTED (801):",
+    REFUSED_BY_NVML: "answered with NVML_ERROR_NOT_SUPPORTED (3):",
     UNKNOWN_FUNCTION: "not found by cuGetProcAddress:",
     UNKNOWN_TABLE: "private tables not found by cuGetExportTable:",
 }
 
-# What every copy of CUDA's runtime looks for when it starts, and does without: the neighbours of OpenGL, EGL and VDPAU,
-# functions of tools, and two tables that are newer than the rest.
-_LOOKED_FOR_IN_PASSING: Final = re.compile(r"|cu\w*(GL|Egl|VDPAU)\w*|cuSubgrid\w+|cuProfilerInitialize")
+# What every copy of CUDA's runtime looks for when it starts, and does without: functions of tools, and two tables that
+# are newer than the rest.
+_LOOKED_FOR_IN_PASSING: Final = re.compile(r"|cuSubgrid\w+")
 _TABLES_DONE_WITHOUT: Final = ("f8cff951", "da9151d3")
 
 _NEXT_STEPS: Final = {
@@ -39,6 +45,9 @@ _NEXT_STEPS: Final = {
 _OTHERWISE: Final = {
     REFUSED: "if the program continues, do nothing; else look for a setting that avoids this "
     "(docs/limitations.md says what is not provided)",
+    REFUSED_VALUE: "if the program continues, do nothing; else use a library that is built for an older CUDA",
+    REFUSED_SLOT: "a library uses an interface that NVIDIA does not document; if it fails, try another version of it",
+    REFUSED_BY_NVML: "nothing is to be done: tools show such a value as N/A",
     UNKNOWN_FUNCTION: "the program looks for a newer driver than this one stands for; if it ends for that, use one "
     "built for an older CUDA",
     UNKNOWN_TABLE: "a library uses an interface that NVIDIA does not document; if it fails, try another version of it",
@@ -51,6 +60,8 @@ class Lack:
     name: str
     detail: str = ""
     reason: str = ""
+    module: str = ""
+    """The file whose code asked, for what only libraries ask for."""
 
     @property
     def in_passing(self) -> bool:
@@ -61,10 +72,19 @@ class Lack:
 
     @property
     def what(self) -> str:
+        name = self.name
         if self.event == UNKNOWN_FUNCTION:
             version = int(self.detail)
-            return f"{self.name} (as of CUDA {version // 1000}.{version % 1000 // 10})"
-        return f"{self.name}: {self.reason}" if self.reason else self.name
+            name += f" (as of CUDA {version // 1000}.{version % 1000 // 10})"
+        elif self.event == REFUSED_VALUE:
+            name += f" (error {self.detail})"
+        asked = f", asked for by {self.module}" if self.module else ""
+        return f"{name}{asked}: {self.reason}" if self.reason else name + asked
+
+    @property
+    def error(self) -> int | None:
+        """What the call answered, where it is known to the report."""
+        return int(self.detail) if self.event in (REFUSED, REFUSED_VALUE, REFUSED_SLOT, REFUSED_BY_NVML) else None
 
     @property
     def next_step(self) -> str:
@@ -86,7 +106,7 @@ class Report:
 
 
 def parse(lines: Iterable[str]) -> Report:
-    """Reads the lines of `remoting/driverapi/src/report.rs`: process, event, name, detail, reason."""
+    """Reads the lines of `remoting/driverapi/src/report.rs`: process, event, name, detail, reason, module."""
     report = Report()
     for line in lines:
         process, event, *rest = line.rstrip("\n").split("\t")
@@ -103,7 +123,11 @@ def text(report: Report) -> str:
     if not report.processes:
         return "report: no process used CUDA"
     if not report.lacks:
-        return f"report: {who} used CUDA and asked for nothing that is not provided"
+        done_without = sum(report.times.values())
+        passing = (
+            f" but for what every CUDA runtime asks for and does without ({done_without}x)" if done_without else ""
+        )
+        return f"report: {who} used CUDA and asked for nothing that is not provided{passing}"
     lines = [f"report: {who} used CUDA and asked for what is not provided"]
     for event, title in _TITLES.items():
         of_event = [lack for lack in report.lacks if lack.event == event]
@@ -132,7 +156,8 @@ def as_json(report: Report) -> dict[str, Any]:
                 "name": lack.name,
                 "times": report.times[lack],
                 "processes": len(report.by_process[lack]),
-                "error": 801 if lack.event == REFUSED else None,
+                "error": lack.error,
+                "asked_by": lack.module or None,
                 "reason": lack.reason or None,
                 "next_step": lack.next_step,
             }

@@ -43,6 +43,7 @@ pub fn of_share(
             prepend(of, "LD_PRELOAD", library.as_os_str());
         }
     }
+    set_default(of, "NCCL_P2P_LEVEL", "SYS".as_ref());
     set_default(of, "NCCL_RUNTIME_CONNECT", "0".as_ref());
     set_default(of, "NCCL_SET_THREAD_NAME", "1".as_ref());
     let frameworks = dist.join("frameworks").into_os_string();

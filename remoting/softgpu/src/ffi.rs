@@ -6,8 +6,8 @@
 
 use crate::api::refused::tell;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
-use driverapi::report;
 use driverapi::types::CUresult;
+use driverapi::{refusals, report};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,6 +32,30 @@ pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
         tell(name);
     }
     code
+}
+
+/// Counts and says that an attribute or option is why a call failed, if it is.
+#[cold]
+pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
+    let Some(value) = refusals::refused_value(name, arguments) else { return };
+    report::refused_value(name, value, code);
+    // `entry` has told of a function that is not supported.
+    if code == CUDA_ERROR_NOT_SUPPORTED {
+        return;
+    }
+    if let Some(line) = refusals::said_of_value(name, value, code) {
+        crate::api::refused::say(&line);
+    }
+}
+
+/// An argument as the register that it came in; 0 for a structure.
+pub fn word<T: Copy>(argument: &T) -> u64 {
+    let mut word = 0;
+    if size_of::<T>() <= size_of::<u64>() {
+        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is no longer than a word.
+        unsafe { std::ptr::copy_nonoverlapping(argument, (&raw mut word).cast(), 1) };
+    }
+    word
 }
 
 /// Where an answer goes.

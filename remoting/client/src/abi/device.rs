@@ -1,7 +1,7 @@
 //! Devices: everything is answered from the snapshot that came with Hello.
 
 use crate::Code;
-use crate::boundary::{guard, text, write, write_text};
+use crate::boundary::{failed, guard, text, write, write_text};
 use crate::devices::{self, Device};
 use crate::exports;
 use crate::stats::Counter;
@@ -122,7 +122,7 @@ unsafe extern "C" fn attribute_for_caller(
     caller: usize,
 ) -> Code {
     static COUNTER: Counter = Counter::new("cuDeviceGetAttribute");
-    guard(&COUNTER, || {
+    let code = guard(&COUNTER, || {
         let device = devices::get(device)?;
         if attribute == 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -133,7 +133,11 @@ unsafe extern "C" fn attribute_for_caller(
             library != attribute && device.info.attributes.contains_key(&(library as i32)) && is_cuda_library(caller);
         // SAFETY: as the caller of the exported function vouches.
         unsafe { write(value, attribute_of(device, if told { library } else { attribute })) }
-    })
+    });
+    if code != 0 {
+        failed(COUNTER.name, code, &[0, attribute.into()]);
+    }
+    code
 }
 
 /// The place on the bus is the share's own, whatever the snapshot says.

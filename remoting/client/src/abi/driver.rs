@@ -9,8 +9,8 @@ use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};
 use driverapi::integrity::DeviceIdentity;
 use driverapi::proc_address::{self, PROC_TABLE};
-use driverapi::report;
 use driverapi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUstream, CUuuid};
+use driverapi::{refusals, report};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
 
@@ -153,6 +153,9 @@ impl Host for Tables {
     }
 
     fn missing_slot(&self, table: u32, slot: usize) {
-        log::line(Level::Info, &format!("slot {slot} of the private table {table:08x} is not provided"));
+        report::refused_slot(table, slot);
+        if let Some(line) = refusals::said_of_slot(table, slot) {
+            log::error(&line);
+        }
     }
 }

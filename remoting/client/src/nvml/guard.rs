@@ -3,7 +3,11 @@
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use driverapi::nvml::{NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_UNKNOWN, nvmlReturn_t};
+use driverapi::nvml::{
+    NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_UNKNOWN,
+    NVML_SUCCESS, nvmlReturn_t,
+};
+use driverapi::report;
 
 use crate::stats::Counter;
 use crate::sys;
@@ -33,8 +37,12 @@ pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>)
     counter.begin();
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(NVML_ERROR_UNKNOWN));
     counter.end();
+    let code = result.err().unwrap_or(NVML_SUCCESS);
+    if code == NVML_ERROR_NOT_SUPPORTED {
+        report::refused_nvml(counter.name);
+    }
     sys::set_errno(errno);
-    result.err().unwrap_or(driverapi::nvml::NVML_SUCCESS)
+    code
 }
 
 /// Stores a result where the caller wants it.

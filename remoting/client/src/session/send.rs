@@ -3,7 +3,7 @@
 use super::outbox::{COPIED_TAIL, FULL, Outbox};
 use super::{Pending, QUIET_SECONDS, Session, lock};
 use crate::Code;
-use crate::{log, stats, sys};
+use crate::{boundary, log, stats, sys};
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
 use protocol::{
     ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, Header, Launch, Message, Probe, StreamQuery, StreamSynchronize,
@@ -142,6 +142,7 @@ impl Session {
             name.unwrap_or("a command"),
             since(code)
         ));
+        boundary::has_said();
         Err(CUDA_ERROR_NOT_SUPPORTED)
     }
 

@@ -4,7 +4,7 @@ use super::entry_points;
 use crate::config::parse_pci;
 use crate::device::Device;
 use crate::driver::{self, driver};
-use crate::ffi::{Out, Text, edge};
+use crate::ffi::{Out, Text, edge, failed};
 use driverapi::attributes::*;
 use driverapi::caller::is_cuda_library;
 use driverapi::errors::*;
@@ -141,12 +141,16 @@ extern "C" fn attribute_for_caller(
     device: CUdevice,
     caller: usize,
 ) -> CUresult {
-    edge(|| {
+    let code = edge(|| {
         let device = driver()?.device(device)?;
         let library = for_libraries(attribute);
         let told = library != attribute && is_cuda_library(caller);
         value.set(device.attribute(if told { library } else { attribute }).ok_or(CUDA_ERROR_INVALID_VALUE)?)
-    })
+    });
+    if code != 0 {
+        failed("cuDeviceGetAttribute", code, &[0, attribute.into()]);
+    }
+    code
 }
 
 fn old_properties(device: &Device) -> CUdevprop {

@@ -8,6 +8,7 @@ use driverapi::caller::is_of_nccl;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::export_with_caller;
+use driverapi::report;
 use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 
@@ -39,6 +40,7 @@ fn register(address: *mut c_void, bytes: usize, flags: c_uint, caller: usize) ->
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if flags & ABSENT_REGISTER_FLAGS != 0 {
+        super::refused::tell("cuMemHostRegister");
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     if is_of_nccl(caller) {
@@ -64,7 +66,11 @@ export_with_caller! {
 }
 
 extern "C" fn register_for_caller(address: *mut c_void, bytes: usize, flags: c_uint, caller: usize) -> CUresult {
-    edge(|| register(address, bytes, flags, caller))
+    let code = edge(|| register(address, bytes, flags, caller));
+    if code == CUDA_ERROR_NOT_SUPPORTED {
+        report::refused("cuMemHostRegister");
+    }
+    code
 }
 
 entry_points! {

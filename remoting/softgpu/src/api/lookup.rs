@@ -9,8 +9,8 @@ use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};
 use driverapi::integrity::DeviceIdentity;
 use driverapi::proc_address::{PROC_TABLE, resolve};
-use driverapi::report;
 use driverapi::types::*;
+use driverapi::{refusals, report};
 use std::ffi::{c_char, c_int, c_void};
 
 fn find(
@@ -55,7 +55,7 @@ entry_points! {
         let Some(found) = export_tables::find(&uuid, &SoftwareHost) else {
             report::unknown_table(&uuid);
             if let Some(line) = report::said_of_table(&uuid) {
-                eprintln!("remotegpu: software GPU: {line}");
+                super::refused::say(line);
             }
             return Err(CUDA_ERROR_NOT_FOUND);
         };
@@ -125,6 +125,9 @@ impl Host for SoftwareHost {
     }
 
     fn missing_slot(&self, table: u32, slot: usize) {
-        eprintln!("remotegpu: software GPU: slot {slot} of the private table {table:08x} is not provided");
+        report::refused_slot(table, slot);
+        if let Some(line) = refusals::said_of_slot(table, slot) {
+            super::refused::say(&line);
+        }
     }
 }

@@ -61,7 +61,11 @@ macro_rules! entry_point {
         $(#[$meta])*
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::types::CUresult {
-            $crate::ffi::entry(stringify!($name), move || $body)
+            let code = $crate::ffi::entry(stringify!($name), move || $body);
+            if code != 0 {
+                $crate::ffi::failed(stringify!($name), code, &[$($crate::ffi::word(&$argument)),*]);
+            }
+            code
         }
     };
 }
@@ -83,7 +87,11 @@ macro_rules! stream_entry_point {
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::types::CUresult {
             let $default = $crate::api::DefaultStream::$kind;
-            $crate::ffi::entry(stringify!($name), move || $body)
+            let code = $crate::ffi::entry(stringify!($name), move || $body);
+            if code != 0 {
+                $crate::ffi::failed(stringify!($name), code, &[$($crate::ffi::word(&$argument)),*]);
+            }
+            code
         }
     };
 }

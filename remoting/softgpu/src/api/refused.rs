@@ -6,20 +6,19 @@ use crate::driver::driver;
 use crate::ffi::R;
 use driverapi::caller::SEVERAL_RANKS;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
-use driverapi::refusals::is_asked_in_passing;
+use driverapi::refusals::{first_time, is_asked_in_passing};
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
 
 /// One line for each name, however often it is refused.
 pub fn tell(name: &'static str) {
-    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    if !told.contains(&name) && !is_asked_in_passing(name) {
-        told.push(name);
-        // In one write, so that lines of several processes do not mix. Nothing can be done about a closed stream.
-        let line = format!("remotegpu: software GPU: {name} is not supported, or not as the program uses it\n");
-        let _ = std::io::stderr().write_all(line.as_bytes());
+    if !is_asked_in_passing(name) && first_time(name) {
+        say(&format!("{name} is not supported, or not as the program uses it"));
     }
+}
+
+/// Writes a line in one write, so that lines of several processes do not mix. Nothing can be done about a closed stream.
+pub fn say(line: &str) {
+    let _ = std::io::stderr().write_all(format!("remotegpu: software GPU: {line}\n").as_bytes());
 }
 
 /// What several ranks of NCCL need.

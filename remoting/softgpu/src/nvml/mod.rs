@@ -12,6 +12,7 @@ mod system;
 
 use crate::ffi::Out;
 use driverapi::nvml::*;
+use driverapi::report;
 use hardware::Card;
 use std::ffi::{c_char, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,17 +42,22 @@ macro_rules! nvml_entry_point {
         $(#[$meta])*
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::nvml::nvmlReturn_t {
-            $crate::nvml::edge(move || $body)
+            $crate::nvml::edge(stringify!($name), move || $body)
         }
     };
 }
 
 use {nvml_entry_point, nvml_entry_points};
 
-fn edge(body: impl FnOnce() -> N) -> nvmlReturn_t {
+fn edge(name: &str, body: impl FnOnce() -> N) -> nvmlReturn_t {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => NVML_SUCCESS,
-        Ok(Err(code)) => code,
+        Ok(Err(code)) => {
+            if code == NVML_ERROR_NOT_SUPPORTED {
+                report::refused_nvml(name);
+            }
+            code
+        }
         Err(_) => NVML_ERROR_UNKNOWN,
     }
 }

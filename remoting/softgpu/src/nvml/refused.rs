@@ -8,7 +8,10 @@ macro_rules! refused {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> nvmlReturn_t {
-            initialised().err().unwrap_or(NVML_ERROR_NOT_SUPPORTED)
+            super::edge(stringify!($name), || {
+                initialised()?;
+                Err(NVML_ERROR_NOT_SUPPORTED)
+            })
         }
     )*};
 }
