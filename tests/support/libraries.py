@@ -4,6 +4,7 @@ the format of results. Only what computed right values is a pass.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from support.system import CROWDED, REMOTEGPU, Watch
+from support.system import CROWDED, REMOTEGPU, Watch, appliance
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "tests" / "libraries"
@@ -28,7 +29,8 @@ REQUIREMENTS: Final = FOLDER / "requirements"
 TABLE: Final = FOLDER / "libraries.toml"
 VENVS: Final = ROOT / "target" / "libraries"
 SHARE: Final = "0.25"
-WAYS: Final = {"native": ("--native", "-p", SHARE), "share": ("-p", SHARE)}
+# As a software GPU of `remotegpu run --native` has.
+MEMORY_MIB: Final = 8192
 # What compiled a kernel natively must not spare it on the share.
 CACHES: Final = {
     "CUDA_CACHE_PATH": "cuda",
@@ -70,7 +72,7 @@ class Library:
     def longest(self) -> float:
         """How long all of it may take, both ways, on a crowded machine."""
         processes = len(self.cases()) if self.alone else len(self.programs) + len(self.due)
-        return CROWDED * self.seconds * len(WAYS) * processes
+        return CROWDED * self.seconds * 2 * processes
 
 
 def cases_of(program: Path) -> list[str]:
@@ -92,58 +94,48 @@ class Outcome:
     sha256: str = ""
 
 
-def run(
-    library: Library, way: str, cases: Sequence[str], environment: Mapping[str, str] | None = None
-) -> dict[str, Outcome]:
+def run(library: Library, where: Sequence[str], cases: Sequence[str]) -> dict[str, Outcome]:
     """Each case's outcome; a case that printed nothing has what the process said last as its cause."""
-    groups = (
-        [[case] for case in cases]
-        if library.alone
-        else [[c for c in cases if library.cases()[c] == p] for p in library.programs]
-    )
+    programs = library.cases()
+    if library.alone:
+        groups = [[case] for case in cases]
+    else:
+        groups = [[case for case in cases if programs[case] == program] for program in library.programs]
     found: dict[str, Outcome] = {}
     for group in filter(None, groups):
-        found |= _process(library, way, library.cases()[group[0]], group, environment or {})
+        found |= _process(library, where, programs[group[0]], group)
     return found
 
 
-def _process(
-    library: Library, way: str, program: str, cases: Sequence[str], environment: Mapping[str, str]
-) -> dict[str, Outcome]:
-    command = [REMOTEGPU, "run", *WAYS[way], "--", str(library.python), str(PROGRAMS / program), *cases]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryFile("w+") as out,
-        tempfile.TemporaryFile("w+") as err,
-    ):
+def _process(library: Library, where: Sequence[str], program: str, cases: Sequence[str]) -> dict[str, Outcome]:
+    command = [REMOTEGPU, "run", *where, "-p", SHARE, "--", str(library.python), str(PROGRAMS / program), *cases]
+    with tempfile.TemporaryDirectory() as folder:
         caches = {variable: f"{folder}/{name}" for variable, name in CACHES.items()}
-        process = subprocess.Popen(
-            command,
-            stdout=out,
-            stderr=err,
-            env=os.environ | caches | dict(environment),
-            cwd=folder,
-            start_new_session=True,
-        )
+        out, err = Path(folder) / "stdout", Path(folder) / "stderr"
+        with out.open("w") as stdout, err.open("w") as stderr:
+            process = subprocess.Popen(
+                command, stdout=stdout, stderr=stderr, env=os.environ | caches, cwd=folder, start_new_session=True
+            )
         watch = Watch()
-        while process.poll() is None and watch.within(library.seconds):
-            time.sleep(0.05)
-        ended = f"ended with {process.poll()}"
-        if process.poll() is None:
-            ended = f"had not ended after {library.seconds} s"
-            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            while process.poll() is None and watch.within(library.seconds):
+                time.sleep(0.05)
+            ended = (
+                f"had not ended after {library.seconds} s" if process.poll() is None else f"ended with {process.poll()}"
+            )
+        finally:
+            # What the program left is ended as well.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        out.seek(0)
-        err.seek(0)
-        stdout, stderr = out.read(), err.read()
+        results, said = out.read_text(), err.read_text()
     found = {}
-    for line in stdout.splitlines():
+    for line in results.splitlines():
         if line.startswith('{"case"'):
             result = json.loads(line)
-            found[result["case"]] = Outcome(
-                result.get("failed", ""), result.get("error", 0.0), result.get("sha256", "")
-            )
-    cause = f"the process {ended}: {last_words(stderr)}"
+            outcome = Outcome(result.get("failed", ""), result.get("error", 0.0), result.get("sha256", ""))
+            found[result["case"]] = outcome
+    cause = f"the process {ended}: {last_words(said)}"
     return {case: found.get(case, Outcome(failed=cause)) for case in cases}
 
 
@@ -192,12 +184,16 @@ def row(library: Library, native: Mapping[str, Outcome], share: Mapping[str, Out
 
 @functools.cache
 def both(name: str) -> dict[str, dict[str, Outcome]]:
-    """A library's cases natively and on a share; a case that is due as well, but in a process without the others."""
+    """A library's cases natively and on a share. A case that is due has a process without the others."""
     library = load()[name]
-    found: dict[str, dict[str, Outcome]] = {}
-    for way in WAYS:
-        ready = [case for case in library.cases() if case not in library.due]
-        found[way] = run(library, way, ready)
+    ready = [case for case in library.cases() if case not in library.due]
+
+    def all_of(*where: str) -> dict[str, Outcome]:
+        found = run(library, where, ready)
         for case in library.due:
-            found[way] |= run(library, way, [case])
-    return found
+            found |= run(library, where, [case])
+        return {case: found[case] for case in library.cases()}
+
+    native = all_of("--native")
+    with appliance(memory_mib=MEMORY_MIB) as it:
+        return {"native": native, "share": all_of("--appliance", it.endpoint)}
