@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::grid;
 use super::lower::{Index, Lowered, Refuse, lower};
 use super::pool::PoolBuilder;
-use super::shared::{SharedLayout, is_dynamic, parameter_layout};
+use super::shared::{SharedLayout, parameter_layout};
 use crate::engine::code::{Code, FunctionInfo, Inst, Pool, Target};
 use crate::engine::exec::{control, exec};
 use crate::engine::ptx::ast::{Function, Linkage, Module, Var, VarSpace};
@@ -22,8 +22,7 @@ pub enum Symbol {
     Global(u32),
     Function(u32),
     Shared(u32),
-    /// With its alignment.
-    DynamicShared(u32),
+    DynamicShared,
 }
 
 /// The initialiser of a global with its addresses resolved.
@@ -151,8 +150,8 @@ fn link_variables<'m, 'a>(
     for (unit, module) in modules.iter().enumerate() {
         for var in &module.vars {
             let symbol = match var.space {
-                VarSpace::Shared if is_dynamic(var) => {
-                    linker.units[unit].insert(var.name, Symbol::DynamicShared(var.align));
+                VarSpace::Shared if linker.shared.is_dynamic(var) => {
+                    linker.units[unit].insert(var.name, Symbol::DynamicShared);
                     continue;
                 }
                 _ if var.linkage == Linkage::Extern => continue,
@@ -211,7 +210,7 @@ fn build(
     globals: &[GlobalRef],
 ) -> Result<Linked, CompileError> {
     let mut pool = PoolBuilder::default();
-    let mut code = Code::default();
+    let mut code = Code { dynamic_align: linker.shared.dynamic_align, ..Code::default() };
     let mut refused: Vec<Option<String>> = Vec::new();
     let mut clusters = Vec::new();
     let mut edges = Vec::new();
