@@ -3,6 +3,7 @@
 use super::code::{Code, Pool};
 use super::compile::{Contents, Linked};
 use super::program::{Global, Kernel, Param, Space};
+use super::registers::{MAX_THREADS, threads_with};
 use driverapi::cubin::{self, Cubin, Variable};
 use driverapi::registers::{MAX_THREADS, threads_with};
 use std::collections::HashSet;
@@ -62,15 +63,5 @@ fn global(variable: &Variable) -> Global {
         space: if variable.constant { Space::Const } else { Space::Global },
         visible: variable.visible,
         managed: variable.managed,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::threads_with;
-
-    #[test]
-    fn a_block_is_bound_by_its_registers() {
-        assert_eq!([8, 64, 65, 128, 168, 255].map(threads_with), [1024, 1024, 896, 512, 384, 256]);
     }
 }

@@ -10,6 +10,7 @@ use crate::engine::code::{Code, FunctionInfo, Inst, Pool, Target};
 use crate::engine::exec::{control, exec};
 use crate::engine::ptx::ast::{Function, Linkage, Module, Var, VarSpace};
 use crate::engine::ptx::parse;
+use crate::engine::registers::{MAX_THREADS, registers_of};
 use crate::engine::{CompileError, Global, Kernel, Param, Space};
 use driverapi::constants::FIRST_WITH_CLUSTERS;
 
@@ -321,6 +322,7 @@ fn spread<T: Clone>(marks: &mut [Option<T>], edges: &[Vec<u32>]) {
 fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32) -> Kernel {
     let (layout, param_bytes) = parameter_layout(function);
     let product = |extent: [u32; 3]| extent.iter().fold(1u32, |all, &n| all.saturating_mul(n));
+    let max_threads = function.reqntid.or(function.maxntid).map_or(MAX_THREADS, product).min(MAX_THREADS);
     Kernel {
         name: function.name.to_owned(),
         architecture: 0,
@@ -328,9 +330,8 @@ fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32) -> Kerne
         param_bytes,
         static_shared,
         local_bytes: info.local_bytes,
-        // At least what a trivial kernel takes on hardware, at most what an instruction can name.
-        registers: info.slots.clamp(8, 255),
-        max_threads: function.reqntid.or(function.maxntid).map_or(1024, product).min(1024),
+        registers: registers_of(info.slots, max_threads, function.min_blocks, function.max_registers),
+        max_threads,
         reqntid: function.reqntid,
         required_cluster: None,
         max_cluster: None,
