@@ -3,7 +3,6 @@
 use super::code::{Code, Pool};
 use super::compile::{Contents, Linked};
 use super::program::{Global, Kernel, Param, Space};
-use super::registers::{MAX_THREADS, threads_with};
 use driverapi::cubin::{self, Cubin, Variable};
 use driverapi::registers::{MAX_THREADS, threads_with};
 use std::collections::HashSet;

@@ -1,8 +1,8 @@
 //! How many registers a kernel is said to have. The interpreter's slots are no hardware registers: what counts is that
 //! blocks, registers and occupancy fit together.
 
-/// What a block may have by itself.
-pub const MAX_THREADS: u32 = 1024;
+use driverapi::registers::MAX_THREADS;
+
 const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 const REGISTERS_PER_BLOCK: u32 = 65536;
 /// Registers are given to warps in units of this many (CUDA C++ Programming Guide, "Multiprocessor Level": 256 a warp).
@@ -14,12 +14,6 @@ const WARP_UNIT: u32 = 4;
 const LEAST: u32 = 8;
 /// What an instruction can name.
 const MOST: u32 = 255;
-
-/// The most threads of a block for which there are this many registers each.
-pub fn threads_with(registers: u32) -> u32 {
-    let warps = REGISTERS_PER_BLOCK / (registers.max(1).next_multiple_of(REGISTER_UNIT) * WARP);
-    (warps / WARP_UNIT * WARP_UNIT * WARP).min(MAX_THREADS)
-}
 
 /// The most registers with which so many blocks of so many threads fit a multiprocessor. More blocks than it has threads for
 /// bind nothing further, as a compiler ignores such a wish.
@@ -39,11 +33,7 @@ pub fn registers_of(slots: u32, threads: u32, blocks: Option<u32>, most: Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_block_is_bound_by_its_registers() {
-        assert_eq!([8, 64, 65, 128, 168, 255].map(threads_with), [1024, 1024, 896, 512, 384, 256]);
-    }
+    use driverapi::registers::threads_with;
 
     #[test]
     fn registers_leave_room_for_the_blocks() {

@@ -10,9 +10,10 @@ use crate::engine::code::{Code, FunctionInfo, Inst, Pool, Target};
 use crate::engine::exec::{control, exec};
 use crate::engine::ptx::ast::{Function, Linkage, Module, Var, VarSpace};
 use crate::engine::ptx::parse;
-use crate::engine::registers::{MAX_THREADS, registers_of};
+use crate::engine::registers::registers_of;
 use crate::engine::{CompileError, Global, Kernel, Param, Space};
 use driverapi::constants::FIRST_WITH_CLUSTERS;
+use driverapi::registers::MAX_THREADS;
 
 /// The most shared memory a block may have.
 pub const MAX_SHARED: u32 = 227 << 10;
