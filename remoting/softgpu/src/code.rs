@@ -29,6 +29,8 @@ pub struct Settings {
     pub carveout: AtomicI32,
     pub cache_config: AtomicU32,
     pub cluster: ClusterSettings,
+    /// What the image was loaded with: the most registers of a thread.
+    pub max_registers: Option<u32>,
 }
 
 /// What a kernel's clusters may or must be like. 0 where nothing was set.
@@ -40,14 +42,19 @@ pub struct ClusterSettings {
 }
 
 impl Settings {
-    pub fn for_program(program: &Program) -> Arc<[Arc<Settings>]> {
+    pub fn for_program(program: &Program, max_registers: Option<u32>) -> Arc<[Arc<Settings>]> {
         let new = || Settings {
             dynamic_shared: AtomicI32::new(-1),
             carveout: AtomicI32::new(-1),
             cache_config: AtomicU32::new(0),
             cluster: ClusterSettings::default(),
+            max_registers,
         };
         program.kernels().iter().map(|_| Arc::new(new())).collect()
+    }
+
+    pub fn registers(&self, kernel: &Kernel) -> u32 {
+        kernel.registers.min(self.max_registers.unwrap_or(u32::MAX))
     }
 }
 
@@ -84,6 +91,7 @@ impl Function {
 pub struct Library {
     pub id: usize,
     source: Source,
+    max_registers: Option<u32>,
     program: OnceLock<Result<Loaded, u32>>,
     modules: Mutex<HashMap<usize, Arc<Module>>>,
     pub kernels: Mutex<HashMap<usize, usize>>,
@@ -131,20 +139,21 @@ pub fn report_or_log(error: &CompileError, options: &JitOptions) {
 }
 
 impl Library {
-    pub fn new(id: usize, source: Source) -> Library {
-        Library { id, source, program: OnceLock::new(), modules: Mutex::default(), kernels: Mutex::default() }
+    pub fn new(id: usize, source: Source, max_registers: Option<u32>) -> Library {
+        let (program, modules, kernels) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        Library { id, source, max_registers, program, modules, kernels }
     }
 
     /// Compiles now; otherwise the first use does.
     pub fn compile(&self) -> Result<(), CompileError> {
         let program = self.source.compile()?;
-        let _ = self.program.set(Ok(Loaded::new(program)));
+        let _ = self.program.set(Ok(Loaded::new(program, self.max_registers)));
         Ok(())
     }
 
     pub fn loaded(&self) -> R<&Loaded> {
         let result = self.program.get_or_init(|| match self.source.compile() {
-            Ok(program) => Ok(Loaded::new(program)),
+            Ok(program) => Ok(Loaded::new(program, self.max_registers)),
             Err(error) => {
                 report(&error);
                 Err(error.code)
@@ -167,8 +176,8 @@ impl Library {
 }
 
 impl Loaded {
-    fn new(program: Arc<Program>) -> Loaded {
-        Loaded { settings: Settings::for_program(&program), program }
+    fn new(program: Arc<Program>, max_registers: Option<u32>) -> Loaded {
+        Loaded { settings: Settings::for_program(&program, max_registers), program }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The option lists of the functions that compile: who wants to read a log, and where.
 
+use crate::engine::registers_for;
 use crate::ffi::{In, Out, R};
 use driverapi::attributes::*;
 use std::ffi::c_char;
@@ -10,6 +11,8 @@ use std::ptr;
 pub struct JitOptions {
     error: LogBuffer,
     info: LogBuffer,
+    /// The most registers of a thread, where the program bounds them.
+    pub max_registers: Option<u32>,
 }
 
 /// Addresses of a buffer, of its size, and of the slot that takes the number of bytes written.
@@ -37,10 +40,19 @@ impl JitOptions {
                 CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => (found.error.size, found.error.written) = (value, slot),
                 CU_JIT_INFO_LOG_BUFFER => found.info.address = value,
                 CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => (found.info.size, found.info.written) = (value, slot),
+                // Numbers are 32 bits wide in a slot for a pointer.
+                CU_JIT_MAX_REGISTERS => found.bound(value as u32),
+                CU_JIT_THREADS_PER_BLOCK => found.bound(registers_for(value as u32, 1)),
                 _ => (),
             }
         }
         Ok(found)
+    }
+
+    /// 0 bounds nothing, as with compilers.
+    fn bound(&mut self, registers: u32) {
+        let before = self.max_registers.unwrap_or(u32::MAX);
+        self.max_registers = Some(before.min(registers)).filter(|_| registers > 0).or(self.max_registers);
     }
 
     /// Whether the program asked for the log.

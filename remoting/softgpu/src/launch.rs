@@ -115,7 +115,7 @@ pub fn blocks_per_multiprocessor(
     }
     let threads = threads.next_multiple_of(WARP);
     let by_shared = u64::from(model.shared_per_multiprocessor) / (shared + u64::from(SHARED_RESERVED_PER_BLOCK));
-    let by_registers = REGISTERS / (kernel.registers.max(1) * threads);
+    let by_registers = REGISTERS / (settings.registers(kernel).max(1) * threads);
     (MAX_THREADS_PER_MULTIPROCESSOR / threads)
         .min(MAX_BLOCKS_PER_MULTIPROCESSOR)
         .min(by_registers)
@@ -387,6 +387,7 @@ mod tests {
             carveout: AtomicI32::new(-1),
             cache_config: AtomicU32::new(0),
             cluster: ClusterSettings::default(),
+            max_registers: None,
         }
     }
 

@@ -69,9 +69,14 @@ impl Driver {
         Ok(module)
     }
 
-    pub fn load_module(&self, context: &Context, source: &Source) -> Result<Arc<Module>, CompileError> {
+    pub fn load_module(
+        &self,
+        context: &Context,
+        source: &Source,
+        max_registers: Option<u32>,
+    ) -> Result<Arc<Module>, CompileError> {
         let program = source.compile()?;
-        let settings = Settings::for_program(&program);
+        let settings = Settings::for_program(&program, max_registers);
         self.place(context, program, settings)
             .map_err(|code| CompileError { code, log: "no memory for the module's variables".to_owned() })
     }

@@ -85,6 +85,42 @@ fn dynamic_shared_memory_follows_the_static() {
     assert_eq!(gpu.image.program().kernels()[0].static_shared, 20);
 }
 
+/// Where a kernel with so many static bytes finds each of its dynamic arrays, and what came back from their ends.
+fn dynamic_starts(fixed: u32, aligns: [u32; 3]) -> Vec<u32> {
+    let [first, second, inner] = aligns;
+    let text = format!(
+        ".version 8.4\n.target sm_80\n.address_size 64\n.extern .shared .align {first} .b8 first[];
+        .extern .shared .align {second} .b8 second[];\n.shared .align 1 .b8 fixed[{fixed}];
+        .func (.param .b64 r) far() {{ .reg .b64 %d; mov.b64 %d, second; cvta.shared.u64 %d, %d; st.param.b64 [r], %d; ret; }}
+        .entry k(.param .u64 out) {{ .extern .shared .align {inner} .b8 inner[]; .reg .b64 %d<8>; .reg .b32 %r<8>;
+            ld.param.u64 %d1, [out]; st.shared.u8 [fixed], 1; mov.u32 %r1, first; mov.u32 %r2, inner;
+            {{ .param .b64 r; call (r), far, (); ld.param.b64 %d2, [r]; }} cvta.to.shared.u64 %d2, %d2; cvt.u32.u64 %r3, %d2;
+            mov.u32 %r4, %dynamic_smem_size; add.u32 %r5, %r1, %r4; st.shared.v4.u32 [%r5+-16], {{%r1, %r2, %r3, %r4}};
+            ld.shared.v2.u64 {{%d3, %d4}}, [%r5+-16]; st.global.v2.u64 [%d1], {{%d3, %d4}}; ret; }}"
+    );
+    let output = Buffer::new(16);
+    let mut gpu = Gpu::new(&[&text]);
+    gpu.shared = 64;
+    assert_eq!(gpu.image.program().kernels()[0].static_shared, fixed);
+    gpu.run("k", 1, 1, &[Arg::Ptr(&output)]);
+    output.u32s()
+}
+
+/// All arrays of dynamic shared memory begin at one address, aligned as the strictest and for every type of PTX.
+#[test]
+fn dynamic_shared_memory_is_aligned_for_every_type() {
+    for power in 0..8 {
+        let align = 1 << power;
+        for aligns in [[align, 1, 1], [1, align, 1], [1, 1, align], [align, align, align]] {
+            for fixed in [1_u32, 4, 16, 20, 129] {
+                let start = fixed.next_multiple_of(align.max(16));
+                assert_eq!(dynamic_starts(fixed, aligns), [start, start, start, 64], "{aligns:?} behind {fixed} bytes");
+            }
+        }
+    }
+    assert_eq!(dynamic_starts(1, [4, 1024, 1]), [1024, 1024, 1024, 64]);
+}
+
 #[test]
 fn shared_variables_of_other_kernels_cost_nothing() {
     let text = ".version 8.4\n.target sm_80\n.address_size 64\n.shared .b8 a[1000];\n.shared .b8 b[64];\n.shared .b8 c[32];
@@ -95,6 +131,64 @@ fn shared_variables_of_other_kernels_cost_nothing() {
     let sizes: Vec<u32> = gpu.image.program().kernels().iter().map(|k| k.static_shared).collect();
     // `b` has a place behind `c` in both kernels that name it.
     assert_eq!(sizes, [1000, 96, 96, 0]);
+}
+
+/// What clang emits: every shared variable is weak, whoever uses it.
+#[test]
+fn weak_shared_variables_count_for_their_kernels_alone() {
+    let text = ".version 8.4\n.target sm_80\n.address_size 64\n.weak .shared .align 4 .b8 a[40000];\n.weak .shared .align 4 .b8 b[30000];
+        .visible .shared .align 4 .b8 c[20000];\n.weak .shared .align 4 .b8 both[16];\n.weak .shared .align 4 .b8 nobody[50000];
+        .entry one(.param .u64 out) { .reg .b32 %r<3>; .reg .b64 %d; ld.param.u64 %d, [out]; st.shared.u32 [a+39996], 7; st.shared.u32 [both], 9;
+            ld.shared.u32 %r1, [a+39996]; ld.shared.u32 %r2, [both]; st.global.v2.u32 [%d], {%r1, %r2}; ret; }
+        .entry two(.param .u64 out) { .reg .b32 %r<3>; .reg .b64 %d; ld.param.u64 %d, [out]; st.shared.u32 [b], 5; st.shared.u32 [both+12], 6;
+            ld.shared.u32 %r1, [b]; ld.shared.u32 %r2, [both+12]; st.global.v2.u32 [%d], {%r1, %r2}; ret; }
+        .entry three(.param .u64 out) { .reg .b32 %r; ld.shared.u8 %r, [c]; ret; } .entry four(.param .u64 out) { ret; }";
+    let gpu = Gpu::new(&[text]);
+    let sizes: Vec<u32> = gpu.image.program().kernels().iter().map(|k| k.static_shared).collect();
+    assert_eq!(sizes, [40016, 30016, 20000, 0]);
+    for (kernel, expected) in [("one", [7, 9]), ("two", [5, 6])] {
+        let output = Buffer::new(8);
+        gpu.run(kernel, 1, 1, &[Arg::Ptr(&output)]);
+        assert_eq!(output.u32s(), expected);
+    }
+    // A variable that another unit names keeps one place in both.
+    let user = ".version 8.4\n.target sm_80\n.address_size 64\n.extern .shared .align 4 .b8 c[20000];\n.weak .shared .align 4 .b8 a[40000];
+        .visible .func far() { .reg .b32 %r; ld.shared.u8 %r, [c]; ret; } .entry five() { .reg .b32 %r; ld.shared.u8 %r, [a]; call far; ret; }";
+    let sizes = |gpu: &Gpu| gpu.image.program().kernels().iter().map(|k| k.static_shared).collect::<Vec<u32>>();
+    let joined = sizes(&Gpu::new(&[text, user]));
+    assert!(joined[0] >= 40016 && joined[2] >= 20000 && joined[4] >= 60000, "{joined:?}");
+}
+
+/// An array that is said to be elsewhere, with a size, and that no unit has: dynamic shared memory.
+#[test]
+fn an_external_shared_array_may_say_its_size() {
+    let text = ".version 8.4\n.target sm_80\n.address_size 64\n.extern .shared .align 8 .b8 sized[1024];\n.shared .align 4 .b8 fixed[20];
+        .entry k(.param .u64 out) { .reg .b64 %d; .reg .b32 %r<3>; ld.param.u64 %d, [out]; st.shared.u32 [fixed], 1; mov.u32 %r1, sized;
+        st.shared.u32 [sized+2044], %r1; ld.shared.u32 %r2, [%r1+2044]; st.global.u32 [%d], %r2; ret; }";
+    let output = Buffer::new(4);
+    let mut gpu = Gpu::new(&[text]);
+    gpu.shared = 2048;
+    assert_eq!(gpu.image.program().kernels()[0].static_shared, 20);
+    gpu.run("k", 1, 1, &[Arg::Ptr(&output)]);
+    assert_eq!(output.u32s(), [32]);
+    // With a unit that has it, it is that one.
+    let having = ".version 8.4\n.target sm_80\n.address_size 64\n.visible .shared .align 8 .b8 sized[1024];";
+    assert_eq!(Gpu::new(&[text, having]).image.program().kernels()[0].static_shared, 1044);
+}
+
+#[test]
+fn copies_that_ignore_their_source_write_zeros() {
+    let body =
+        ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; and.b32 %r2, %t, 1; setp.eq.u32 %p1, %r2, 1; mov.u64 %d1, 64;
+        mad.lo.u32 %r1, %t, 32, %r1; @%p1 mov.u64 %in, %d1; cp.async.ca.shared.global [%r1], [%in], 16, %p1;
+        mov.u64 %d2, %out; cp.async.cg.shared.global [%r1+16], [%d2], 16, !%p1; cp.async.wait_all;
+        ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [%r1]; st.global.v4.u32 [%out+32], {%r3, %r4, %r5, %r6};
+        ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [%r1+16]; st.global.v4.u32 [%out+48], {%r3, %r4, %r5, %r6};";
+    let body = format!("mov.u32 %r9, 77; st.global.v4.u32 [%out], {{%r9, %r9, %r9, %r9}}; {body}");
+    // The second thread's address is none at all; the first one's second copy is ignored.
+    let found = rows(&body, &[vec![1, 2, 3, 4], vec![5, 6, 7, 8]]);
+    assert_eq!(found[0][8..], [1, 2, 3, 4, 0, 0, 0, 0]);
+    assert_eq!(found[1][8..], [0, 0, 0, 0, 77, 77, 77, 77]);
 }
 
 #[test]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 import numpy as np
 from softcuda import (
+    HEADER,
     INVALID_VALUE,
     OUT_OF_MEMORY,
     alloc,
     code,
+    function,
     get,
     i32,
+    launch,
     main,
     new,
     ok,
@@ -243,6 +247,39 @@ def reserved_addresses_follow_the_hint_or_not() -> None:
     assert got % (2 * MIB) == 0
     other = new("cuMemAddressReserve", size(64 * MIB), size(0), u64(got), u64(0), kind=u64).value
     assert other != got, "taken already"
+
+
+SAMPLE = (
+    HEADER
+    + """
+.visible .entry sample(.param .u64 texture, .param .u64 at, .param .u64 out) {
+    .reg .b64 %d<5>; .reg .b32 %t; .reg .f32 %f<6>;
+    ld.param.u64 %d1, [texture]; ld.param.u64 %d2, [at]; ld.param.u64 %d3, [out]; mov.u32 %t, %tid.x;
+    mul.wide.u32 %d4, %t, 4; add.u64 %d2, %d2, %d4; add.u64 %d3, %d3, %d4; ld.global.f32 %f1, [%d2];
+    tex.1d.v4.f32.f32 {%f2, %f3, %f4, %f5}, [%d1, {%f1}]; st.global.f32 [%d3], %f2; ret; }
+"""
+)
+
+
+def textures_are_clamped_however_far_outside() -> None:
+    start()
+    texels, border = (1.0, 2.0, 3.0), 9.0
+    array = new("cuArrayCreate_v2", struct.pack("QQII", len(texels), 0, 0x20, 1))
+    ok("cuMemcpyHtoA_v2", array, size(0), struct.pack("3f", *texels), size(12))
+    resource = struct.pack("IxxxxQ", 0, array.value).ljust(144, b"\0")
+    kernel, far = function(SAMPLE, "sample"), (4.0, 1e9, 1e20, 1.2e38, 3e38, float("inf"))
+    at, out = alloc(64), alloc(64)
+    coordinates = [*far, *(-x for x in far)]
+    put(at, struct.pack(f"{len(coordinates)}f", *coordinates))
+    for mode, low, high in [(1, texels[0], texels[-1]), (3, border, border)]:
+        for linear in (0, 1):
+            for flags in (0, 2):
+                description = struct.pack("7I3f4f12x", mode, mode, mode, linear, flags, 0, 0, 0, 0, 0, border, 0, 0, 0)
+                texture = new("cuTexObjectCreate", resource, description.ljust(104, b"\0"), None, kind=u64)
+                assert launch(kernel, [texture, u64(at), u64(out)], 1, len(coordinates)) == 0
+                found = struct.unpack(f"{len(coordinates)}f", get(out, 4 * len(coordinates)))
+                expected = (high,) * len(far) + (low,) * len(far)
+                assert found == expected, (mode, linear, flags, found)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from softcuda import (
     NOT_FOUND,
     alloc,
     code,
+    function,
     get,
     i32,
     launch,
@@ -27,6 +28,8 @@ from softcuda import (
     u64,
 )
 
+MAX_THREADS, NUM_REGS = 0, 4
+JIT_MAX_REGISTERS, JIT_THREADS_PER_BLOCK = 0, 1
 PTX = (
     HEADER
     + """
@@ -217,6 +220,62 @@ def packed_parameters() -> None:
     addresses = (ptr * 2)(ctypes.addressof(unused), ctypes.addressof(target))
     ok("cuLaunchKernelEx", config, bump, addresses, None)
     assert word(out) == 43
+
+
+def wide_kernel(bounds: str, values: int = 100) -> str:
+    """A kernel that keeps many values alive at a time."""
+    names = range(values)
+    loads = "".join(f"ld.global.f32 %f{i}, [%a+{4 * i}];\n" for i in names)
+    stores = "".join(f"st.global.f32 [%a+{4 * (values - 1 - i)}], %f{i};\n" for i in names)
+    head = f".visible .entry k(.param .u64 p) {bounds} {{ .reg .b64 %a; .reg .f32 %f<{values}>; ld.param.u64 %a, [p];\n"
+    return HEADER + head + loads + stores + "ret; }"
+
+
+def registers_leave_room_for_the_blocks_that_a_kernel_declares() -> None:
+    start()
+    p = alloc(4096)
+
+    def check(kernel: ptr, threads: int, blocks: int, most: int) -> None:
+        found = {which: new("cuFuncGetAttribute", which, kernel, kind=i32).value for which in (MAX_THREADS, NUM_REGS)}
+        occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        fit = new(occupancy, kernel, threads, size(0), kind=i32).value
+        assert found[MAX_THREADS] >= threads and 0 < found[NUM_REGS] <= most, (threads, blocks, most, found)
+        assert fit >= blocks and found[NUM_REGS] * threads * fit <= 65536, (threads, blocks, most, found, fit)
+        grid, block = i32(), i32()
+        ok("cuOccupancyMaxPotentialBlockSize", ref(grid), ref(block), kernel, None, size(0), 0)
+        assert 0 < block.value <= found[MAX_THREADS] and grid.value > 0
+        assert launch(kernel, [u64(p)], 1, threads) == 0
+        ok("cuCtxSynchronize")
+
+    for bounds, threads, blocks, most in [
+        ("", 1024, 1, 255),
+        (".maxntid 1024, 1, 1", 1024, 1, 64),
+        (".maxntid 32, 32", 1024, 1, 64),
+        (".reqntid 1024, 1, 1", 1024, 1, 64),
+        (".maxntid 1024 .minnctapersm 2", 1024, 2, 32),
+        (".maxntid 512 .minnctapersm 3", 512, 3, 40),
+        (".maxntid 256, 1, 1 .minnctapersm 1", 256, 1, 255),
+        (".maxntid 64, 1, 1 .minnctapersm 16", 64, 16, 64),
+        (".maxntid 1024 .minnctapersm 64", 1024, 2, 32),
+        (".maxnreg 40", 1024, 1, 40),
+        (".maxntid 128 .maxnreg 24", 128, 1, 24),
+    ]:
+        check(function(wide_kernel(bounds), "k"), threads, blocks, most)
+    assert new("cuFuncGetAttribute", NUM_REGS, function(wide_kernel(".maxntid 128"), "k"), kind=i32).value >= 100
+    # The options of the compiler bound them, too, for modules and libraries.
+    text = wide_kernel(".maxntid 128").encode() + b"\0"
+    for option, value, most in [
+        (JIT_MAX_REGISTERS, 48, 48),
+        (JIT_THREADS_PER_BLOCK, 1024, 64),
+        (JIT_MAX_REGISTERS, 0, 255),
+    ]:
+        options, values = (i32 * 1)(option), (size * 1)(value)
+        with_options = new("cuModuleLoadDataEx", text, 1, options, values)
+        check(new("cuModuleGetFunction", with_options, b"k"), 128, 1, most)
+        library = new("cuLibraryLoadData", text, options, values, 1, None, None, 0)
+        kernel = new("cuLibraryGetKernel", library, b"k")
+        assert new("cuKernelGetAttribute", NUM_REGS, kernel, 0, kind=i32).value <= most
+        check(new("cuKernelGetFunction", kernel), 128, 1, most)
 
 
 if __name__ == "__main__":

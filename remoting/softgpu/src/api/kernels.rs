@@ -27,7 +27,7 @@ fn attribute(which: CUfunction_attribute, program: &Program, kernel: &Kernel, se
         CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => kernel.static_shared as c_int,
         CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => constants() as c_int,
         CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => kernel.local_bytes as c_int,
-        CU_FUNC_ATTRIBUTE_NUM_REGS => kernel.registers as c_int,
+        CU_FUNC_ATTRIBUTE_NUM_REGS => settings.registers(kernel) as c_int,
         // Both are the architecture that the kernel's own PTX was written for. What it is linked with may be for another, as
         // the library for dynamic parallelism is; CUB looks for its own among those that a program was compiled for.
         CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => kernel.architecture as c_int,

@@ -115,7 +115,6 @@ stream_entry_points! { default;
     fn cuLaunchKernelEx / cuLaunchKernelEx_ptsz(
         config: In<CUlaunchConfig>, which: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void,
     ) {
-        current()?;
         let config = config.get()?;
         let (attributes, stream) = (attributes_of(&config)?, default.resolve(config.hStream)?);
         let events = recorded(&attributes, &stream)?;
@@ -193,7 +192,13 @@ fn of_clusters<T>(which: CUfunction, answer: impl FnOnce(&Kernel, &Settings) -> 
     let cluster = ClusterSettings { non_portable: 1.into(), ..ClusterSettings::default() };
     answer(
         &Kernel::of_nothing(),
-        &Settings { dynamic_shared: (shared as i32).into(), carveout: (-1).into(), cache_config: 0.into(), cluster },
+        &Settings {
+            dynamic_shared: (shared as i32).into(),
+            carveout: (-1).into(),
+            cache_config: 0.into(),
+            cluster,
+            max_registers: None,
+        },
     )
 }
 

@@ -19,7 +19,7 @@ fn load(out: Out<CUlibrary>, source: R<Source>, options: &JitOptions) -> R {
     let out = out.required()?;
     let source = source?;
     let (number, at_once) = (handles::mint(), source.is_text());
-    let library = Library::new(number, source);
+    let library = Library::new(number, source, options.max_registers);
     // Text comes from a compiler that ran just now and may want to read the log. Fat binaries are registered by the
     // hundred and must never fail here: what nobody calls may hold nothing for this device.
     if at_once {

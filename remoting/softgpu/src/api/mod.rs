@@ -30,8 +30,7 @@ mod streams;
 mod tensor_maps;
 mod virtual_memory;
 
-use crate::context::Context;
-use crate::driver::{self, Driver, driver};
+use crate::driver::{self, driver};
 use crate::ffi::R;
 use crate::stream::Stream;
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
@@ -39,7 +38,6 @@ use driverapi::errors::*;
 use driverapi::types::CUstream;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
 
 /// Defines exported functions whose bodies return `R`. Two names may share a body: CUDA exports every ABI it ever
 /// had, and some never changed.
@@ -106,24 +104,23 @@ enum DefaultStream {
 }
 
 impl DefaultStream {
-    /// The stream a handle names, for work in the current context.
+    /// The stream a handle names, for work in its context.
     fn resolve(self, handle: CUstream) -> R<Stream> {
-        self.resolve_in(driver()?, handle, driver::current)
+        let stream = self.resolve_even_if_faulted(handle)?;
+        stream.context.check()?;
+        Ok(stream)
     }
 
-    /// The stream a handle names, even in a context that has faulted.
+    /// The stream a handle names, even in a context that has faulted. A default stream is the current context's; any other
+    /// one says itself where it is, and the calling thread needs no context.
     fn resolve_even_if_faulted(self, handle: CUstream) -> R<Stream> {
-        self.resolve_in(driver()?, handle, driver::current_even_if_faulted)
-    }
-
-    fn resolve_in(self, driver: &Driver, handle: CUstream, current: impl Fn() -> R<Arc<Context>>) -> R<Stream> {
-        let context = current()?;
+        let current = driver::current_even_if_faulted;
         match (handle, self) {
-            (CU_STREAM_LEGACY, _) => Ok(Stream::legacy(context)),
-            (CU_STREAM_PER_THREAD, _) => Ok(Stream::per_thread(context)),
-            (handle, DefaultStream::Legacy) if handle.is_null() => Ok(Stream::legacy(context)),
-            (handle, DefaultStream::PerThread) if handle.is_null() => Ok(Stream::per_thread(context)),
-            (handle, _) => Ok((*driver.streams.get(id(handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?).clone()),
+            (CU_STREAM_LEGACY, _) => Ok(Stream::legacy(current()?)),
+            (CU_STREAM_PER_THREAD, _) => Ok(Stream::per_thread(current()?)),
+            (handle, DefaultStream::Legacy) if handle.is_null() => Ok(Stream::legacy(current()?)),
+            (handle, DefaultStream::PerThread) if handle.is_null() => Ok(Stream::per_thread(current()?)),
+            (handle, _) => Ok((*driver()?.streams.get(id(handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?).clone()),
         }
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 fn load(out: Out<CUmodule>, source: R<Source>, options: &JitOptions) -> R {
     let context = current()?;
     let out = out.required()?;
-    let module = driver()?.load_module(&context, &source?).map_err(|error| {
+    let module = driver()?.load_module(&context, &source?, options.max_registers).map_err(|error| {
         report_or_log(&error, options);
         error.code
     })?;

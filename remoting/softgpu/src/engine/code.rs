@@ -133,6 +133,8 @@ pub struct Code {
     pub calls: Vec<CallSite>,
     /// Whether threads of a block wait for each other anywhere.
     pub barriers: bool,
+    /// What the start of dynamic shared memory is aligned to.
+    pub dynamic_align: u32,
     /// Whether anything calls `malloc`.
     pub heap: bool,
 }

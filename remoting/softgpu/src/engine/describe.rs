@@ -64,13 +64,3 @@ fn global(variable: &Variable) -> Global {
         managed: variable.managed,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::threads_with;
-
-    #[test]
-    fn a_block_is_bound_by_its_registers() {
-        assert_eq!([8, 64, 65, 128, 168, 255].map(threads_with), [1024, 1024, 896, 512, 384, 256]);
-    }
-}

@@ -93,6 +93,7 @@ pub fn launch(
         block: spec.block,
         static_shared: info.static_shared,
         dynamic_shared: spec.dynamic_shared,
+        dynamic_start: info.static_shared.next_multiple_of(image.program().code().dynamic_align.max(1)),
         params: spec.params,
         memory,
         textures: spec.textures,

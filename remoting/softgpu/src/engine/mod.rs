@@ -14,6 +14,7 @@ mod memory_map;
 mod pool;
 mod program;
 mod ptx;
+mod registers;
 mod texture;
 
 pub(crate) use exec::MAX_LOCAL;
@@ -22,4 +23,5 @@ pub use launch::{Fault, LaunchSpec, Output, launch};
 pub use memory_map::MemoryMap;
 pub use pool::ThreadPool;
 pub use program::{CompileError, Global, Image, Kernel, Param, Program, Space};
+pub use registers::registers_for;
 pub use texture::{Addressing, Sampling, Texels, Texture, Textures};

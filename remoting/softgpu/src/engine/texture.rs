@@ -144,15 +144,16 @@ impl Sampling {
     /// A coordinate in texels, wrapped or mirrored.
     #[inline(always)]
     fn scaled(&self, axis: usize, coordinate: f32, size: u64) -> f32 {
+        // Far outside nothing changes any more; larger numbers would overflow.
         if !self.normalised {
-            return coordinate;
+            return coordinate.clamp(-2.0, size as f32 + 2.0);
         }
         let fraction = coordinate - coordinate.floor();
         let inside = match self.mode(axis) {
             Addressing::Wrap => fraction,
             Addressing::Mirror if coordinate.floor() as i64 & 1 != 0 => 1.0 - fraction,
             Addressing::Mirror => fraction,
-            Addressing::Clamp | Addressing::Border => coordinate,
+            Addressing::Clamp | Addressing::Border => coordinate.clamp(-2.0, 3.0),
         };
         inside * size as f32
     }

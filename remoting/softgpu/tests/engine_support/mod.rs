@@ -70,6 +70,8 @@ pub enum Arg<'a> {
     U64(u64),
     F32(f32),
     F64(f64),
+    /// A parameter of any size, in units of 16 bytes.
+    Bytes(&'a [u128]),
 }
 
 #[derive(Default)]
@@ -138,6 +140,7 @@ impl Gpu {
                 Arg::U64(value) => value.to_le_bytes().to_vec(),
                 Arg::F32(value) => value.to_le_bytes().to_vec(),
                 Arg::F64(value) => value.to_le_bytes().to_vec(),
+                Arg::Bytes(units) => units.iter().flat_map(|unit| unit.to_le_bytes()).collect(),
             };
             let offset = param.offset as usize;
             params[offset..offset + bytes.len()].copy_from_slice(&bytes);

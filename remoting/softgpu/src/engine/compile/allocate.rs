@@ -7,11 +7,12 @@
 use super::flow::BasicBlock;
 use crate::engine::code::{CONST, Inst, NONE, NOT};
 
-/// What a register needs: one or two slots, or a predicate.
+/// What a register needs: one or two slots, or a predicate. `Wide` ones are taken apart before allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     Word,
     Double,
+    Wide,
     Pred,
 }
 
@@ -188,6 +189,7 @@ pub fn allocate(
         None => operand,
         Some(register) => match classes[register] {
             Class::Double => units[register] * 2,
+            Class::Wide => unreachable!("no instruction names a 128-bit register"),
             Class::Word => doubles * 2 + units[register],
             Class::Pred => units[register] | operand & NOT,
         },

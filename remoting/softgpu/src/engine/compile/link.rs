@@ -5,13 +5,15 @@ use std::collections::HashMap;
 use super::grid;
 use super::lower::{Index, Lowered, Refuse, lower};
 use super::pool::PoolBuilder;
-use super::shared::{SharedLayout, is_dynamic, parameter_layout};
+use super::shared::{SharedLayout, parameter_layout};
 use crate::engine::code::{Code, FunctionInfo, Inst, Pool, Target};
 use crate::engine::exec::{control, exec};
 use crate::engine::ptx::ast::{Function, Linkage, Module, Var, VarSpace};
 use crate::engine::ptx::parse;
+use crate::engine::registers::registers_of;
 use crate::engine::{CompileError, Global, Kernel, Param, Space};
 use driverapi::constants::FIRST_WITH_CLUSTERS;
+use driverapi::registers::MAX_THREADS;
 
 /// The most shared memory a block may have.
 pub const MAX_SHARED: u32 = 227 << 10;
@@ -22,8 +24,7 @@ pub enum Symbol {
     Global(u32),
     Function(u32),
     Shared(u32),
-    /// With its alignment.
-    DynamicShared(u32),
+    DynamicShared,
 }
 
 /// The initialiser of a global with its addresses resolved.
@@ -151,8 +152,8 @@ fn link_variables<'m, 'a>(
     for (unit, module) in modules.iter().enumerate() {
         for var in &module.vars {
             let symbol = match var.space {
-                VarSpace::Shared if is_dynamic(var) => {
-                    linker.units[unit].insert(var.name, Symbol::DynamicShared(var.align));
+                VarSpace::Shared if linker.shared.is_dynamic(var) => {
+                    linker.units[unit].insert(var.name, Symbol::DynamicShared);
                     continue;
                 }
                 _ if var.linkage == Linkage::Extern => continue,
@@ -211,7 +212,7 @@ fn build(
     globals: &[GlobalRef],
 ) -> Result<Linked, CompileError> {
     let mut pool = PoolBuilder::default();
-    let mut code = Code::default();
+    let mut code = Code { dynamic_align: linker.shared.dynamic_align, ..Code::default() };
     let mut refused: Vec<Option<String>> = Vec::new();
     let mut clusters = Vec::new();
     let mut edges = Vec::new();
@@ -322,6 +323,7 @@ fn spread<T: Clone>(marks: &mut [Option<T>], edges: &[Vec<u32>]) {
 fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32) -> Kernel {
     let (layout, param_bytes) = parameter_layout(function);
     let product = |extent: [u32; 3]| extent.iter().fold(1u32, |all, &n| all.saturating_mul(n));
+    let max_threads = function.reqntid.or(function.maxntid).map_or(MAX_THREADS, product).min(MAX_THREADS);
     Kernel {
         name: function.name.to_owned(),
         architecture: 0,
@@ -329,9 +331,8 @@ fn kernel(function: &Function, info: &FunctionInfo, static_shared: u32) -> Kerne
         param_bytes,
         static_shared,
         local_bytes: info.local_bytes,
-        // At least what a trivial kernel takes on hardware, at most what an instruction can name.
-        registers: info.slots.clamp(8, 255),
-        max_threads: function.reqntid.or(function.maxntid).map_or(1024, product).min(1024),
+        registers: registers_of(info.slots, max_threads, function.min_blocks, function.max_registers),
+        max_threads,
         reqntid: function.reqntid,
         required_cluster: None,
         max_cluster: None,

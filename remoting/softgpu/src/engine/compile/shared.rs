@@ -7,6 +7,9 @@ use std::collections::{HashMap, HashSet};
 
 use crate::engine::ptx::ast::{Body, Function, Linkage, Module, Operand, Var, VarSpace};
 
+/// Dynamic shared memory begins at a multiple of it, whatever its variables ask for.
+const MIN_DYNAMIC_ALIGN: u32 = 16;
+
 /// Placement of the shared variables of all units.
 pub struct SharedLayout<'a> {
     /// Module-scope variables, by unit and name.
@@ -15,6 +18,10 @@ pub struct SharedLayout<'a> {
     inner: HashMap<(usize, usize, usize), u32>,
     /// The bytes each entry needs, by unit and function.
     sizes: HashMap<(usize, usize), u32>,
+    /// How often the shared variables of several units' scope are declared, by name: those with a definition.
+    defined: HashMap<&'a str, usize>,
+    /// The alignment of dynamic shared memory, which all variables of it share.
+    pub dynamic_align: u32,
 }
 
 fn names<'a>(operand: &Operand<'a>, out: &mut HashSet<&'a str>) {
@@ -34,9 +41,17 @@ fn body_names<'a>(body: &Body<'a>) -> HashSet<&'a str> {
     out
 }
 
-/// Whether the size is given at launch.
-pub fn is_dynamic(var: &Var) -> bool {
+/// Whether the size is given at launch, for the variable says none.
+fn is_open(var: &Var) -> bool {
     var.space == VarSpace::Shared && var.size == 0
+}
+
+/// The strictest alignment of a dynamic variable, and at least that of the widest access: programs put wider types into
+/// an array of bytes.
+fn dynamic_align(modules: &[Module], layout: &SharedLayout) -> u32 {
+    let inner = modules.iter().flat_map(|module| &module.functions).filter_map(|function| function.body.as_ref());
+    let vars = modules.iter().flat_map(|module| &module.vars).chain(inner.flat_map(|body| &body.vars));
+    vars.filter(|var| layout.is_dynamic(var)).map(|var| var.align).fold(MIN_DYNAMIC_ALIGN, u32::max)
 }
 
 fn place(var: &Var, end: &mut u64) -> u32 {
@@ -47,7 +62,18 @@ fn place(var: &Var, end: &mut u64) -> u32 {
 
 impl<'a> SharedLayout<'a> {
     pub fn new(modules: &[Module<'a>]) -> SharedLayout<'a> {
-        let mut layout = SharedLayout { offsets: HashMap::new(), inner: HashMap::new(), sizes: HashMap::new() };
+        let mut layout = SharedLayout {
+            offsets: HashMap::new(),
+            inner: HashMap::new(),
+            sizes: HashMap::new(),
+            defined: HashMap::new(),
+            dynamic_align: MIN_DYNAMIC_ALIGN,
+        };
+        let shared = modules.iter().flat_map(|module| &module.vars).filter(|var| var.space == VarSpace::Shared);
+        for var in shared.clone().filter(|var| var.linkage != Linkage::Extern && var.linkage != Linkage::Internal) {
+            layout.defined.insert(var.name, shared.clone().filter(|other| other.name == var.name).count());
+        }
+        layout.dynamic_align = dynamic_align(modules, &layout);
         let mut common = 0;
         let mut private: Vec<((usize, usize), Vec<&Var<'a>>)> = Vec::new();
         let mut calls = HashSet::new();
@@ -66,13 +92,15 @@ impl<'a> SharedLayout<'a> {
                 }
             }
             let mut own: HashMap<usize, Vec<&Var<'a>>> = HashMap::new();
-            for var in module.vars.iter().filter(|v| v.space == VarSpace::Shared && !is_dynamic(v)) {
+            let fixed = |var: &&Var| var.space == VarSpace::Shared && !layout.is_dynamic(var);
+            for var in module.vars.iter().filter(fixed).collect::<Vec<_>>() {
+                // A variable that other units may name has to have a fixed place.
+                let alone = var.linkage == Linkage::Internal || layout.defined.get(var.name) == Some(&1);
                 match users.get(var.name).map(Vec::as_slice) {
-                    // A variable other units may name has to have a fixed place.
-                    Some(&[user]) if module.functions[user].entry && var.linkage == Linkage::Internal => {
+                    Some(&[user]) if module.functions[user].entry && alone => {
                         own.entry(user).or_default().push(var);
                     }
-                    None if var.linkage == Linkage::Internal => {}
+                    None if alone => {}
                     _ if var.linkage == Linkage::Extern => {}
                     using => {
                         layout.offsets.insert((unit, var.name), place(var, &mut common));
@@ -102,9 +130,15 @@ impl<'a> SharedLayout<'a> {
         layout
     }
 
+    /// Whether the size is given at launch: the variable says none, or says that it is elsewhere and no unit has it.
+    pub fn is_dynamic(&self, var: &Var) -> bool {
+        let elsewhere = var.space == VarSpace::Shared && var.linkage == Linkage::Extern;
+        is_open(var) || elsewhere && !self.defined.contains_key(var.name)
+    }
+
     fn place_inner(&mut self, unit: usize, function: usize, body: &Body, end: &mut u64) {
         for (index, var) in body.vars.iter().enumerate() {
-            if var.space == VarSpace::Shared && !is_dynamic(var) {
+            if var.space == VarSpace::Shared && !is_open(var) {
                 self.inner.insert((unit, function, index), place(var, end));
             }
         }

@@ -1,5 +1,6 @@
 //! `atom` and `red` (ISA 9.7.13): lane by lane in order, each a host atomic, since other blocks run on other OS threads.
 
+use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -174,5 +175,64 @@ impl<T: Cell> Handler for Atomic<T> {
             block.set(inst.d, &d, mask);
         }
         Step::Next
+    }
+}
+
+/// `atom.b128`: address `a` + `imm`, the halves of the operands in `sources`, those of the result in `targets` if any.
+/// Compiled only where the processor has the instruction.
+pub struct AtomicWide;
+
+impl Handler for AtomicWide {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let addresses = match block.locate(inst, size_of::<u128>() as u64, mask) {
+            Ok(addresses) => addresses,
+            Err(step) => return step,
+        };
+        let lists = &block.launch.code.lists;
+        let operands = inst.sources.of(lists);
+        let value = |block: &Block, at: usize, lane: usize| {
+            let half = |at: usize| u128::from(block.src::<u64>(operands[at])[lane]);
+            half(at) | half(at + 1) << 64
+        };
+        let swap = OPS[inst.mods as usize >> 8] == Op::Exchange;
+        let (mut low, mut high) = ([0u64; LANES], [0u64; LANES]);
+        fence(Ordering::SeqCst);
+        for lane in set_lanes(mask) {
+            let (first, last) = (value(block, 0, lane), value(block, operands.len() - 2, lane));
+            let host = addresses[lane];
+            let old = if swap { exchange(host, last) } else { replace(host, first, last) };
+            (low[lane], high[lane]) = (old as u64, (old >> 64) as u64);
+        }
+        fence(Ordering::SeqCst);
+        for (&target, half) in inst.targets.of(lists).iter().zip([&low, &high]) {
+            block.set(target, half, mask);
+        }
+        Step::Next
+    }
+}
+
+/// Writes `new` if the 16 bytes are `expected`; returns what was there.
+fn replace(host: Host, expected: u128, new: u128) -> u128 {
+    let (mut low, mut high) = (expected as u64, (expected >> 64) as u64);
+    // SAFETY: as in `Cell::update`, for 16 bytes; a program that needs the instruction is refused where the processor has
+    // none. The compiler keeps `rbx` for itself, so that it is put back; the address has a register of its own beside it.
+    unsafe {
+        asm!(
+            "xchg {kept}, rbx", "lock cmpxchg16b [rdi]", "mov rbx, {kept}",
+            kept = inout(reg) new as u64 => _, in("rdi") host.address(), in("rcx") (new >> 64) as u64,
+            inout("rax") low, inout("rdx") high, options(nostack)
+        );
+    }
+    u128::from(low) | u128::from(high) << 64
+}
+
+fn exchange(host: Host, new: u128) -> u128 {
+    let mut expected = host.read_piece(size_of::<u128>());
+    loop {
+        match replace(host, expected, new) {
+            old if old == expected => return old,
+            old => expected = old,
+        }
     }
 }

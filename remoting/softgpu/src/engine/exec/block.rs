@@ -22,6 +22,8 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
     pub static_shared: u32,
     pub dynamic_shared: u32,
+    /// Where dynamic shared memory begins: all variables of it at one address.
+    pub dynamic_start: u32,
     pub params: &'a [u8],
     pub memory: &'a MemoryMap,
     pub textures: &'a Textures,
@@ -42,9 +44,6 @@ pub enum Turn {
     Running,
     Finished,
 }
-
-/// The most that compilers align dynamic shared memory to.
-const DYNAMIC_ALIGN: u32 = 128;
 
 pub struct Block<'a> {
     pub launch: &'a Launch<'a>,
@@ -112,11 +111,11 @@ impl<'a> Block<'a> {
         self.fault = None;
     }
 
-    /// Dynamic shared memory begins aligned behind the static, and is as long as was asked for all the same.
+    /// Dynamic shared memory is as long as was asked for, wherever behind the static it begins.
     pub fn shared_bytes(&self) -> u32 {
         match self.launch.dynamic_shared {
             0 => self.launch.static_shared,
-            dynamic => self.launch.static_shared.next_multiple_of(DYNAMIC_ALIGN) + dynamic,
+            dynamic => self.launch.dynamic_start + dynamic,
         }
     }
 

@@ -251,19 +251,19 @@ impl Handler for LocalAddress {
     }
 }
 
-/// The address of dynamic shared memory: behind the static, aligned to `mods`. 64 bits wide if `imm` is not 0.
+/// The address of dynamic shared memory. 64 bits wide if `imm` is not 0.
 pub struct DynamicSharedAddress;
 
 impl Handler for DynamicSharedAddress {
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
-        let address = block.launch.static_shared.next_multiple_of(inst.mods.max(1));
+        let address = block.launch.dynamic_start;
         store(block, inst, &[address.into(); LANES], mask);
         Step::Next
     }
 
     fn run_block(block: &mut Block, inst: &Inst) -> Step {
-        let address = block.launch.static_shared.next_multiple_of(inst.mods.max(1));
+        let address = block.launch.dynamic_start;
         store_affine(block, inst, Affine::uniform(address.into()))
     }
 }

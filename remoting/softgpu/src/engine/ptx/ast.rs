@@ -74,6 +74,9 @@ pub struct Function<'a> {
     pub returns: Vec<Var<'a>>,
     pub params: Vec<Var<'a>>,
     pub maxntid: Option<[u32; 3]>,
+    /// `.minnctapersm` and `.maxnreg`.
+    pub min_blocks: Option<u32>,
+    pub max_registers: Option<u32>,
     pub reqntid: Option<[u32; 3]>,
     pub body: Option<Body<'a>>,
 }

@@ -122,12 +122,25 @@ fn function<'a>(cursor: &mut Cursor<'a>, entry: bool, linkage: Linkage) -> Resul
     if cursor.accept(b'(')? {
         formals(cursor, &mut params)?;
     }
-    let mut function = Function { name, entry, linkage, returns, params, maxntid: None, reqntid: None, body: None };
+    let mut function = Function {
+        name,
+        entry,
+        linkage,
+        returns,
+        params,
+        maxntid: None,
+        min_blocks: None,
+        max_registers: None,
+        reqntid: None,
+        body: None,
+    };
     loop {
         match cursor.advance()? {
             Token::Punct(b';') => return Ok(function),
             Token::Punct(b'{') => break,
             Token::Dot("maxntid") => function.maxntid = Some(extent(cursor)?),
+            Token::Dot("minnctapersm") => function.min_blocks = Some(extent(cursor)?[0]),
+            Token::Dot("maxnreg") => function.max_registers = Some(extent(cursor)?[0]),
             Token::Dot("reqntid") => function.reqntid = Some(extent(cursor)?),
             Token::Dot("pragma") => cursor.skip_statement()?,
             Token::Dot(_) => skip_arguments(cursor)?,
@@ -139,7 +152,7 @@ fn function<'a>(cursor: &mut Cursor<'a>, entry: bool, linkage: Linkage) -> Resul
     Ok(function)
 }
 
-/// The numbers after `.minnctapersm 1`, `.maxnreg 32`, `.noreturn`, `.reqnctapercluster 1, 1, 1`, ...
+/// The numbers after `.noreturn`, `.maxnctapersm 1`, `.reqnctapercluster 1, 1, 1`, ...
 fn skip_arguments(cursor: &mut Cursor) -> Result<(), SyntaxError> {
     while let Token::Int(_) | Token::Punct(b',') = cursor.peek() {
         cursor.advance()?;

@@ -65,7 +65,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
 /// The destination register, which may be wider than the type, and whether it is 64 bits wide.
 fn destination<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, to: Ty) -> Lowering<(u32, bool)> {
     match operand {
-        Operand::Reg(reg) if lower.class_of(*reg) != Class::Pred => {
+        Operand::Reg(reg) if matches!(lower.class_of(*reg), Class::Word | Class::Double) => {
             let wide = lower.class_of(*reg) == Class::Double;
             if to.bytes() == 8 && !wide {
                 return refuse("the destination is too narrow");

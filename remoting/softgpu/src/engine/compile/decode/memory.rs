@@ -8,7 +8,7 @@ use crate::engine::exec::control::Nop;
 use crate::engine::exec::exec;
 use crate::engine::exec::int::{Add64, Mov64};
 use crate::engine::exec::memory::*;
-use crate::engine::exec::ops::{Bin, Un};
+use crate::engine::exec::ops::{Bin, Select, Un};
 use crate::engine::exec::whole::{LoadWhole, StoreWhole};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
@@ -86,6 +86,11 @@ pub fn ignore_hints(mods: &mut Mods) {
     mods.ignore(&HINTS);
 }
 
+/// The bit of an access that orders others around it.
+pub fn ordering(mods: &mut Mods) -> u32 {
+    if mods.has("acquire") || mods.has("release") { space::ORDERED } else { 0 }
+}
+
 /// The state space among the modifiers.
 pub fn space_of(mods: &mut Mods) -> u32 {
     let names = [
@@ -137,7 +142,7 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
     let load = instr.op != "st";
     let met = MET.iter().any(|name| instr.mods.contains(name));
     ignore_hints(mods);
-    let ordered = if mods.has("acquire") || mods.has("release") { space::ORDERED } else { 0 };
+    let ordered = ordering(mods);
     let state = space_of(mods);
     let vector = match mods.one_of(&["v2", "v4", "v8"]) {
         None => 1,
@@ -189,7 +194,10 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
 /// The register of a loaded element, which may be wider than it, and whether it is 64 bits wide.
 fn target<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
     match element {
-        Operand::Reg(reg) if lower.class_of(*reg) != Class::Pred => Ok((*reg, lower.class_of(*reg) == Class::Double)),
+        Operand::Reg(reg) => match lower.class_of(*reg) {
+            class @ (Class::Word | Class::Double) => Ok((*reg, class == Class::Double)),
+            _ => refuse("the register does not fit the type"),
+        },
         Operand::Sink => Ok((lower.temp(ty), ty.bytes() == 8)),
         _ => refuse("a register is expected"),
     }
@@ -198,6 +206,14 @@ fn target<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lower
 /// The register of a stored element; of a wider one the low part is stored.
 fn source<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
     Ok((lower.src(element, ty)?, ty.bytes() == 8))
+}
+
+fn is_predicate(lower: &Lower, operand: &Operand) -> bool {
+    match operand {
+        Operand::Reg(reg) => lower.class_of(*reg) == Class::Pred,
+        Operand::Not(_) => true,
+        _ => false,
+    }
 }
 
 /// `cp.async` and its waits. The copy is done at once, so there is nothing to wait for.
@@ -229,7 +245,13 @@ fn copy_async<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         }
     };
     inst.c = match instr.operands[..instr.operands.len().saturating_sub(policy)].get(3) {
-        Some(Operand::Reg(reg)) if lower.class_of(*reg) == Class::Pred => return refuse("an ignore-src predicate"),
+        // Where the predicate holds, nothing is read and zeros are written.
+        Some(ignore) if is_predicate(lower, ignore) => {
+            let (d, c) = (lower.temp(Ty::U32), lower.pred(ignore)?);
+            let [a, b] = [0, bytes as u64].map(|size| lower.number(size, Ty::U32));
+            lower.emit_free(Inst { d, a, b, c, ..Inst::new(exec::<Select<u32>>()) });
+            d
+        }
         Some(size) => lower.src(size, Ty::U32)?,
         None => NONE,
     };

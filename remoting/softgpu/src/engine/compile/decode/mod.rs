@@ -16,6 +16,7 @@ mod moves;
 mod pairs;
 mod textures;
 mod warp;
+mod wide;
 mod wmma;
 
 use super::lower::{Lower, Lowering, refuse};
@@ -86,7 +87,8 @@ impl<'i> Mods<'i> {
 /// Decodes one statement.
 pub fn instruction<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering {
     let mods = &mut Mods::new(&instr.mods);
-    let known = control::decode(lower, instr, mods)?
+    let known = wide::decode(lower, instr, mods)?
+        || control::decode(lower, instr, mods)?
         || cluster::decode(lower, instr, mods)?
         || mbarrier::decode(lower, instr, mods)?
         || pairs::decode(lower, instr, mods)?

@@ -2,7 +2,7 @@
 
 mod operands;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::engine::code::{CallSite, FunctionInfo, Inst, NONE, NOT};
 use crate::engine::compile::allocate::{Class, allocate};
@@ -10,7 +10,7 @@ use crate::engine::compile::decode;
 use crate::engine::compile::flow::{Flow, blocks, order};
 use crate::engine::compile::link::Linker;
 use crate::engine::compile::pool::PoolBuilder;
-use crate::engine::compile::shared::{is_dynamic, parameter_layout};
+use crate::engine::compile::shared::parameter_layout;
 use crate::engine::exec::{control, exec};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Body, Function, Instr, VarSpace};
@@ -33,8 +33,7 @@ const MAX_TABLE_BITS: usize = 1 << 32;
 pub enum Place {
     Param(u32),
     Shared(u32),
-    /// With its alignment.
-    DynamicShared(u32),
+    DynamicShared,
     Local(u32),
     Nowhere,
 }
@@ -83,6 +82,8 @@ pub struct Lower<'s, 'a> {
     /// Whether it asks for its place in a cluster, or waits for the others there.
     pub clusters: bool,
     pub heap: bool,
+    /// The two halves, low one first, of 128-bit registers.
+    halves: HashMap<u32, [u32; 2]>,
     /// The carry of `.cc` instructions, a predicate.
     carry: Option<u32>,
     guard: u32,
@@ -92,6 +93,7 @@ pub struct Lower<'s, 'a> {
 pub fn class(ty: Ty) -> Class {
     match ty {
         Ty::Pred => Class::Pred,
+        Ty::B128 => Class::Wide,
         _ if ty.bytes() == 8 => Class::Double,
         _ => Class::Word,
     }
@@ -130,13 +132,11 @@ pub fn lower<'a>(
         barriers: false,
         clusters: false,
         heap: false,
+        halves: HashMap::new(),
         carry: None,
         guard: NONE,
         line: 0,
     };
-    if let Some(reg) = body.regs.iter().position(|&ty| ty == Ty::B128) {
-        return refuse(format!("128-bit register {reg}"));
-    }
     let mut starts = Vec::with_capacity(body.instrs.len() + 1);
     for instr in &body.instrs {
         starts.push(lower.insts.len());
@@ -180,7 +180,7 @@ fn place_variables(
                 }
                 Place::Local(offset as u32)
             }
-            VarSpace::Shared if is_dynamic(var) => Place::DynamicShared(var.align),
+            VarSpace::Shared if linker.shared.is_dynamic(var) => Place::DynamicShared,
             VarSpace::Shared => linker.shared.inner_offset(unit, index, number).map_or(Place::Nowhere, Place::Shared),
             VarSpace::Reg => return refuse(format!("'{}' has register parameters", function.name)),
             VarSpace::Global | VarSpace::Const => Place::Nowhere,

@@ -77,7 +77,7 @@ impl<'a> Lower<'_, 'a> {
             Operand::Var(var) => match self.place(*var) {
                 Place::Param(offset) => Ok((NONE, offset.into(), space::PARAM)),
                 Place::Shared(offset) => Ok((NONE, offset.into(), space::SHARED)),
-                Place::DynamicShared(align) => Ok((self.dynamic_shared(align, ty), 0, space::SHARED)),
+                Place::DynamicShared => Ok((self.dynamic_shared(ty), 0, space::SHARED)),
                 Place::Local(offset) => {
                     let temp = self.temp(ty);
                     let inst = Inst::new(exec::<LocalAddress>());
@@ -95,7 +95,7 @@ impl<'a> Lower<'_, 'a> {
                     Ok((self.pool.address(Target::Function(index), 0), 0, space::GENERIC))
                 }
                 Some(Symbol::Shared(offset)) => Ok((NONE, offset.into(), space::SHARED)),
-                Some(Symbol::DynamicShared(align)) => Ok((self.dynamic_shared(align, ty), 0, space::SHARED)),
+                Some(Symbol::DynamicShared) => Ok((self.dynamic_shared(ty), 0, space::SHARED)),
                 Some(_) => refuse(format!("'{name}' does not fit the type")),
                 None => refuse(format!("'{name}' is not defined")),
             },
@@ -104,10 +104,10 @@ impl<'a> Lower<'_, 'a> {
         }
     }
 
-    fn dynamic_shared(&mut self, align: u32, ty: Ty) -> u32 {
+    fn dynamic_shared(&mut self, ty: Ty) -> u32 {
         let temp = self.temp(ty);
         let inst = Inst::new(exec::<DynamicSharedAddress>());
-        self.emit_free(Inst { d: temp, mods: align, imm: double(ty).into(), ..inst });
+        self.emit_free(Inst { d: temp, imm: double(ty).into(), ..inst });
         temp
     }
 
@@ -127,7 +127,7 @@ impl<'a> Lower<'_, 'a> {
                 match self.class_of(*reg) {
                     Class::Word => inst.mods |= space::NARROW,
                     Class::Double => {}
-                    Class::Pred => return refuse("a predicate is not an address"),
+                    Class::Pred | Class::Wide => return refuse("a register of this type is not an address"),
                 }
                 // In a device function parameters are local memory.
                 if space == space::PARAM && !self.entry {
@@ -152,6 +152,33 @@ impl<'a> Lower<'_, 'a> {
             Operand::Reg(reg) if self.class_of(*reg) == class(ty) => Ok(*reg),
             Operand::Sink => Ok(self.temp(ty)),
             _ => refuse("the destination does not fit the type"),
+        }
+    }
+
+    /// The halves of a 128-bit source.
+    pub fn wide(&mut self, operand: &Operand<'a>) -> Lowering<[u32; 2]> {
+        let operand = match operand {
+            Operand::Vector(list) if list.len() == 1 => &list[0],
+            other => other,
+        };
+        match operand {
+            Operand::Reg(reg) if self.class_of(*reg) == Class::Wide => {
+                if let Some(&halves) = self.halves.get(reg) {
+                    return Ok(halves);
+                }
+                let halves = [self.temp(Ty::B64), self.temp(Ty::B64)];
+                self.halves.insert(*reg, halves);
+                Ok(halves)
+            }
+            _ => refuse("a 128-bit register is expected"),
+        }
+    }
+
+    /// The halves of a 128-bit destination.
+    pub fn wide_dst(&mut self, operand: &Operand<'a>) -> Lowering<[u32; 2]> {
+        match operand {
+            Operand::Sink => Ok([self.temp(Ty::B64), self.temp(Ty::B64)]),
+            _ => self.wide(operand),
         }
     }
 
