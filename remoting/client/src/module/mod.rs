@@ -11,7 +11,7 @@ pub use limits::LaunchRules;
 use crate::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
-use crate::memory::{taken, variables};
+use crate::memory::{synchronous, taken, variables};
 use crate::session::{lock, mint};
 use crate::{library, log, process};
 use driverapi::attributes::*;
@@ -109,6 +109,7 @@ impl Module {
         self.forget_functions();
         let managed: Vec<_> = lock(&self.globals).values().filter(|symbol| symbol.managed).cloned().collect();
         managed.iter().for_each(variables::end);
+        lock(&self.globals).values().for_each(|symbol| synchronous::forget(symbol.address));
         taken::unload(&self.live, self.id, self.bytes)
     }
 
