@@ -102,19 +102,29 @@ IDLE = [
 ]
 
 
+@pytest.fixture(scope="module")
+def above_idle(tmp_path_factory: pytest.TempPathFactory) -> interposer.Interposer:
+    """The interposer above a driver of which one function may do nothing and say that it worked."""
+    folder = tmp_path_factory.mktemp("idle")
+    idle = tracer.build(building.native_libraries() / "libcuda.so.1", folder / "tracer")
+    return interposer.build(idle / "libcuda.so.1", folder / "interposer")
+
+
 @pytest.mark.parametrize(("source", "function", "missing"), IDLE)
 def test_an_answer_that_is_left_unwritten_is_found(
-    compiled: Callable[[str], Path], tmp_path: Path, source: str, function: str, missing: str
+    above_idle: interposer.Interposer,
+    compiled: Callable[[str], Path],
+    tmp_path: Path,
+    source: str,
+    function: str,
+    missing: str,
 ) -> None:
-    """The interposer above a driver of which one function does nothing and says that it worked."""
-    driver = building.native_libraries() / "libcuda.so.1"
-    idle = tracer.build(driver, tmp_path / "tracer")
-    watching = interposer.build(idle / "libcuda.so.1", tmp_path / "interposer")
+    driver, idle = building.native_libraries() / "libcuda.so.1", above_idle.driver.parent
     reports = []
     for filling in interposer.FILLINGS:
         file = tmp_path / f"{filling:x}"
-        variables = tracer.environment(idle, driver, tmp_path / "calls", function) | watching.variables(file, filling)
+        variables = tracer.environment(idle, driver, tmp_path / "calls", function) | above_idle.variables(file, filling)
         with contextlib.suppress(subprocess.TimeoutExpired):  # whatever becomes of a program that is told nothing
             subprocess.run([compiled(source)], env=os.environ | variables, capture_output=True, timeout=20, check=False)
-        reports.append(watching.layout.read(file))
+        reports.append(above_idle.layout.read(file))
     assert missing in {str(answer) for answer in unwritten(reports)}
