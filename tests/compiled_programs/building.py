@@ -38,6 +38,7 @@ DRIVER_PROGRAMS = (
     "managed.c",
     "memory_operations.c",
     "nvml_queries.c",
+    "setters.c",
     "shared_handles.c",
     "stale_handles.c",
     "tensor_maps.c",

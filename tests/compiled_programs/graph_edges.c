@@ -26,6 +26,9 @@ static void edges(void)
     CUgraph graph;
     CUgraphNode a, b, c, from[4], to[4];
     CUgraphEdgeData kinds[4];
+    memset(to, 77, sizeof to);
+    memset(from, 77, sizeof from);
+    memset(kinds, 77, sizeof kinds);
     size_t count;
     OK(cuGraphCreate(&graph, 0));
     OK(cuGraphAddEmptyNode(&a, graph, NULL, 0));
@@ -37,7 +40,7 @@ static void edges(void)
     OK(cuGraphGetEdges(graph, from, to, kinds, &count));
     REQUIRE(count == 3 && from[0] == a && to[0] == b && kinds[0].type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT);
     /* Room that is not needed is filled with zeros. */
-    REQUIRE(from[3] == NULL);
+    REQUIRE(from[3] == NULL && to[3] == NULL && kinds[3].type == 0);
     count = 4;
     OK(cuGraphNodeGetDependencies(c, from, NULL, &count));
     REQUIRE(count == 2 && from[0] == a && from[1] == b);

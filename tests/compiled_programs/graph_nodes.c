@@ -296,7 +296,8 @@ static void objects(void)
     graph = small(1, 1, &fill, &kernel);
     OK(cuUserObjectCreate(&object, &destroyed, count, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
-    OK(cuUserObjectRelease(object, 1));
+    OK(cuUserObjectRetain(object, 1));
+    OK(cuUserObjectRelease(object, 2));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuUserObjectRelease(object, 5));
     OK(cuGraphInstantiate(&exec, graph, 0));
     OK(cuGraphClone(&clone, graph));

@@ -26,6 +26,19 @@ def opened(reserved):
     return ok(opening(reserved))
 
 
+class Reserved(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+
+
+def opened_by_the_old_form(reserved):
+    """By the symbol of CUDA 4.1, which the bindings do not know."""
+    address = ctypes.c_uint64()
+    old = ctypes.CDLL("libcuda.so.1").cuIpcOpenMemHandle
+    old.argtypes = [ctypes.POINTER(ctypes.c_uint64), Reserved, ctypes.c_uint]
+    assert old(address, Reserved.from_buffer_copy(reserved), int(FLAG)) == 0
+    return address.value
+
+
 def export(pipe):
     start()
     pointers = [upload(FIRST), upload(SECOND)]
@@ -64,6 +77,7 @@ if __name__ == "__main__":
 
     first, second = map(opened, handles)
     assert int(opened(handles[0])) == int(first), "opened again"
+    assert opened_by_the_old_form(handles[1]) == int(second)
     assert np.array_equal(download(first, COUNT), FIRST)
     assert np.array_equal(download(second, COUNT), SECOND)
     base, size = ok(cu.cuMemGetAddressRange(int(second) + 4))
@@ -81,6 +95,7 @@ if __name__ == "__main__":
     assert download(first, 1)[0] == 7, "it was opened twice"
     ok(cu.cuIpcCloseMemHandle(first))
     assert code_of(cu.cuIpcCloseMemHandle, first) == INVALID_VALUE
+    ok(cu.cuIpcCloseMemHandle(second))
     ok(cu.cuIpcCloseMemHandle(second))
     assert code_of(cu.cuMemcpyDtoH, np.empty(1, np.uint32), second, 4) == INVALID_VALUE
     ours.send("closed")

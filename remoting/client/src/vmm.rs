@@ -10,7 +10,7 @@ use crate::Code;
 use crate::context::{self, Context, Live};
 use crate::devices::{self, Access, Device, unreachable_device};
 use crate::handles::{Kind, Table};
-use crate::memory::Piece;
+use crate::memory::{Piece, synchronous};
 use crate::session::{lock, mint};
 use crate::ticket::Token;
 use driverapi::constants::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -352,6 +352,7 @@ pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
         }
     }
     for start in starts {
+        synchronous::forget(start);
         if let Some(Mapping { allocation, again, .. }) = space.mappings.remove(&start) {
             if again {
                 allocation.drop_memory(start)?;

@@ -43,6 +43,7 @@ class Class(StrEnum):
     ASYNC = "async"
     SYNC = "sync"
     REFUSED = "refused"
+    LACKING = "lacking"
 
 
 GENERATED = (Class.ASYNC, Class.SYNC)
@@ -214,12 +215,14 @@ def check(registry: Registry) -> None:
     _unique("number", (f.number for f in registry.driver))
     _unique("base name and version", ((f.base, f.since) for f in registry.driver))
     for function in registry.driver:
+        if function.handling is Class.LACKING:
+            raise RegistryError(f"{function.symbol}: only NVML's functions are lacking")
         broken = _broken(function)
         if broken:
             raise RegistryError(f"{function.symbol}: {broken}", broken)
     for nvml in registry.nvml:
-        if nvml.handling not in (Class.LOCAL, Class.REFUSED):
-            raise RegistryError(f"{nvml.symbol}: NVML functions are local or refused")
+        if nvml.handling not in (Class.LOCAL, Class.LACKING, Class.REFUSED):
+            raise RegistryError(f"{nvml.symbol}: NVML functions are local, lacking or refused")
 
 
 def _unique(what: str, values: Iterable[object]) -> None:

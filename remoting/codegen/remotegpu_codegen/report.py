@@ -15,6 +15,7 @@ MEANING = {
     Class.ASYNC: "generated, nothing is waited for",
     Class.SYNC: "generated, a round trip",
     Class.REFUSED: "answers that it is not supported",
+    Class.LACKING: "answers as on a device that has no such thing",
 }
 
 
@@ -66,7 +67,7 @@ def _grouped(functions: Iterable[F]) -> dict[str, list[F]]:
 def _groups(functions: Iterable[F], softgpu: set[str]) -> str:
     rows = []
     for group, members in _grouped(functions).items():
-        provided = [f.symbol for f in members if f.handling is not Class.REFUSED]
+        provided = [f.symbol for f in members if f.handling not in (Class.REFUSED, Class.LACKING)]
         native = sum(f.symbol in softgpu for f in members)
         rows.append((group, len(members), len(provided), native))
     return _table(("group", "functions", "provided", "native"), rows)
@@ -107,7 +108,7 @@ def _differences(registry: Registry, client: set[str]) -> list[str]:
         for f in registry.driver
         if f.handling in (Class.LOCAL, Class.HANDWRITTEN) or f.client_by_hand
         for symbol in f.symbols
-    } | {f.symbol for f in registry.nvml if f.handling is Class.LOCAL}
+    } | {f.symbol for f in registry.nvml if f.handling in (Class.LOCAL, Class.LACKING)}
     found = []
     for title, symbols in (
         ("Promised by the table, not in the client's sources", by_hand - client),

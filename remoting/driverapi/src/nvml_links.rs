@@ -133,9 +133,9 @@ pub fn fill(field: nvmlFieldValue_t, microseconds: i64) -> nvmlFieldValue_t {
         1..NVML_FI_MAX => (NVML_ERROR_NOT_SUPPORTED, field.value),
         _ => (NVML_ERROR_INVALID_ARGUMENT, field.value),
     };
-    let answered = nvmlFieldValue_t { timestamp: microseconds, nvmlReturn: result, value, ..field };
+    let answered = nvmlFieldValue_t { timestamp: microseconds, latencyUsec: 0, nvmlReturn: result, value, ..field };
     if result == NVML_SUCCESS {
-        nvmlFieldValue_t { valueType: NVML_VALUE_TYPE_UNSIGNED_INT, latencyUsec: 0, ..answered }
+        nvmlFieldValue_t { valueType: NVML_VALUE_TYPE_UNSIGNED_INT, ..answered }
     } else {
         answered
     }

@@ -4,7 +4,7 @@ use crate::Code;
 use crate::boundary::{input, inputs};
 use crate::devices::{self, Device};
 use crate::memory::host::{self, HostRange};
-use crate::memory::{Piece, find_allocation, pinned};
+use crate::memory::{Piece, find_allocation, pinned, synchronous};
 use crate::{context, exports, module, pool, vmm};
 use driverapi::attributes::*;
 use driverapi::constants::*;
@@ -16,6 +16,15 @@ use std::ffi::{c_int, c_uint, c_void};
 enum Memory {
     Device(&'static Device, Piece),
     Host(HostRange, u64),
+}
+
+impl Memory {
+    fn start(&self) -> u64 {
+        match self {
+            Memory::Device(_, piece) => piece.address,
+            Memory::Host(range) => range.start as u64,
+        }
+    }
 }
 
 /// An answer with the size in which CUDA stores it.
@@ -60,12 +69,12 @@ exports! {
 
     fn cuPointerSetAttribute(value: *const c_void, attribute: c_uint, address: CUdeviceptr) {
         context::current()?;
-        let known = find(address).is_some() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
-        if !known {
+        let memory = find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // Synchronous memory operations are what this system does anyway wherever the program could tell.
-        input(value.cast::<c_uint>()).map(drop)
+        synchronous::mark(memory.start(), input(value.cast::<c_uint>())? != 0);
+        Ok(())
     }
 }
 
@@ -87,6 +96,9 @@ fn find(address: CUdeviceptr) -> Option<Memory> {
 
 fn answer(memory: &Memory, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
     match memory {
+        _ if attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => {
+            Ok(Value::Int(synchronous::is_marked(memory.start()).into()))
+        }
         Memory::Device(device, piece) => of_device(device, piece, attribute, address),
         Memory::Host(range, id) => of_host(range, *id, attribute, address),
     }
@@ -112,8 +124,7 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
             Value::Int(u32::from(piece.pool == 0 && find_allocation(address).is_some()))
         }
-        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-        | CU_POINTER_ATTRIBUTE_IS_MANAGED
+        CU_POINTER_ATTRIBUTE_IS_MANAGED
         | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Value::Int(0),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
@@ -135,9 +146,9 @@ fn of_host(range: &HostRange, id: u64, attribute: c_uint, address: CUdeviceptr) 
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Word(range.size as u64),
         CU_POINTER_ATTRIBUTE_MAPPED => Value::Int(1),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Value::Int(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE),
-        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
-        | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Value::Int(0),
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => {
+            Value::Int(0)
+        }
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }

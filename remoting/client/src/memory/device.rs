@@ -6,6 +6,7 @@ mod quota;
 mod shared_memory;
 
 use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
+use super::synchronous;
 use crate::Code;
 use crate::context::{self, Live};
 use crate::devices::{self, Device};
@@ -281,6 +282,7 @@ impl State {
     /// The program has no use for a piece any more.
     fn forget(&mut self, address: u64) -> Option<Piece> {
         let piece = self.heap.forget(address)?;
+        synchronous::forget(address);
         if let Some(used) = self.pools.get_mut(&piece.pool) {
             *used -= piece.size;
         }

@@ -1,5 +1,6 @@
 //! The program's page-locked and managed memory: plain memory of this process, remembered with its flags.
 
+use super::synchronous;
 use crate::Code;
 use crate::session::{lock, mint};
 use driverapi::errors::*;
@@ -130,6 +131,7 @@ pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<HostRange, 
         _ => return Err(missing),
     }
     let Pinned { range, .. } = ranges.remove(&start).ok_or(missing)?;
+    synchronous::forget(start as u64);
     MANAGED.fetch_sub((kind == HostKind::Managed).into(), SeqCst);
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.store(ranges.keys().next().copied().unwrap_or(usize::MAX), SeqCst);

@@ -1,6 +1,6 @@
 //! Where allocations lie: `ranges` and `heap` decide (pure), `device` talks to the worker, `host` knows the program's
 //! pinned memory, `pinned` finds what kernels are given of it, `mapped` (with `granules` and `changes`) mirrors that within a `budget`.
-//! `taken` charges what the device's driver takes by itself.
+//! `taken` charges what the device's driver takes by itself; `synchronous` keeps a mark of the program's.
 
 mod budget;
 mod changes;
@@ -12,6 +12,7 @@ pub mod managed;
 pub mod mapped;
 pub mod pinned;
 mod ranges;
+pub mod synchronous;
 pub mod taken;
 pub mod variables;
 

@@ -11,7 +11,7 @@ pub use limits::LaunchRules;
 use crate::Code;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
-use crate::memory::{taken, variables};
+use crate::memory::{synchronous, taken, variables};
 use crate::session::{lock, mint};
 use crate::{library, log, process};
 use driverapi::attributes::*;
@@ -115,6 +115,7 @@ impl Module {
         let managed: Vec<_> =
             lock(&self.globals).values().map(|(symbol, _)| symbol.clone()).filter(|symbol| symbol.managed).collect();
         managed.iter().for_each(variables::end);
+        lock(&self.globals).values().for_each(|symbol| synchronous::forget(symbol.address));
         taken::unload(&self.live, self.id, self.bytes)
     }
 

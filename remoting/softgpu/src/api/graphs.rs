@@ -38,7 +38,8 @@ fn edges_too(nodes: &[(NodeId, Edge)], out: Out<CUgraphNode>, edges: Out<CUgraph
     }
     if !edges.is_null() {
         let room = count.get()?;
-        edges.set_all(nodes.iter().map(|(_, edge)| (*edge).into()).take(room))?;
+        let rest = std::iter::repeat(Edge::default());
+        edges.set_all(nodes.iter().map(|(_, edge)| *edge).chain(rest).map(CUgraphEdgeData::from).take(room))?;
     }
     let handles: Vec<CUgraphNode> = nodes.iter().map(|(id, _)| handle(*id)).collect();
     list(&handles, out, count, || handle(0))
@@ -55,7 +56,7 @@ fn tell_edges(
     let sources: Vec<_> = all.iter().map(|(from, _)| (from.on, from.edge)).collect();
     let targets: Vec<CUgraphNode> = all.iter().map(|(_, to)| handle(*to)).collect();
     if !to.is_null() {
-        to.set_all(targets.into_iter().take(count.get()?))?;
+        to.set_all(targets.into_iter().chain(std::iter::repeat_with(|| handle(0))).take(count.get()?))?;
     }
     edges_too(&sources, from, data, count)
 }

@@ -8,7 +8,9 @@ use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
+use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value in the width that CUDA writes it in; a boolean takes 4 bytes, which some programs rely on.
 enum Value {
@@ -69,12 +71,19 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
         CU_POINTER_ATTRIBUTE_IS_MANAGED => {
             Value::Word((a.kind == Kind::Managed || is_variable(driver, a, address)).into())
         }
-        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-        | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
-        | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => Value::Word(0),
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => Value::Word(synchronous().contains(&a.id).into()),
+        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE | CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE => {
+            Value::Word(0)
+        }
         CU_POINTER_ATTRIBUTE_P2P_TOKENS => return Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
+}
+
+/// The allocations that the program wants to be told synchronous, by their numbers, which no other ever has.
+fn synchronous() -> MutexGuard<'static, BTreeSet<u64>> {
+    static MARKED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+    MARKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What `cuPointerGetAttributes` says of an address that CUDA does not know: no error, but nothing.
@@ -123,11 +132,13 @@ entry_points! {
     }
 
     fn cuPointerSetAttribute(value: In<c_uint>, which: CUpointer_attribute, address: CUdeviceptr) {
-        driver()?.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let found = driver()?.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         match which {
             // Copies that may be asynchronous are always finished or captured when they matter.
-            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => value.get().map(drop),
-            _ => Err(CUDA_ERROR_INVALID_VALUE),
+            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS if value.get()? != 0 => drop(synchronous().insert(found.id)),
+            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => drop(synchronous().remove(&found.id)),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
+        Ok(())
     }
 }

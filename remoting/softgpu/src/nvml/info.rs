@@ -207,6 +207,12 @@ nvml_entry_points! {
         no_processes(device, count)
     }
 
+    fn nvmlDeviceGetMPSComputeRunningProcesses(
+        device: nvmlDevice_t, count: Out<c_uint>, _out: Out<nvmlProcessInfo_v1_t>,
+    ) {
+        no_processes(device, count)
+    }
+
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2 | nvmlDeviceGetMPSComputeRunningProcesses_v3(
         device: nvmlDevice_t, count: Out<c_uint>, _out: Out<nvmlProcessInfo_t>,
     ) {
@@ -238,7 +244,18 @@ nvml_entry_points! {
         no_answer(device)
     }
 
-    fn nvmlDeviceGetMigMode(device: nvmlDevice_t, _current: Out<c_uint>, _pending: Out<c_uint>) {
-        no_answer(device)
+    /// As `CU_DEVICE_ATTRIBUTE_ECC_ENABLED` says.
+    fn nvmlDeviceGetEccMode(
+        device: nvmlDevice_t, current: Out<nvmlEnableState_t>, pending: Out<nvmlEnableState_t>,
+    ) {
+        card(device)?;
+        put(current, NVML_FEATURE_DISABLED)?;
+        put(pending, NVML_FEATURE_DISABLED)
+    }
+
+    fn nvmlDeviceGetMigMode(device: nvmlDevice_t, current: Out<c_uint>, pending: Out<c_uint>) {
+        card(device)?;
+        put(current, NVML_FEATURE_DISABLED)?;
+        put(pending, NVML_FEATURE_DISABLED)
     }
 }

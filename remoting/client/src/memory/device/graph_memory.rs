@@ -5,6 +5,7 @@ use super::{DeviceMemory, PIECE_ALIGN, SMALL_SLAB, State};
 use crate::Code;
 use crate::context::Live;
 use crate::memory::heap::{Heap, Piece, round_up};
+use crate::memory::synchronous;
 use crate::session::lock;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{SlabMap, SlabUnmap};
@@ -99,6 +100,7 @@ impl State {
     fn give_up(&mut self, live: &Live, address: u64) {
         if let Some(piece) = self.reserved.heap.forget(address) {
             self.reserved.heap.reclaim(&piece);
+            synchronous::forget(address);
         }
         for (start, size) in self.reserved.heap.release_idle(0) {
             live.session.arena().put_back(start, size);
