@@ -60,7 +60,7 @@ IN_BOTH_FORMS = [
     "host_side_on_device.c", "managed.c", "memory_operations.c",
 ]  # fmt: skip
 # Beside a socket of this machine, which an appliance on it takes by itself.
-BY_EVERY_CARRIER = ["host_side_on_device.c"]
+BY_EVERY_CARRIER = ["host_side_on_device.c", "host_virtual_memory.c"]
 
 
 @pytest.mark.parametrize("source", CHECKING)

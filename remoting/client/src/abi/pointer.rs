@@ -3,7 +3,7 @@
 use crate::Code;
 use crate::boundary::{input, inputs};
 use crate::devices::{self, Device};
-use crate::memory::host::{self, HostRange};
+use crate::memory::host::{self, HostKind, HostRange};
 use crate::memory::{Piece, find_allocation, pinned};
 use crate::{context, exports, module, pool, vmm};
 use driverapi::attributes::*;
@@ -71,11 +71,14 @@ exports! {
 
 fn find(address: CUdeviceptr) -> Option<Memory> {
     // Before the device's allocations: mapped memory is both.
-    if let Some(range) = host::find(address as usize) {
+    if let Some(range) = host::find(address as usize).filter(|range| range.kind != HostKind::Created) {
         return Some(Memory::Host(range));
     }
     if let Some((device, piece)) = find_allocation(address) {
         return Some(Memory::Device(device, piece));
+    }
+    if let Some(range) = vmm::host_mapping(address) {
+        return Some(Memory::Host(range));
     }
     if let Some((piece, device)) = vmm::mapping(address) {
         return Some(Memory::Device(device, piece));
@@ -142,6 +145,10 @@ fn of_host(range: &HostRange, attribute: c_uint, address: CUdeviceptr) -> Result
 
 /// Where the current context's device finds memory of the program.
 fn mapped_address(address: CUdeviceptr) -> Option<CUdeviceptr> {
+    // It has one address, also where no context is current.
+    if vmm::host_mapping(address).is_some() {
+        return Some(address);
+    }
     pinned::known_device_pointer(&*context::current().ok()?, address)
 }
 
