@@ -303,7 +303,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
         if mirror.has(live, range) {
             return Ok(());
         }
-        if !arena.is_pinned(start) && !(range.kind == HostKind::Created && arena.contains(start)) {
+        if !(arena.is_pinned(start) || range.kind == HostKind::Created && arena.contains(start)) {
             return Err(NoMirror::Elsewhere);
         }
         mirror.in_the_way(live, range).is_some()
