@@ -33,6 +33,7 @@ DRIVER_PROGRAMS = (
     "graph_programmatic.c",
     "graphs.c",
     "host_side_on_device.c",
+    "host_virtual_memory.c",
     "launch_events.c",
     "limits.c",
     "managed.c",

@@ -63,7 +63,9 @@ IN_BOTH_FORMS = [
     "host_side_on_device.c", "managed.c", "memory_operations.c",
 ]  # fmt: skip
 # Beside a socket of this machine, which an appliance on it takes by itself.
-BY_EVERY_CARRIER = ["driver_pools.c", "graph_children.c", "host_side_on_device.c", "texture_views.c"]
+BY_EVERY_CARRIER = [
+    "driver_pools.c", "graph_children.c", "host_side_on_device.c", "host_virtual_memory.c", "texture_views.c",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("source", CHECKING)

@@ -99,8 +99,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
 # `tests/compiled_programs/capabilities.c` calls with them and compares.
 FLAGS: dict[str, bool] = {
     "READ_ONLY_HOST_REGISTER_SUPPORTED": True,
-    "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": False,
-    "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": False,
+    "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": True,
+    "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": True,
     "HOST_NUMA_MEMORY_POOLS_SUPPORTED": False,
     "HOST_MEMORY_POOLS_SUPPORTED": False,
 }

@@ -325,7 +325,7 @@ pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), 
 
 /// The mirror of the program's memory, if that is what a side is.
 fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed> {
-    let address = mapped::device_address(&target.live.session, side.address, side.span(shape)?)?;
+    let address = mapped::device_span(&target.live.session, side.address, side.span(shape)?)?;
     Some((Side { address, ..side }, Place::Mirror))
 }
 

@@ -54,7 +54,7 @@ fn find_box(live: &Live, to: Side, shape: Shape) -> Result<Found, Code> {
     if span > (range.start + range.size) as u64 - to.address {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let mirror = mapped::device_address(&live.session, to.address, span);
+    let mirror = mapped::device_span(&live.session, to.address, span);
     Ok(mirror.map_or_else(|| Found::Host(to.host(&shape)), Found::Mirrored))
 }
 

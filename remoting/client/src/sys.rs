@@ -238,13 +238,13 @@ pub unsafe fn back(address: usize, size: usize) -> bool {
 /// As [`back`], with the bytes of a file that others have too.
 ///
 /// # Safety
-/// As [`back`]; the file has `size` bytes for good.
-pub unsafe fn back_with(address: usize, size: usize, file: BorrowedFd<'_>) -> bool {
+/// As [`back`]; the file has `size` bytes from `offset` on for good.
+pub unsafe fn back_with(address: usize, size: usize, file: BorrowedFd<'_>, offset: u64) -> bool {
     let (protection, place) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::without_provenance_mut(address));
     // With its pages: who uses one first is charged for it, and that is this process, not the worker.
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
     // SAFETY: as the caller vouches, nothing else lies there.
-    unsafe { libc::mmap(place, size, protection, flags, file.as_raw_fd(), 0) != libc::MAP_FAILED }
+    unsafe { libc::mmap(place, size, protection, flags, file.as_raw_fd(), offset as i64) != libc::MAP_FAILED }
 }
 
 /// Takes the memory away again; the addresses stay reserved.

@@ -3,22 +3,28 @@
 //! An allocation is quota until it is mapped; the worker makes its memory where it is mapped first. One that is unmapped
 //! stays where it is (*parked*) as long as the program holds its handle, and is moved if it is mapped elsewhere or its
 //! addresses are wanted. A second place at the same time is an import of what the session itself exported. To map it in
-//! parts is refused.
+//! parts is refused. Memory of the host (`host`) is page-locked memory of this process where it is mapped.
+
+mod host;
+
+pub use host::User;
 
 use crate::Code;
 
 use crate::context::{self, Context, Live};
 use crate::devices::{self, Access, Device, unreachable_device};
 use crate::handles::{Kind, Table};
+use crate::memory::host::HostRange;
 use crate::memory::{Piece, synchronous};
 use crate::session::{lock, mint};
 use crate::ticket::Token;
 use driverapi::constants::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 use driverapi::errors::*;
 use driverapi::types::CUmemAllocationProp;
+use host::Pages;
 use protocol::{Exported, SlabExport, SlabImport, SlabMap, SlabMove, SlabUnmap};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 static ALLOCATIONS: Table<Allocation> = Table::new(Kind::Memory);
@@ -31,6 +37,8 @@ pub struct Allocation {
     pub live: Arc<Live>,
     pub size: u64,
     pub properties: Properties,
+    /// Its bytes, if it is memory of the host; then it is never parked, nor on any device.
+    pages: Option<Pages>,
     state: Mutex<State>,
 }
 
@@ -73,6 +81,21 @@ struct Mapping {
     again: bool,
     /// The other devices that reach it, by ordinal.
     readers: BTreeMap<i32, Access>,
+    /// Who may use memory of the host.
+    users: BTreeSet<User>,
+    /// Where it begins in memory of the host, which may be mapped in parts.
+    offset: u64,
+}
+
+impl Mapping {
+    fn new(size: u64, offset: u64, allocation: Arc<Allocation>, again: bool) -> Mapping {
+        let (readers, users) = (BTreeMap::new(), BTreeSet::new());
+        Mapping { id: mint(), size, allocation, accessible: false, again, readers, users, offset }
+    }
+
+    fn host_range(&self, start: u64) -> HostRange {
+        host::range(start, self.size, self.allocation.device.ordinal)
+    }
 }
 
 struct Reservation {
@@ -147,7 +170,7 @@ impl Space {
 impl Drop for Allocation {
     /// The last holder is gone and nothing is mapped: the quota returns.
     fn drop(&mut self) {
-        if Context::is_live(&self.live) && lock(&self.state).shared.is_none() {
+        if self.pages.is_none() && Context::is_live(&self.live) && lock(&self.state).shared.is_none() {
             // A session that has failed has no quota to return.
             let _ = self.device.memory.put_back_quota(&self.live, self.size);
         }
@@ -196,10 +219,41 @@ pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationPro
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     device.memory.take_quota(&live, size)?;
+    insert(live, device, size, properties, None)
+}
+
+/// Memory of the host, which no share is charged for until a device has a mirror of it.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_NOT_SUPPORTED` where the devices' addresses are
+/// not kept free in this process.
+pub fn create_on_host(size: u64, properties: CUmemAllocationProp) -> Result<Arc<Allocation>, Code> {
+    let live = context::any()?;
+    let arena = live.session.arena();
+    if size == 0 || !size.is_multiple_of(arena.granularity()) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if !arena.is_reserved() {
+        return crate::boundary::refused(
+            "cuMemCreate of host memory where the program has taken the devices' addresses",
+        )
+        .and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    let (pages, device) = (Pages::new(size)?, live.device);
+    insert(live, device, size, properties, Some(pages))
+}
+
+fn insert(
+    live: Arc<Live>,
+    device: &'static Device,
+    size: u64,
+    properties: CUmemAllocationProp,
+    pages: Option<Pages>,
+) -> Result<Arc<Allocation>, Code> {
     let state = Mutex::new(State { held: 1, home: Home::Nowhere, shared: None });
     let properties = Properties(properties);
     ALLOCATIONS
-        .insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, state }))
+        .insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, pages, state }))
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -210,6 +264,10 @@ pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationPro
 /// exported as much as it can.
 pub fn export(handle: u64) -> Result<(Token, Arc<Allocation>), Code> {
     let allocation = get(handle)?;
+    if allocation.pages.is_some() {
+        return crate::boundary::refused("cuMemExportToShareableHandle of host memory")
+            .and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
     if allocation.properties.0.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -260,7 +318,8 @@ pub fn import(device: &'static Device, token: Token, properties: CUmemAllocation
     }
     let state = Mutex::new(State { held: 1, home: Home::Hidden(address), shared: Some(token) });
     let properties = Properties(properties);
-    let made = ALLOCATIONS.insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, state }));
+    let made = ALLOCATIONS
+        .insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, pages: None, state }));
     made.map(|allocation| allocation.handle as u64).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -305,6 +364,15 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
     if size == 0 || !inside || taken || offset.checked_add(size).is_none_or(|end| end > allocation.size) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
+    if allocation.pages.is_some() {
+        let granularity = allocation.live.session.arena().granularity();
+        if ![address, size, offset].iter().all(|each| each.is_multiple_of(granularity)) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        space.evict(address, size)?;
+        space.mappings.insert(address, Mapping::new(size, offset, allocation, false));
+        return Ok(());
+    }
     let home = lock(&allocation.state).home;
     if size != allocation.size {
         return crate::boundary::refused("cuMemMap of an allocation in parts");
@@ -333,9 +401,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
         }
     }
     lock(&allocation.state).home = Home::Mapped;
-    space
-        .mappings
-        .insert(address, Mapping { id: mint(), size, allocation, accessible: false, again, readers: BTreeMap::new() });
+    space.mappings.insert(address, Mapping::new(size, 0, allocation, again));
     Ok(())
 }
 
@@ -353,6 +419,13 @@ pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
     }
     for start in starts {
         synchronous::forget(start);
+        let of_host = space.mappings.get(&start).filter(|mapping| mapping.allocation.pages.is_some());
+        if let Some(mapping) = of_host {
+            let hidden = if mapping.users.is_empty() { Ok(()) } else { host::hide(&mapping.host_range(start)) };
+            space.mappings.remove(&start);
+            hidden?;
+            continue;
+        }
         if let Some(Mapping { allocation, again, .. }) = space.mappings.remove(&start) {
             if again {
                 allocation.drop_memory(start)?;
@@ -388,13 +461,26 @@ fn covered(space: &Space, address: u64, size: u64) -> Result<Vec<u64>, Code> {
     if next == end { Ok(starts) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
+/// Lets a device, or with `None` the program, use what is mapped.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, `CUDA_ERROR_INVALID_DEVICE` for a device that cannot
-/// reach them.
-pub fn set_access(address: u64, size: u64, device: &'static Device, accessible: bool) -> Result<(), Code> {
+/// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, or memory of a device for the program,
+/// `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach them.
+pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, accessible: bool) -> Result<(), Code> {
     let mut space = lock(&SPACE);
-    for start in covered(&space, address, size)? {
+    let starts = covered(&space, address, size)?;
+    if device.is_none() && starts.iter().any(|start| space.mappings[start].allocation.pages.is_none()) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    for start in starts {
         let Some(mapping) = space.mappings.get_mut(&start) else { continue };
+        let range = mapping.host_range(start);
+        let user = device.map_or(User::Host, |device| User::Device(device.ordinal));
+        if let Some(pages) = &mapping.allocation.pages {
+            pages.allow(&range, mapping.offset, &mut mapping.users, (user, accessible))?;
+            continue;
+        }
+        let Some(device) = device else { continue };
         let owner = mapping.allocation.device;
         if owner.ordinal == device.ordinal {
             mapping.accessible = accessible;
@@ -407,13 +493,17 @@ pub fn set_access(address: u64, size: u64, device: &'static Device, accessible: 
     Ok(())
 }
 
-/// May this device use the memory at an address?
+/// May this device, or the program, use the memory at an address?
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped.
-pub fn access(address: u64, ordinal: i32) -> Result<bool, Code> {
+/// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped, or memory of a device for the program.
+pub fn access(address: u64, user: User) -> Result<bool, Code> {
     let space = lock(&SPACE);
     let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    if mapping.allocation.pages.is_some() {
+        return Ok(mapping.users.contains(&user));
+    }
+    let User::Device(ordinal) = user else { return Err(CUDA_ERROR_INVALID_VALUE) };
     let own = mapping.allocation.device.ordinal == ordinal;
     Ok(if own { mapping.accessible } else { mapping.readers.contains_key(&ordinal) })
 }
@@ -446,22 +536,31 @@ pub fn mapping(address: u64) -> Option<(Piece, &'static Device)> {
     Some((piece(start, mapping.size, &mapping.allocation.live, mapping.id), mapping.allocation.device))
 }
 
+/// What lies at an address, if it is memory of the host, and the number of its mapping.
+pub fn host_mapping(address: u64) -> Option<(HostRange, u64)> {
+    let space = lock(&SPACE);
+    let (start, mapping) = mapping_at(&space, address)?;
+    mapping.allocation.pages.is_some().then(|| (mapping.host_range(start), mapping.id))
+}
+
 fn piece(address: u64, size: u64, live: &Live, id: u64) -> Piece {
     Piece { address, asked: size, size, context: live.id, pool: 0, id }
 }
 
-/// The memory around an address that is mapped without a gap, and its context.
+/// The memory of a device around an address that is mapped without a gap, and its context.
 pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     let space = lock(&SPACE);
-    let (mut start, mapping) = mapping_at(&space, address)?;
+    let of_device = |mapping: &Mapping| mapping.allocation.pages.is_none();
+    let (mut start, mapping) = mapping_at(&space, address).filter(|(_, mapping)| of_device(mapping))?;
     let live = Arc::clone(&mapping.allocation.live);
     let mut end = start + mapping.size;
     while let Some((before, mapping)) = space.mappings.range(..start).next_back()
         && before + mapping.size == start
+        && of_device(mapping)
     {
         start = *before;
     }
-    while let Some(mapping) = space.mappings.get(&end) {
+    while let Some(mapping) = space.mappings.get(&end).filter(|mapping| of_device(mapping)) {
         end += mapping.size;
     }
     Some((piece(start, end - start, &live, 0), live))

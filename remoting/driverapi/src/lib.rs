@@ -12,6 +12,7 @@ pub mod device_bytes;
 pub mod errors;
 pub mod export_tables;
 pub mod fatbin;
+pub mod host_memory;
 pub mod image;
 pub mod integrity;
 mod layout_tests;

@@ -7,7 +7,7 @@ use crate::ffi::R;
 use crate::peers::Peer;
 use crate::shared_memory::Shared;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -41,6 +41,10 @@ pub enum Kind {
     Mapped {
         handle: usize,
     },
+    /// The same of memory of the host.
+    MappedHost {
+        handle: usize,
+    },
     /// Another process's, which is charged for it.
     Imported,
 }
@@ -48,7 +52,15 @@ pub enum Kind {
 impl Kind {
     /// Memory that the program uses at the same address.
     pub fn is_host(self) -> bool {
-        matches!(self, Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed)
+        matches!(self, Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed | Kind::MappedHost { .. })
+    }
+
+    /// The physical memory that is mapped.
+    pub fn physical(self) -> Option<usize> {
+        match self {
+            Kind::Mapped { handle } | Kind::MappedHost { handle } => Some(handle),
+            _ => None,
+        }
     }
 
     fn alignment(self) -> u64 {
@@ -94,6 +106,8 @@ pub struct Memory {
     next_id: AtomicU64,
     pub peers: RwLock<Vec<Peer>>,
     shared: Mutex<Shared>,
+    /// Where memory of the host is mapped that the program may use itself.
+    open_to_host: RwLock<BTreeSet<u64>>,
 }
 
 impl Memory {
@@ -105,6 +119,7 @@ impl Memory {
             next_id: AtomicU64::new(1),
             peers: RwLock::default(),
             shared: Mutex::default(),
+            open_to_host: RwLock::default(),
         })
     }
 
@@ -165,7 +180,7 @@ impl Memory {
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
         self.show_to_peers(&peers, &allocation);
         match allocation.kind {
-            Kind::Mapped { .. } | Kind::Array => (),
+            Kind::Mapped { .. } | Kind::MappedHost { .. } | Kind::Array => (),
             kind if kind.is_host() => self.devices.iter().for_each(|d| d.map.insert(allocation.base, allocation.len)),
             _ => self.devices[allocation.device].map.insert(allocation.base, allocation.len),
         }
@@ -189,7 +204,7 @@ impl Memory {
         for device in &self.devices {
             device.map.remove(base);
         }
-        if !matches!(allocation.kind, Kind::Registered { .. } | Kind::Mapped { .. }) {
+        if !matches!(allocation.kind, Kind::Registered { .. }) && allocation.kind.physical().is_none() {
             let span = allocation.span();
             // Other processes keep what they share with this one.
             if self.shared().forget(allocation.id) {
@@ -231,13 +246,30 @@ impl Memory {
         let mut at = address;
         while at < end {
             let Some(a) = self.find(at) else { return false };
-            let mapped = matches!(a.kind, Kind::Mapped { .. });
-            if mapped && !self.devices.iter().any(|d| d.map.find(at).is_some()) || !mapped && a.base + a.len < end {
+            let mapped = a.kind.physical().is_some();
+            let seen_by_host = self.is_open_to_host(a.base);
+            if mapped && !seen_by_host && !self.devices.iter().any(|d| d.map.find(at).is_some())
+                || !mapped && a.base + a.len < end
+            {
                 return false;
             }
             at = a.base + a.len;
         }
         len > 0 || self.find(address).is_some()
+    }
+
+    /// Whether the program may use memory of the host that is mapped here.
+    pub fn is_open_to_host(&self, base: u64) -> bool {
+        self.open_to_host.read().unwrap_or_else(PoisonError::into_inner).contains(&base)
+    }
+
+    pub fn open_to_host(&self, base: u64, open: bool) {
+        let mut all = self.open_to_host.write().unwrap_or_else(PoisonError::into_inner);
+        if open {
+            all.insert(base)
+        } else {
+            all.remove(&base)
+        };
     }
 
     pub fn is_device_address(&self, address: u64) -> bool {

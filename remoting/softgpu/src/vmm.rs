@@ -8,6 +8,7 @@ use crate::memory::{Allocation, Kind};
 use crate::physical::Physical;
 use driverapi::constants::*;
 use driverapi::errors::*;
+use driverapi::types::CUmemLocation;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -16,6 +17,10 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 const NO_CONTEXT: usize = 0;
 
 pub const GRANULARITY: u64 = 2 << 20;
+
+fn on_device(ordinal: usize) -> CUmemLocation {
+    CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as i32 }
+}
 
 impl Driver {
     pub fn create_physical(&self, id: usize, device: usize, len: u64, shareable: bool) -> R {
@@ -28,14 +33,25 @@ impl Driver {
             None => Backing::create(len, self.devices[device].uuid),
         };
         let backing = backing.inspect_err(|_| self.devices[device].discharge(len))?;
-        self.insert_physical(id, device, len, backing, (shareable, false));
+        self.insert_physical(id, on_device(device), len, backing, (shareable, false));
         Ok(())
     }
 
-    fn insert_physical(&self, id: usize, device: usize, len: u64, backing: Backing, kind: (bool, bool)) {
+    /// Memory of the host, for which no device is charged.
+    pub fn create_on_host(&self, id: usize, location: CUmemLocation, len: u64) -> R {
+        if len == 0 || !len.is_multiple_of(GRANULARITY) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let backing = Backing::create(len, self.devices[0].uuid)?;
+        self.insert_physical(id, location, len, backing, (false, false));
+        Ok(())
+    }
+
+    fn insert_physical(&self, id: usize, location: CUmemLocation, len: u64, backing: Backing, kind: (bool, bool)) {
         let (references, released) = (AtomicUsize::new(1), AtomicBool::new(false));
         let (shareable, imported) = kind;
-        let physical = Physical { id, device, len, shareable, imported, backing, references, released };
+        let device = if location.type_ == CU_MEM_LOCATION_TYPE_DEVICE { location.id as usize } else { 0 };
+        let physical = Physical { id, device, len, shareable, location, imported, backing, references, released };
         self.physical.insert(id, Arc::new(physical));
     }
 
@@ -49,7 +65,7 @@ impl Driver {
     pub fn import_physical(&self, id: usize, file: BorrowedFd<'_>) -> R {
         let mut found = self.devices.iter().filter_map(|d| Some((d.ordinal, Backing::import(file, d.uuid).ok()?)));
         let (device, (backing, len)) = found.next().ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        self.insert_physical(id, device, len, backing, (true, true));
+        self.insert_physical(id, on_device(device), len, backing, (true, true));
         Ok(())
     }
 
@@ -75,11 +91,12 @@ impl Driver {
     }
 
     fn drop_physical_if_unused(&self, physical: &Physical) {
-        let mapped = |a: &Allocation| a.kind == Kind::Mapped { handle: physical.id };
+        let mapped = |a: &Allocation| a.kind.physical() == Some(physical.id);
         if physical.released.load(Ordering::Acquire)
             && self.memory.all_where(mapped).is_empty()
             && self.physical.remove(physical.id).is_some()
             && !physical.imported
+            && !physical.is_host()
         {
             self.devices[physical.device].discharge(physical.len);
         }
@@ -120,7 +137,8 @@ impl Driver {
         if len == 0 || [base, len, offset].iter().any(|v| v % GRANULARITY != 0) || !reserved || !fits {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        self.memory.adopt(base, len, Kind::Mapped { handle: id }, physical.device, NO_CONTEXT)?;
+        let kind = if physical.is_host() { Kind::MappedHost { handle: id } } else { Kind::Mapped { handle: id } };
+        self.memory.adopt(base, len, kind, physical.device, NO_CONTEXT)?;
         physical.backing.map(base, len, offset).inspect_err(|_| {
             let _ = self.memory.release(base, |_| true);
         })
@@ -129,9 +147,9 @@ impl Driver {
     /// The mappings that fill `[base, base + len)` exactly.
     fn mappings(&self, base: u64, len: u64) -> R<Vec<Allocation>> {
         let end = base.checked_add(len).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let mapped = self.memory.all_where(|a| {
-            matches!(a.kind, Kind::Mapped { .. }) && a.base >= base && a.base < end && a.base + a.len <= end
-        });
+        let mapped = self
+            .memory
+            .all_where(|a| a.kind.physical().is_some() && a.base >= base && a.base < end && a.base + a.len <= end);
         if len == 0 || mapped.iter().map(|a| a.len).sum::<u64>() != len {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -143,7 +161,8 @@ impl Driver {
         for mapping in self.mappings(base, len)? {
             self.memory.release(mapping.base, |a| a.id == mapping.id)?;
             arena::unmap(mapping.base, mapping.len)?;
-            if let Kind::Mapped { handle } = mapping.kind
+            self.memory.open_to_host(mapping.base, false);
+            if let Some(handle) = mapping.kind.physical()
                 && let Some(physical) = self.physical.get(handle)
             {
                 self.drop_physical_if_unused(&physical);
@@ -168,20 +187,34 @@ impl Driver {
         Ok(())
     }
 
-    pub fn access(&self, address: u64, device: usize) -> R<CUmemAccess_flags> {
-        let mapping = self.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        if !matches!(mapping.kind, Kind::Mapped { .. }) {
+    /// Lets the program use memory of the host; the process has its pages in any case.
+    pub fn set_host_access(&self, base: u64, len: u64, flags: CUmemAccess_flags) -> R {
+        let mappings = self.mappings(base, len)?;
+        let known = flags <= CU_MEM_ACCESS_FLAGS_PROT_READWRITE && flags != 2;
+        if !known || mappings.iter().any(|mapping| !mapping.kind.is_host()) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let granted = self.devices[device].map.find(address).is_some();
+        for mapping in mappings {
+            self.memory.open_to_host(mapping.base, flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+        }
+        Ok(())
+    }
+
+    /// What a device, or without one the program, may do with what is mapped.
+    pub fn access(&self, address: u64, device: Option<usize>) -> R<CUmemAccess_flags> {
+        let mapping = self.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if mapping.kind.physical().is_none() || device.is_none() && !mapping.kind.is_host() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let granted = match device {
+            Some(device) => self.devices[device].map.find(address).is_some(),
+            None => self.memory.is_open_to_host(mapping.base),
+        };
         Ok(if granted { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
     }
 
     /// The physical memory behind an address.
     pub fn physical_at(&self, address: u64) -> R<usize> {
-        match self.memory.find(address).map(|a| a.kind) {
-            Some(Kind::Mapped { handle }) => Ok(handle),
-            _ => Err(CUDA_ERROR_INVALID_VALUE),
-        }
+        self.memory.find(address).and_then(|a| a.kind.physical()).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::driver::Driver;
 use driverapi::attributes::{
-    CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
-    CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
-    LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR, PTX_ONLY,
+    CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR, PTX_ONLY,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -23,20 +24,20 @@ const PEER_ATTRIBUTES: [u32; 3] = [
 ];
 
 /// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
-const ABSENT: [u32; 53] = [
+const ABSENT: [u32; 51] = [
     17, // a kernel's run time limit: the appliance's screen is no business of the program's
     86, 88, 89, 91, 100, 101,
     147, // concurrent access to managed and pageable memory, host atomics, registered pointers
     92, 93, 94, 148, // memory operations in streams: their first version, and reductions
     96,  // cooperative launches on several GPUs
-    98, 110, 116, 117, 118, 119, 124, 145, 146, 152, 161, // GPUDirect and DMA buffers
+    98, 110, 116, 117, 118, 119, 124, 146, 152, 161, // GPUDirect and DMA buffers
     104, 105, 128, 143, // sharing between processes by other means than descriptors
     84, 85, 132, 133, // other GPUs, multicast, MPS
     107, 112, 114, 121, // compression, sparse arrays, external semaphores, deferred mapping
     136, 137, // hardware decompression
     149, 157, // locality domains, which are divided as green contexts are
     135, 138, 151, 159, // graphics
-    130, 141, 142, 144, // host memory as a location
+    130, 142, 144, // pools of host memory
     153, 154, 155, 156, 158, // endpoints
 ];
 
@@ -66,6 +67,10 @@ pub fn filtered(attribute: u32, value: i32) -> i32 {
     match attribute {
         // The workers of a lease do that themselves (`shared_events`).
         CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED => 1,
+        // Memory of the host is the client's, on the program's machine.
+        CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => 1,
+        CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => 0,
         _ if ABSENT.contains(&attribute) => 0,
         _ => value,
     }

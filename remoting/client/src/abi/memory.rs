@@ -3,6 +3,7 @@
 use crate::Code;
 use crate::boundary::{write, write_optional};
 use crate::graph::GRAPHS;
+use crate::memory::host::HostKind;
 use crate::memory::{Origin, find_allocation, host, managed};
 use crate::{context, exports, peer, vmm};
 use driverapi::errors::*;
@@ -70,7 +71,8 @@ exports! {
         let allocated = || find_allocation(address).map(|(_, piece)| piece);
         let mapped = || vmm::mapping(address).map(|(piece, _)| piece);
         let of_device = || allocated().or_else(mapped).map(|piece| (piece.address, piece.asked as usize));
-        let of_host = host::find(address as usize).map(|range| (range.start as u64, range.size));
+        let of_host = host::find(address as usize).filter(|range| range.kind != HostKind::Created);
+        let of_host = of_host.map(|range| (range.start as u64, range.size));
         let (start, len) = of_host.or_else(of_device).ok_or(CUDA_ERROR_NOT_FOUND)?;
         write_optional(base, start);
         write_optional(size, len);

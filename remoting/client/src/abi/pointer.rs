@@ -3,7 +3,7 @@
 use crate::Code;
 use crate::boundary::{input, inputs};
 use crate::devices::{self, Device};
-use crate::memory::host::{self, HostRange};
+use crate::memory::host::{self, HostKind, HostRange};
 use crate::memory::{Piece, find_allocation, pinned, synchronous};
 use crate::{context, exports, module, pool, vmm};
 use driverapi::attributes::*;
@@ -22,7 +22,7 @@ impl Memory {
     fn start(&self) -> u64 {
         match self {
             Memory::Device(_, piece) => piece.address,
-            Memory::Host(range) => range.start as u64,
+            Memory::Host(range, _) => range.start as u64,
         }
     }
 }
@@ -80,11 +80,15 @@ exports! {
 
 fn find(address: CUdeviceptr) -> Option<Memory> {
     // Before the device's allocations: mapped memory is both.
-    if let Some((range, id)) = host::find_with_id(address as usize) {
+    let found = host::find_with_id(address as usize);
+    if let Some((range, id)) = found.filter(|(range, _)| range.kind != HostKind::Created) {
         return Some(Memory::Host(range, id));
     }
     if let Some((device, piece)) = find_allocation(address) {
         return Some(Memory::Device(device, piece));
+    }
+    if let Some((range, id)) = vmm::host_mapping(address) {
+        return Some(Memory::Host(range, id));
     }
     if let Some((piece, device)) = vmm::mapping(address) {
         return Some(Memory::Device(device, piece));
@@ -155,6 +159,10 @@ fn of_host(range: &HostRange, id: u64, attribute: c_uint, address: CUdeviceptr) 
 
 /// Where the current context's device finds memory of the program.
 fn mapped_address(address: CUdeviceptr) -> Option<CUdeviceptr> {
+    // It has one address, also where no context is current.
+    if vmm::host_mapping(address).is_some() {
+        return Some(address);
+    }
     pinned::known_device_pointer(&*context::current().ok()?, address)
 }
 

@@ -6,6 +6,7 @@ use crate::ticket::{self, Ticket};
 use crate::{context, devices, exports, vmm};
 use driverapi::constants::*;
 use driverapi::errors::*;
+use driverapi::host_memory::is_place_on_host;
 use driverapi::types::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocFlags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
 };
@@ -37,8 +38,11 @@ exports! {
         if handle.is_null() || flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let device = device_of(&properties)?;
-        write(handle, vmm::create(device, size as u64, properties)?.handle as u64)
+        let made = match is_host(&properties)? && properties.type_ == CU_MEM_ALLOCATION_TYPE_PINNED {
+            true => vmm::create_on_host(size as u64, on_host(properties)?)?,
+            false => vmm::create(device_of(&properties)?, size as u64, properties)?,
+        };
+        write(handle, made.handle as u64)
     }
 
     fn cuMemRelease(handle: CUmemGenericAllocationHandle) { vmm::release(handle) }
@@ -67,26 +71,23 @@ exports! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         for entry in inputs(access, count)? {
-            if entry.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            }
+            let device = device_at(&entry.location)?;
             let accessible = match entry.flags {
                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE => true,
                 CU_MEM_ACCESS_FLAGS_PROT_NONE => false,
                 CU_MEM_ACCESS_FLAGS_PROT_READ => return refused("cuMemSetAccess for reading only"),
                 _ => return Err(CUDA_ERROR_INVALID_VALUE),
             };
-            vmm::set_access(address, size as u64, devices::get(entry.location.id)?, accessible)?;
+            vmm::set_access(address, size as u64, device, accessible)?;
         }
         Ok(())
     }
 
     fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: CUdeviceptr) {
         let location = input(location)?;
-        if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let accessible = vmm::access(address, devices::get(location.id)?.ordinal)?;
+        devices::all()?;
+        let user = device_at(&location)?.map_or(vmm::User::Host, |device| vmm::User::Device(device.ordinal));
+        let accessible = vmm::access(address, user)?;
         let value = if accessible { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE };
         write(flags, u64::from(value))
     }
@@ -174,14 +175,28 @@ fn is_host(properties: &CUmemAllocationProp) -> Result<bool, Code> {
     }
 }
 
+/// Checks where on the host memory shall be. It can be had, but not exported.
+fn on_host(properties: CUmemAllocationProp) -> Result<CUmemAllocationProp, Code> {
+    if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
+        return refused("cuMemCreate of host memory that can be exported").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    if is_place_on_host(&properties.location) { Ok(properties) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// The device that a location names, or `None` for the program's memory.
+fn device_at(location: &CUmemLocation) -> Result<Option<&'static devices::Device>, Code> {
+    match location.type_ {
+        CU_MEM_LOCATION_TYPE_DEVICE => devices::get(location.id).map(Some),
+        _ if is_place_on_host(location) => Ok(None),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
 /// Only plain memory of a device can be had, which can be exported as a file.
 fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Device, Code> {
     devices::all()?;
     if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    if is_host(properties)? {
-        return refused("cuMemCreate of host memory").and(Err(CUDA_ERROR_NOT_SUPPORTED));
     }
     if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
         return refused("cuMemCreate outside a device").and(Err(CUDA_ERROR_NOT_SUPPORTED));

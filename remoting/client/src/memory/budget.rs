@@ -25,7 +25,7 @@ fn offered() -> usize {
 /// The one budget that memory of a kind counts against.
 pub fn of(kind: HostKind) -> &'static Budget {
     match kind {
-        HostKind::Allocated | HostKind::Registered => &PAGE_LOCKED,
+        HostKind::Allocated | HostKind::Registered | HostKind::Created => &PAGE_LOCKED,
         HostKind::Managed | HostKind::Variable => &MANAGED,
     }
 }

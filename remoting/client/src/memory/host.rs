@@ -15,6 +15,8 @@ pub enum HostKind {
     Allocated,
     /// The program's own memory, page-locked.
     Registered,
+    /// What the program created and mapped itself (`cuMemCreate`). What lies side by side is one range.
+    Created,
     /// Every kernel may use it, whether or not a parameter shows its address.
     Managed,
     /// As managed memory, but a variable of a module, which lies where the device's driver put it.
@@ -66,12 +68,45 @@ pub fn add(range: HostRange) -> Result<(), Code> {
     if before.is_some_and(|(start, other)| start + other.range.size > range.start) {
         return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
+    let range = if range.kind == HostKind::Created { joined(&mut ranges, range) } else { range };
     ranges.insert(range.start, Pinned { range, id: mint() });
     MANAGED.fetch_add((range.kind == HostKind::Managed).into(), SeqCst);
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.fetch_min(range.start, SeqCst);
     HIGHEST.fetch_max(range.start + range.size, SeqCst);
     Ok(())
+}
+
+/// A range with its neighbours of the same kind, which are no ranges of their own any more.
+fn joined(ranges: &mut BTreeMap<usize, Pinned>, range: HostRange) -> HostRange {
+    let HostRange { mut start, mut size, .. } = range;
+    let before = ranges.range(..start).next_back().map(|(_, other)| other.range);
+    let after = ranges.get(&(start + size)).map(|other| other.range);
+    for other in [before, after].into_iter().flatten() {
+        if other.kind == range.kind && (other.start + other.size == start || other.start == start + size) {
+            ranges.remove(&other.start);
+            start = start.min(other.start);
+            size += other.size;
+        }
+    }
+    HostRange { start, size, ..range }
+}
+
+/// Takes created memory out of the range that it lies in; what is left on both sides stays.
+pub fn part(start: usize, size: usize) {
+    let mut ranges = lock(&RANGES);
+    let found = ranges.range(..=start).next_back().map(|(_, pinned)| pinned.range);
+    let Some(range) = found.filter(|range| range.kind == HostKind::Created && start - range.start < range.size) else {
+        return;
+    };
+    ranges.remove(&range.start);
+    let end = range.start + range.size;
+    for (start, size) in [(range.start, start - range.start), (start + size, end - (start + size))] {
+        if size > 0 {
+            ranges.insert(start, Pinned { range: HostRange { start, size, ..range }, id: mint() });
+        }
+    }
+    tell_bounds(&ranges);
 }
 
 /// Is anything pinned?
@@ -133,10 +168,15 @@ pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<HostRange, 
     let Pinned { range, .. } = ranges.remove(&start).ok_or(missing)?;
     synchronous::forget(start as u64);
     MANAGED.fetch_sub((kind == HostKind::Managed).into(), SeqCst);
+    tell_bounds(&ranges);
+    Ok(range)
+}
+
+/// Something was unpinned.
+fn tell_bounds(ranges: &BTreeMap<usize, Pinned>) {
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.store(ranges.keys().next().copied().unwrap_or(usize::MAX), SeqCst);
     HIGHEST.store(ranges.values().next_back().map_or(0, |last| last.range.start + last.range.size), SeqCst);
-    Ok(range)
 }
 
 #[cfg(test)]
@@ -161,5 +201,23 @@ mod tests {
         assert_eq!(remove(0x1010, HostKind::Registered, 1), Err(1));
         assert_eq!(remove(0x1000, HostKind::Registered, 1), Ok(range(0x1000, 0x100)));
         assert_eq!(remove(0x1100, HostKind::Registered, 1), Ok(range(0x1100, 0x100)));
+    }
+
+    #[test]
+    fn created_memory_side_by_side_is_one_range_until_a_part_goes() {
+        let created = |start, size| HostRange { kind: HostKind::Created, ..range(start, size) };
+        add(created(0x50_0000, 0x100)).unwrap();
+        add(created(0x50_0200, 0x100)).unwrap();
+        assert!(find(0x50_0100).is_none());
+        add(created(0x50_0100, 0x100)).unwrap();
+        assert_eq!(find(0x50_02ff), Some(created(0x50_0000, 0x300)));
+        assert_eq!(add(created(0x50_0100, 0x10)), Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED));
+        part(0x50_0100, 0x100);
+        assert_eq!(find(0x50_0000), Some(created(0x50_0000, 0x100)));
+        assert_eq!(find(0x50_0200), Some(created(0x50_0200, 0x100)));
+        assert!(find(0x50_0100).is_none());
+        part(0x50_0000, 0x100);
+        part(0x50_0200, 0x100);
+        assert!(find(0x50_0000).is_none() && find(0x50_0200).is_none());
     }
 }

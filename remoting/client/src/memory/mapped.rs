@@ -182,10 +182,24 @@ impl Mirror {
         Ok(())
     }
 
-    fn check_room(&self, range: &HostRange) -> Result<(), NoMirror> {
-        let budget = budget::of(range.kind);
+    /// Makes the mirror of created memory as long as this has become, beside which more was mapped.
+    fn grow(&mut self, place: usize, live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+        let old = self.all[place].shadow.len();
+        self.check_room(range.kind, range.size - old)?;
+        self.granules.take(live, (range.start + old) as u64, (range.size - old) as u64)?;
+        let stream_id = self.carrier(live).map_err(NoMirror::Failed)?.stream_id;
+        let mapped = &mut self.all[place];
+        mapped.shadow.resize(range.size, 0);
+        let now = mapped.host_bytes();
+        mapped.shadow[old..].copy_from_slice(&now[old..]);
+        mapped.send(stream_id, &(old..range.size)).map_err(NoMirror::Failed)?;
+        self.carrier(live).and_then(|carrier| carrier.sent()).map_err(NoMirror::Failed)
+    }
+
+    fn check_room(&self, kind: HostKind, size: usize) -> Result<(), NoMirror> {
+        let budget = budget::of(kind);
         let same = self.all.iter().filter(|mapped| std::ptr::eq(budget::of(mapped.kind), budget));
-        let all = same.map(|mapped| mapped.shadow.len()).sum::<usize>().saturating_add(range.size);
+        let all = same.map(|mapped| mapped.shadow.len()).sum::<usize>().saturating_add(size);
         if all <= budget.bytes() { Ok(()) } else { Err(NoMirror::Budget) }
     }
 
@@ -201,26 +215,32 @@ impl Mirror {
         let mut mapped = self.all.swap_remove(place);
         COUNT.store(self.all.len(), SeqCst);
         // Nobody reads memory that is being freed.
-        let is_kept = mapped.kind == HostKind::Registered || host::find(mapped.host).is_some();
+        let stays = matches!(mapped.kind, HostKind::Registered | HostKind::Created);
+        let is_kept = stays || host::find(mapped.host).is_some();
         let carrier = self.carriers.iter().find(|carrier| is_kept && carrier.live.id == mapped.live.id);
         let fetched = carrier.map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
         self.release(&mapped).and(fetched)
     }
 
     /// Does the device of `live` find this memory where the program does?
-    fn has(&self, live: &Live, host: usize) -> bool {
-        self.all.iter().any(|mapped| mapped.host == host && mapped.is_on(live))
+    fn has(&self, live: &Live, range: &HostRange) -> bool {
+        self.all
+            .iter()
+            .any(|mapped| mapped.host == range.start && mapped.shadow.len() == range.size && mapped.is_on(live))
     }
 
-    /// What another device of the session has in the granules of these addresses: one has them at a time.
-    fn in_the_way(&self, live: &Arc<Live>, start: u64, size: u64) -> Option<usize> {
+    /// What another device of the session has in the granules of these addresses: one has them at a time. So has one
+    /// mirror those of created memory.
+    fn in_the_way(&self, live: &Arc<Live>, range: &HostRange) -> Option<usize> {
+        let (start, size) = (range.start as u64, range.size as u64);
         let granularity = live.session.arena().granularity();
         let granules = |start: u64, size: u64| start / granularity..(start + size).div_ceil(granularity);
         let wanted = granules(start, size);
         self.all.iter().position(|mapped| {
             let has = granules(mapped.device, mapped.shadow.len() as u64);
             let shared = has.start < wanted.end && wanted.start < has.end;
-            shared && mapped.piece.is_none() && mapped.is_of(&live.session) && !mapped.is_on(live)
+            let other = mapped.kind == HostKind::Created && mapped.host != range.start;
+            shared && mapped.piece.is_none() && mapped.is_of(&live.session) && (other || !mapped.is_on(live))
         })
     }
 
@@ -277,15 +297,16 @@ fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
 /// Why it cannot.
 pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let (start, len) = (range.start as u64, range.size as u64);
+    let arena = live.session.arena();
     let elsewhere = {
         let mirror = lock(&MIRROR);
-        if mirror.has(live, range.start) {
+        if mirror.has(live, range) {
             return Ok(());
         }
-        if !live.session.arena().is_pinned(start) {
+        if !(arena.is_pinned(start) || range.kind == HostKind::Created && arena.contains(start)) {
             return Err(NoMirror::Elsewhere);
         }
-        mirror.in_the_way(live, start, len).is_some()
+        mirror.in_the_way(live, range).is_some()
     };
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     if elsewhere {
@@ -293,13 +314,18 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     }
     let mirror = &mut *lock(&MIRROR);
     // Another thread was faster, or has freed the memory meanwhile: then its pages may be gone.
-    if mirror.has(live, range.start) || host::find(range.start) != Some(*range) {
+    if mirror.has(live, range) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
-    while let Some(place) = mirror.in_the_way(live, start, len) {
+    while let Some(place) = mirror.in_the_way(live, range) {
         mirror.end(place).map_err(NoMirror::Failed)?;
     }
-    mirror.check_room(range)?;
+    let shorter =
+        |mapped: &Mapped| mapped.host == range.start && mapped.shadow.len() < range.size && mapped.is_on(live);
+    if let Some(place) = mirror.all.iter().position(shorter) {
+        return mirror.grow(place, live, range);
+    }
+    mirror.check_room(range.kind, range.size)?;
     mirror.granules.take(live, start, len)?;
     mirror.add(live, range, start, None).map_err(NoMirror::Failed)
 }
@@ -314,7 +340,7 @@ pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     if mirror.all.iter().any(|mapped| mapped.host == range.start) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
-    mirror.check_room(range)?;
+    mirror.check_room(range.kind, range.size)?;
     let device = live.device.memory.allocate(live, range.size as u64, Origin::default()).map_err(NoMirror::Failed)?;
     mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
 }
@@ -325,7 +351,7 @@ pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
 /// Why it cannot.
 pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let mirror = &mut *lock(&MIRROR);
-    mirror.check_room(range)?;
+    mirror.check_room(range.kind, range.size)?;
     let HostRange { start: host, size, kind, .. } = *range;
     let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;
     let live = Arc::clone(live);
@@ -356,10 +382,41 @@ pub fn forget(host: usize) -> Result<(), Code> {
     place(mirror).map_or(Ok(()), |place| mirror.end(place)).and(settled)
 }
 
+/// Ends the mirrors of created memory that touch these bytes, which stay where they are.
+///
+/// # Errors
+/// The code of work that failed; the mirrors have ended all the same.
+pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
+    let mut ended = Ok(());
+    while COUNT.load(SeqCst) > 0 {
+        let touches = |mapped: &Mapped| {
+            let end = mapped.host + mapped.shadow.len();
+            mapped.kind == HostKind::Created && mapped.host < start + size && start < end
+        };
+        let first = lock(&MIRROR).all.iter().find(|mapped| touches(mapped)).map(|it| Arc::clone(&it.live.session));
+        let Some(session) = first else { break };
+        let settled = settle(&session);
+        let mirror = &mut *lock(&MIRROR);
+        let place = mirror.all.iter().position(touches);
+        ended = ended.and(settled).and(place.map_or(Ok(()), |place| mirror.end(place)));
+    }
+    ended
+}
+
 /// The context is about to be destroyed, with the mirrors that it has.
 pub fn end_in(live: &Arc<Live>) {
     let context = live.id;
+    let is_left = |mapped: &Mapped| mapped.kind == HostKind::Created && mapped.live.id == context;
+    // Created memory belongs to no context: what this one's work wrote is kept.
+    if lock(&MIRROR).all.iter().any(is_left) {
+        let _ = live.synchronise();
+    }
     let mirror = &mut *lock(&MIRROR);
+    if let Some(stream_id) = mirror.carriers.iter().find(|carrier| carrier.live.id == context).map(|it| it.stream_id) {
+        for mapped in mirror.all.iter_mut().filter(|mapped| is_left(mapped)) {
+            let _ = mapped.fetch(stream_id);
+        }
+    }
     for carrier in mirror.carriers.extract_if(.., |carrier| carrier.live.id == context) {
         live.session.disown_stream(carrier.stream_id);
     }
@@ -402,6 +459,22 @@ pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u6
     let mirror = lock(&MIRROR);
     let mapped = mirror.all.iter().find(|mapped| mapped.is_of(session) && mapped.contains(host, span))?;
     Some(mapped.device + (host - mapped.host as u64))
+}
+
+/// As [`device_address`], for memory that a command is about to use: a mirror that has a part of it gets all of it.
+pub fn device_span(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> {
+    let found = device_address(session, host, span);
+    if found.is_some() || COUNT.load(SeqCst) == 0 {
+        return found;
+    }
+    let range = host::find(host as usize).filter(|range| range.kind == HostKind::Created)?;
+    let touches = |mapped: &Mapped| {
+        let start = mapped.host as u64;
+        mapped.is_of(session) && host < start + mapped.shadow.len() as u64 && start < host.saturating_add(span)
+    };
+    let owner = lock(&MIRROR).all.iter().find(|mapped| touches(mapped)).map(|mapped| Arc::clone(&mapped.live))?;
+    reach(&owner, &range).ok()?;
+    device_address(session, host, span)
 }
 
 /// What is given to the stream after this sees what the host wrote before.

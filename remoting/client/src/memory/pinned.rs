@@ -68,20 +68,27 @@ pub fn add(live: &Live, range: HostRange) -> Result<(), Code> {
 /// `missing` if no range of this kind starts here, or the code of work that failed.
 pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<(), Code> {
     let range = host::find(start).filter(|range| range.start == start && range.kind == kind).ok_or(missing)?;
-    // Copies and fills that still read or write the memory are waited for, as CUDA does.
-    let memory = HostBox::linear(range.start, range.size as u64);
-    let uses =
-        |live: &&Arc<Live>| live.session.is_in_use(&memory) || live.session.has_callbacks() || live.session.has_waits();
-    context::all_live().iter().filter(uses).try_for_each(|live| live.synchronise())?;
+    wait_for_uses(range.start, range.size)?;
     // In this order: another thread's launch finds no memory that is about to lose its pages.
     let range = host::remove(start, kind, missing)?;
     let ended = mapped::forget(start);
     match kind {
-        HostKind::Registered => {}
+        HostKind::Registered | HostKind::Created => {}
         HostKind::Allocated | HostKind::Managed => release(&range),
         HostKind::Variable => variables::release(&range),
     }
     ended
+}
+
+/// Waits for copies and fills that still read or write memory which is about to go, as CUDA does.
+///
+/// # Errors
+/// The code of work that failed.
+pub fn wait_for_uses(start: usize, size: usize) -> Result<(), Code> {
+    let memory = HostBox::linear(start, size as u64);
+    let uses =
+        |live: &&Arc<Live>| live.session.is_in_use(&memory) || live.session.has_callbacks() || live.session.has_waits();
+    context::all_live().iter().filter(uses).try_for_each(|live| live.synchronise())
 }
 
 /// The context is about to be destroyed, with the memory that was pinned in it.
@@ -100,7 +107,7 @@ fn end_in(live: &Arc<Live>) {
 pub fn device_pointer(live: &Arc<Live>, range: &HostRange, address: u64) -> Result<u64, NoMirror> {
     match range.kind {
         HostKind::Registered => mapped::register(live, range)?,
-        HostKind::Allocated | HostKind::Managed | HostKind::Variable => mapped::reach(live, range)?,
+        _ => mapped::reach(live, range)?,
     }
     mapped::device_address(&live.session, address, 1).ok_or(NoMirror::Elsewhere)
 }

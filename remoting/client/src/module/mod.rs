@@ -115,7 +115,7 @@ impl Module {
         let managed: Vec<_> =
             lock(&self.globals).values().map(|(symbol, _)| symbol.clone()).filter(|symbol| symbol.managed).collect();
         managed.iter().for_each(variables::end);
-        lock(&self.globals).values().for_each(|symbol| synchronous::forget(symbol.address));
+        lock(&self.globals).values().for_each(|(symbol, _)| synchronous::forget(symbol.address));
         taken::unload(&self.live, self.id, self.bytes)
     }
 

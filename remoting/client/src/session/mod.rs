@@ -29,6 +29,7 @@ pub use copies::DeviceBox;
 pub use host_box::{HostBox, load, store};
 pub use opening::Opening;
 pub use reconnect::{Reconnect, Retry};
+pub use shared_memory::file as shared_file;
 pub use stripes::wanted_stripes;
 pub use wait::{Reply, Slot, lock};
 

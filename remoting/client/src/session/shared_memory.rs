@@ -43,7 +43,7 @@ pub struct Shared {
 }
 
 /// A new file for the memory, which no end can make shorter.
-fn file(size: u64) -> io::Result<OwnedFd> {
+pub fn file(size: u64) -> io::Result<OwnedFd> {
     // Beyond the limit of a file's size the kernel would not only refuse, but end the program by a signal.
     if getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
         return Err(io::ErrorKind::FileTooLarge.into());
@@ -94,7 +94,7 @@ impl Session {
         let Channel::Open(open) = &*channel else { return false };
         let Ok(file) = file(size as u64) else { return false };
         // SAFETY: as the caller vouches; the file has this size for good.
-        if !unsafe { sys::back_with(address, size, file.as_fd()) } {
+        if !unsafe { sys::back_with(address, size, file.as_fd(), 0) } {
             return false;
         }
         let memory = SharedMemory { context, address: address as u64, size: size as u64 };

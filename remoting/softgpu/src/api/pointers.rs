@@ -39,7 +39,11 @@ fn is_variable(driver: &Driver, a: &Allocation, address: u64) -> bool {
 }
 
 fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, address: u64) -> R<Value> {
-    let context = if matches!(a.kind, Kind::Pooled { .. } | Kind::Mapped { .. }) { 0 } else { a.context };
+    let context = if matches!(a.kind, Kind::Pooled { .. } | Kind::Mapped { .. } | Kind::MappedHost { .. }) {
+        0
+    } else {
+        a.context
+    };
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Pointer(handle(context)),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {

@@ -7,6 +7,7 @@ use crate::handles;
 use crate::vmm::GRANULARITY;
 use driverapi::constants::*;
 use driverapi::errors::*;
+use driverapi::host_memory::is_place_on_host;
 use driverapi::types::*;
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::IntoRawFd;
@@ -15,7 +16,6 @@ use std::os::fd::IntoRawFd;
 fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     match (properties.type_, properties.location.type_) {
         (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE) => (),
-        (CU_MEM_ALLOCATION_TYPE_PINNED, _) if is_host(properties)? => return Err(CUDA_ERROR_NOT_SUPPORTED),
         (CU_MEM_ALLOCATION_TYPE_MANAGED, _) => return Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
@@ -33,6 +33,15 @@ fn is_host(properties: &CUmemAllocationProp) -> R<bool> {
         CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(CUDA_ERROR_INVALID_VALUE),
         CU_MEM_LOCATION_TYPE_HOST if shared => Err(CUDA_ERROR_INVALID_VALUE),
         location => Ok(matches!(location, CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA)),
+    }
+}
+
+/// The device that a location names, or `None` for the program's memory.
+fn device_at(driver: &Driver, location: &CUmemLocation) -> R<Option<usize>> {
+    match location.type_ {
+        CU_MEM_LOCATION_TYPE_DEVICE => Ok(Some(driver.device(location.id)?.ordinal)),
+        _ if is_place_on_host(location) => Ok(None),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
 
@@ -72,6 +81,18 @@ entry_points! {
         let out = out.required()?;
         super::no_flags(flags)?;
         let properties = properties.get()?;
+        if properties.type_ == CU_MEM_ALLOCATION_TYPE_PINNED && is_host(&properties)? {
+            if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
+                super::refused::tell("cuMemCreate of host memory that can be exported");
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+            }
+            if !is_place_on_host(&properties.location) {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            let id = handles::mint();
+            driver.create_on_host(id, properties.location, size as u64)?;
+            return out.set(id as u64);
+        }
         let device = device_of(driver, &properties)?;
         let shareable = properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let id = handles::mint();
@@ -101,22 +122,17 @@ entry_points! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         for access in list.list(count)? {
-            if access.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
-                return Err(CUDA_ERROR_INVALID_VALUE);
+            match device_at(driver, &access.location)? {
+                Some(device) => driver.set_access(address, size as u64, device, access.flags)?,
+                None => driver.set_host_access(address, size as u64, access.flags)?,
             }
-            let device = driver.device(access.location.id)?.ordinal;
-            driver.set_access(address, size as u64, device, access.flags)?;
         }
         Ok(())
     }
 
     fn cuMemGetAccess(flags: Out<c_ulonglong>, location: In<CUmemLocation>, address: CUdeviceptr) {
         let driver = driver()?;
-        let location = location.get()?;
-        if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        flags.set(driver.access(address, driver.device(location.id)?.ordinal)?.into())
+        flags.set(driver.access(address, device_at(driver, &location.get()?)?)?.into())
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(
@@ -129,7 +145,7 @@ entry_points! {
                 true => CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                 false => CU_MEM_HANDLE_TYPE_NONE,
             },
-            location: CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: physical.device as i32 },
+            location: physical.location,
             win32HandleMetaData: std::ptr::null_mut(),
             allocFlags: CUmemAllocFlags::default(),
         })
@@ -143,6 +159,10 @@ entry_points! {
         super::no_flags(flags)?;
         if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if driver.physical(physical as usize)?.is_host() {
+            super::refused::tell("cuMemExportToShareableHandle of host memory");
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         out.set(driver.export_physical(physical as usize)?.into_raw_fd())
     }
