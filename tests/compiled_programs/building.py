@@ -36,6 +36,7 @@ DRIVER_PROGRAMS = (
     "managed.c",
     "memory_operations.c",
     "nvml_queries.c",
+    "old_launches.c",
     "shared_handles.c",
     "stale_handles.c",
     "tensor_maps.c",

@@ -20,6 +20,7 @@ pub mod managed;
 pub mod memory_operations;
 pub mod nvml;
 pub mod nvml_links;
+pub mod old_launch;
 pub mod proc_address;
 mod proc_table_generated;
 mod ptx_variables;
