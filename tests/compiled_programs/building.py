@@ -40,6 +40,7 @@ DRIVER_PROGRAMS = (
     "memory_operations.c",
     "nvml_queries.c",
     "setters.c",
+    "old_launches.c",
     "shared_handles.c",
     "stale_handles.c",
     "tensor_maps.c",

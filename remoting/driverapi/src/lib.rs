@@ -22,6 +22,7 @@ pub mod memory_operations;
 pub mod nvml;
 pub mod nvml_links;
 pub mod of_thread;
+pub mod old_launch;
 pub mod proc_address;
 mod proc_table_generated;
 mod ptx_variables;

@@ -7,6 +7,7 @@ use crate::jit::JitOptions;
 use crate::queue::Marker;
 use crate::source::Source;
 use driverapi::errors::*;
+use driverapi::old_launch::OldLaunch;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -65,6 +66,8 @@ pub struct Function {
     pub index: usize,
     pub settings: Arc<Settings>,
     pub loaded: AtomicBool,
+    /// What launches from before CUDA 4.0 take.
+    pub old_launch: OldLaunch,
 }
 
 impl Function {

@@ -11,6 +11,8 @@ use driverapi::{refusals, report};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::OnceLock;
 
 /// The result of everything behind an entry point; the error is the `CUresult` that the program sees.
 pub type R<T = ()> = Result<T, CUresult>;
@@ -37,7 +39,7 @@ pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
 /// Counts and says that an attribute or option is why a call failed, if it is.
 #[cold]
 pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
-    let Some(value) = refusals::refused_value(name, arguments) else { return };
+    let Some(value) = refusals::refused_value(name, arguments).filter(|_| !is_of_worker()) else { return };
     report::refused_value(name, value, code);
     // `entry` has told of a function that is not supported.
     if code == CUDA_ERROR_NOT_SUPPORTED {
@@ -46,6 +48,16 @@ pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
     if let Some(line) = refusals::said_of_value(name, value, code) {
         crate::api::refused::say(&line);
     }
+}
+
+/// Is this an appliance's worker? It asks for every attribute of a kernel before a program does, and that program's client
+/// says what the program does not get.
+fn is_of_worker() -> bool {
+    static WORKER: OnceLock<bool> = OnceLock::new();
+    *WORKER.get_or_init(|| {
+        let program = std::env::args_os().next().unwrap_or_default();
+        Path::new(&program).file_name().is_some_and(|name| name == "remotegpu-worker")
+    })
 }
 
 /// An argument as the register that it came in; 0 for a structure.

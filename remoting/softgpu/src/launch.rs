@@ -341,6 +341,7 @@ impl Driver {
         edges: &LaunchEdges,
     ) -> R<bool> {
         let launch = Launch::new(self, function, shape, arguments, &stream.context)?;
+        function.old_launch.overwrite(shape.block, shape.dynamic_shared, || launch.params.clone());
         // What takes no time is done at once where nothing has to be waited for.
         let how = if launch.is_nothing() { How::AtOnce } else { How::Queued };
         let work = Work::Launch(Arc::new(launch));

@@ -10,6 +10,7 @@ use crate::handles;
 use crate::memory::Kind;
 use crate::source::Source;
 use driverapi::errors::*;
+use driverapi::old_launch::OldLaunch;
 use driverapi::settings::loads_eagerly;
 use std::ptr;
 use std::sync::atomic::AtomicBool;
@@ -107,7 +108,14 @@ impl Driver {
         }
         let settings = Arc::clone(module.settings.get(index).ok_or(CUDA_ERROR_INVALID_HANDLE)?);
         let loaded = AtomicBool::new(loads_eagerly());
-        let function = Arc::new(Function { id, module: Arc::clone(module), index, settings, loaded });
+        let function = Arc::new(Function {
+            id,
+            module: Arc::clone(module),
+            index,
+            settings,
+            loaded,
+            old_launch: OldLaunch::default(),
+        });
         self.functions.insert(id, Arc::clone(&function));
         Ok(function)
     }

@@ -101,7 +101,14 @@ pub fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Co
     }
 }
 
-unsafe fn launch(
+/// Launches a function with what the program gave.
+///
+/// # Errors
+/// The code of a driver.
+///
+/// # Safety
+/// As `cuLaunchKernel`.
+pub unsafe fn launch(
     handle: CUfunction,
     mut shape: LaunchShape,
     (stream, default): (CUstream, DefaultStream),
@@ -115,6 +122,8 @@ unsafe fn launch(
     checked(&function, &shape)?;
     // SAFETY: as the caller of the exported function vouches.
     let source = unsafe { find_parameters(kernel, parameters, extra)? };
+    // SAFETY: as the caller of the exported function vouches.
+    function.old_launch.overwrite(shape.block, shape.shared, || unsafe { source.packed(kernel) });
     if GRAPHS.is_capturing(target.stream_id) {
         // SAFETY: as the caller of the exported function vouches.
         let parameters = unsafe { source.packed(kernel) };

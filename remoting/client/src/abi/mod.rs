@@ -23,6 +23,7 @@ mod memory;
 mod memory_operations;
 mod module;
 mod occupancy;
+mod old_launch;
 mod pointer;
 mod pool;
 mod stream;

@@ -16,6 +16,7 @@ use crate::session::{lock, mint};
 use crate::{library, log, process};
 use driverapi::attributes::*;
 use driverapi::errors::*;
+use driverapi::old_launch::OldLaunch;
 use driverapi::settings::loads_eagerly;
 use driverapi::types::{CUfunction, CUmodule};
 use limits::Limits;
@@ -62,6 +63,8 @@ pub struct Function {
     taken: Mutex<HashSet<(u32, i32)>>,
     /// What every launch is checked against.
     limits: Limits,
+    /// What launches from before CUDA 4.0 take.
+    pub old_launch: OldLaunch,
 }
 
 /// What a kernel is, which is known from its first use on: that loads it.
@@ -148,8 +151,10 @@ impl Module {
         let c_name = CString::new(name.as_str()).unwrap_or_default();
         let (description, attributes) = (OnceLock::new(), Mutex::default());
         let (limits, taken) = (Limits::default(), Mutex::default());
-        let make =
-            |handle| Arc::new(Function { handle, module, index, c_name, description, attributes, taken, limits });
+        let make = |handle| {
+            let old_launch = OldLaunch::default();
+            Arc::new(Function { handle, module, index, c_name, description, attributes, taken, limits, old_launch })
+        };
         let function = FUNCTIONS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         functions.insert(index, Arc::clone(&function));
         Ok(function)

@@ -20,7 +20,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-fn launch(
+pub fn launch(
     default: DefaultStream,
     which: CUfunction,
     shape: Shape,

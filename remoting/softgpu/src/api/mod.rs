@@ -22,6 +22,7 @@ mod managed;
 mod memory;
 mod memory_operations;
 mod modules;
+mod old_launches;
 mod pointers;
 mod pools;
 pub mod refused;
