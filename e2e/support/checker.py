@@ -123,8 +123,13 @@ def disagreements(truths: Sequence[Truth], claims: Sequence[Object], pods: Seque
 
 
 def needs_share(pod: Object) -> bool:
+    """Also on its way out, until its containers have ended; one that was never bound has none."""
     ended = pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-    return not ended and "deletionTimestamp" not in pod["metadata"]
+    return not ended and (stays(pod) or bool(pod["spec"].get("nodeName")))
+
+
+def stays(pod: Object) -> bool:
+    return "deletionTimestamp" not in pod["metadata"]
 
 
 class Checker:
@@ -137,7 +142,7 @@ class Checker:
     def appliance_pods(self) -> list[Object]:
         """Those that serve."""
         pods = self._kubectl.all("pods", SYSTEM, {COMPONENT_LABEL: "appliance"})
-        return [pod for pod in pods if needs_share(pod) and ready(pod)]
+        return [pod for pod in pods if needs_share(pod) and stays(pod) and ready(pod)]
 
     def inventory(self, pod: Object) -> pb.InventoryReply:
         """An appliance's answer to the operator."""

@@ -27,7 +27,9 @@ from remotegpu_operator.idle import Idle
 from remotegpu_operator.index import Index
 from remotegpu_operator.journal import Accounting, Journal
 from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.landing import Landing
 from remotegpu_operator.leadership import NotLeaderError
+from remotegpu_operator.leaving import Leaving
 from remotegpu_operator.moves import Carry, Moves
 from remotegpu_operator.resizes import Resizes
 from remotegpu_operator.suspensions import Suspensions
@@ -77,7 +79,11 @@ class Claims:
         self._quotas = Cache(api, QUOTAS, self._quota_changed)
         self._classes = Cache(api, PRIORITY_CLASSES, self._class_changed)
         self._priorities: dict[str, int] = {}
-        self._index = Index(self._pods)
+        landing = Landing(api, namespace, self._landing_changed, self._node_changed)
+        self._leaving = Leaving(
+            api, landing.nodes, self._pods, lambda uid, seconds: self._queue.add_later(("pod", uid), seconds)
+        )
+        self._index = Index(self._pods, self._leaving.over)
         self.suspensions = Suspensions(
             self._index.claims,
             self._pools,
@@ -94,22 +100,23 @@ class Claims:
         self._idle = Idle(self._index.claims, self._pools, self.usage.unused, self._warn_idle, self._release_idle)
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
-        self._gates = Gates(api, events, namespace, self._index, caches, self._queue.add)
+        self._gates = Gates(api, events, self._index, caches, landing, self._queue.add)
+        self._caches = (self._stored, self._pods, self._quotas, self._classes, *landing.caches)
 
     async def run(self, pools_known: asyncio.Event) -> None:
         """First everything that is, then decide."""
         async with asyncio.TaskGroup() as group:
-            caches = (self._stored, self._pods, self._quotas, self._classes, *self._gates.landing.caches)
-            for cache in caches:
+            for cache in self._caches:
                 group.create_task(cache.run())
-            for cache in caches:
+            for cache in self._caches:
                 await cache.synced.wait()
             await pools_known.wait()
             group.create_task(self.usage.run())
             # Before anything is decided, but not for long: shares matter more than the record of them.
             recording = group.create_task(self.usage.begin(self._index.claims))
             await asyncio.wait([recording], timeout=_RECORD_SECONDS)
-            _log.info("claims %d, pods with a share %d, quotas %d, classes %d, nodes %d, plugins %d", *map(len, caches))
+            sizes = map(len, self._caches)
+            _log.info("claims %d, pods with a share %d, quotas %d, classes %d, nodes %d, plugins %d", *sizes)
             group.create_task(self._queue.run())
             group.create_task(self._decide())
             group.create_task(self.suspensions.follow_schedules(self._window_changed))
@@ -244,6 +251,12 @@ class Claims:
                 self._settle.set()
             self._queue.add(("claim", claim.uid))
 
+    def _landing_changed(self) -> None:
+        self._gates.landing_changed()
+
+    def _node_changed(self, name: str) -> None:
+        self._leaving.node_changed(name)
+
     def _quota_changed(self, old: Object | None, new: Object | None) -> None:
         quota = new or old
         assert quota is not None
@@ -359,7 +372,7 @@ class Claims:
                 status = statuses.displaced(claim, "the GPUs that the claim had are no longer in the pool", stamp)
             elif overdue is not None:
                 status = statuses.expired(claim, overdue, stamp)
-            elif failed and not any(pods.started(pod) and not pods.ended(pod) for pod in self._index.users(claim)):
+            elif failed and not self._index.runs(claim):
                 status = statuses.displaced(claim, failed, stamp)
             else:
                 why = self.suspensions.why(claim)
@@ -454,12 +467,17 @@ class Claims:
         pod = self._pods.get(uid)
         if pod is None:
             self._gates.forget(uid)  # its claim sees to itself: see _orphaned
-        elif not pods.ended(pod):
+            return
+        standing = await self._leaving.look(pod)
+        if not standing.over:
             await self._gates.work(pod, self._bundle)
-        else:
-            self._gates.ended(pod)
-            if (own := self._index.own_claim(pod)) is not None:
-                await self._release(own, "PodEnded", "its pod has ended")
+            return
+        self._gates.ended(pod)
+        if (own := self._index.own_claim(pod)) is not None:
+            # The appliance ends the sessions of the claim first, and then gives the memory to others.
+            await self._release(own, "PodEnded", standing.why)
+        elif (named := self._index.named(*pods.named_claim(pod))) is not None:
+            self._queue.add(("claim", named.uid))
 
     async def _release(self, claim: GPUClaim, reason: str, why: str) -> None:
         self._ending[claim.uid] = reason, why
@@ -477,7 +495,7 @@ class Claims:
             if error.gone:
                 return True
             raise
-        if pod["metadata"]["uid"] != claim.spec.pod.uid or pods.ended(pod):
+        if pod["metadata"]["uid"] != claim.spec.pod.uid or (await self._leaving.look(pod)).over:
             return True
         self._queue.add_later(("claim", claim.uid), _ASK_AGAIN_SECONDS)
         return False

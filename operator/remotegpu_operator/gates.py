@@ -9,7 +9,7 @@ from typing import Literal
 
 from remotegpu.api.claims import GPUClaim, Phase, PodReference, Reason
 from remotegpu.api.pods import PodError
-from remotegpu_operator.builders import pods
+from remotegpu_operator.builders import leaving, pods
 from remotegpu_operator.cache import Cache
 from remotegpu_operator.events import Events
 from remotegpu_operator.index import Index
@@ -28,25 +28,30 @@ class Caches:
 
 class Gates:
     def __init__(
-        self, api: Api, events: Events, namespace: str, index: Index, caches: Caches, look: Callable[[Key], None]
+        self,
+        api: Api,
+        events: Events,
+        index: Index,
+        caches: Caches,
+        landing: Landing,
+        look: Callable[[Key], None],
     ) -> None:
-        """`namespace`: that of the installation, where the device plugins are."""
         self._api = api
         self._events = events
         self._index = index
         self._caches = caches
         self._look = look
-        self.landing = Landing(api, namespace, self._landing_changed)
+        self._landing = landing
         # Pods that wait with their share, because a node would turn them away.
         self._held_back: set[str] = set()
 
-    def _landing_changed(self) -> None:
+    def landing_changed(self) -> None:
         for uid in self._held_back:
             self._look(("pod", uid))
 
     def why_held_back(self, pod: Object) -> str:
-        waits_for_us = pods.gated(pod) and not pods.gates_of_others(pod) and not pods.ended(pod)
-        return self.landing.why_held_back(pod) if waits_for_us else ""
+        waits_for_us = pods.gated(pod) and not pods.gates_of_others(pod) and not leaving.being_deleted(pod)
+        return self._landing.why_held_back(pod) if waits_for_us else ""
 
     def forget(self, uid: str) -> None:
         self._held_back.discard(uid)

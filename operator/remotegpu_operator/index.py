@@ -1,6 +1,7 @@
 """Which claims and pods belong together: by the pod that a claim was made for, or by the name that a pod gives."""
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from remotegpu.api.claims import GPUClaim, PodReference, pod_claim_name
 from remotegpu.api.kubernetes import CLAIM_ANNOTATION
@@ -12,8 +13,10 @@ from remotegpu_operator.kube import Object
 class Index:
     """Of the claims as typed objects, and of the pods in a cache. Names count within a namespace only."""
 
-    def __init__(self, watched: Cache) -> None:
+    def __init__(self, watched: Cache, over: Callable[[Object], bool]) -> None:
+        """`over`: whether a pod needs its share no more."""
         self._pods = watched
+        self._over = over
         self.claims: dict[str, GPUClaim] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._naming: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
@@ -61,7 +64,14 @@ class Index:
 
     def own_pod_runs(self, claim: GPUClaim) -> bool:
         pod = self.own_pod(claim)
-        return pod is not None and pods.started(pod) and not pods.ended(pod)
+        return pod is not None and self._runs(pod)
+
+    def runs(self, claim: GPUClaim) -> bool:
+        """Whether one of its pods has started, and has not ended."""
+        return any(map(self._runs, self.users(claim)))
+
+    def _runs(self, pod: Object) -> bool:
+        return pods.started(pod) and not self._over(pod)
 
     def users(self, claim: GPUClaim) -> list[Object]:
         """The pods that want to use the claim, in no order that means anything."""
@@ -73,5 +83,5 @@ class Index:
 
     def consumers(self, claim: GPUClaim) -> list[PodReference]:
         """The pods that may use it now."""
-        live = (pod["metadata"] for pod in self.users(claim) if not pods.ended(pod))
+        live = (pod["metadata"] for pod in self.users(claim) if not self._over(pod))
         return [PodReference(metadata["name"], metadata["uid"]) for metadata in live]

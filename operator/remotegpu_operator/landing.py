@@ -14,16 +14,18 @@ _PLUGINS: Final = f"{NAME_LABEL}=remotegpu,{COMPONENT_LABEL}=deviceplugin"
 
 
 class Landing:
-    def __init__(self, api: Api, namespace: str, on_change: Callable[[], None]) -> None:
+    def __init__(self, api: Api, namespace: str, on_change: Callable[[], None], on_node: Callable[[str], None]) -> None:
+        """`on_node` is told of each node that came, went, or has other labels or taints."""
         self._on_change = on_change
+        self._on_node = on_node
         self._seen: dict[str, landing.Node] = {}
         # None: to be looked at anew.
         self._known: landing.Plugins | None = None
         # By what pods ask of a node, as long as nodes and plugins stay as they are.
         self._answers: dict[str, str] = {}
-        self._nodes = Cache(api, NODES, self._node_changed, keep=_without_images)
+        self.nodes = Cache(api, NODES, self._node_changed, keep=_without_images)
         self._plugins = Cache(api, PODS, self._plugin_changed, namespace=namespace, labels=_PLUGINS)
-        self.caches = (self._nodes, self._plugins)
+        self.caches = (self.nodes, self._plugins)
 
     def why_held_back(self, pod: Object) -> str:
         """Why the pod must not be let go now; empty if it may be."""
@@ -49,6 +51,7 @@ class Landing:
         if self._seen.get(name) != before:
             self._answers.clear()
             self._on_change()
+            self._on_node(name)
 
     def _plugin_changed(self, *_: Object | None) -> None:
         self._known = None

@@ -21,6 +21,7 @@ from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli
 from remotegpu.api.waiting import Answer, Holder
 from remotegpu_operator.allocation import Allocator, Request, request_of
+from remotegpu_operator.builders import leaving
 from remotegpu_operator.builders.claims import HOLDING
 from remotegpu_operator.builders.quotas import hard_milli
 
@@ -106,8 +107,9 @@ def explain(namespace: str, name: str, objects: Objects, now: datetime.datetime)
     )
     if status.reason not in (Reason.WAITING_FOR_CAPACITY, Reason.NOT_SEEN, Reason.QUOTA_EXCEEDED, Reason.FOR_PRIORITY):
         return answer  # no other claim's end would help
-    lengths = lengths_of(objects["pods"], claim.spec.pool)
-    return _with_ends(answer, state, allocator, claim, _ends(state, claim, lengths, now), lengths)
+    lengths, latest = lengths_of(objects["pods"], claim.spec.pool), _latest_ends(objects["pods"], now)
+    answer = _with_ends(answer, state, allocator, claim, _ends(state, claim, lengths, latest, now), lengths)
+    return replace(answer, estimate=answer.estimate + _leaving(answer, state, latest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +119,41 @@ class _End:
     ends_in_seconds: int
 
 
-def _ends(state: State, claim: GPUClaim, lengths: Sequence[int], now: datetime.datetime) -> Iterator[_End]:
+def _latest_ends(pods: Iterable[Mapping[str, Any]], now: datetime.datetime) -> dict[str, int]:
+    """In how many seconds each pod that is being deleted has lost its share at the latest, by their uids."""
+    found = {}
+    for pod in map(dict, pods):
+        if leaving.being_deleted(pod):
+            left = leaving.latest_end(pod) - now
+            found[pod["metadata"]["uid"]] = max(0, int(left.total_seconds()))
+    return found
+
+
+def _leaving(answer: Answer, state: State, latest: Mapping[str, int]) -> str:
+    """A sentence for people who see that a pod was deleted, and wait for its share; empty if they do not."""
+    waited_for = {holder.claim for holder in answer.holders}
+    ends = [
+        (each.spec.pod.name, latest[each.spec.pod.uid])
+        for each in state.claims
+        if each.key in waited_for and each.spec.pod is not None and each.spec.pod.uid in latest
+    ]
+    if not ends:
+        return ""
+    name, seconds = max(ends, key=lambda each: each[1])
+    return (
+        f"; pod {name} is being deleted, and keeps its share until it has ended, in {format_duration(seconds)} at most"
+    )
+
+
+def _ends(
+    state: State, claim: GPUClaim, lengths: Sequence[int], latest: Mapping[str, int], now: datetime.datetime
+) -> Iterator[_End]:
     """When those will probably end whose shares or whose quota it could use."""
     for each in state.claims:
         if each.status.phase in HOLDING and (claim.spec.pool == each.spec.pool or claim.namespace == each.namespace):
             held = max(0, int((now - _since(each)).total_seconds()))
-            yield _End(each, held, remaining(held, lengths))
+            left, owner = remaining(held, lengths), each.spec.pod
+            yield _End(each, held, left if owner is None else min(left, latest.get(owner.uid, left)))
 
 
 def remaining(held_seconds: int, lengths: Sequence[int]) -> int:

@@ -219,6 +219,30 @@ def test_a_claim_that_does_not_fit_becomes_a_lease_when_it_does(
     assert appliance.tenant(late, team.pod).hello().devices[0].memory_bytes == total - SHARE + 1
 
 
+def test_a_pod_that_drains_goes_on_and_its_successor_comes_after_its_sessions(
+    cluster: Cluster, appliance: ClaimAppliance
+) -> None:
+    """The operator deletes the claim when the pod has ended, or nobody says so: then containers may still run."""
+    total = appliance.gpus[0].shareable_bytes
+    namespace = cluster.namespace()
+    drains, successor = cluster.pod(namespace), cluster.pod(namespace)
+    claim = cluster.claim(namespace, appliance.place(total), consumers=[drains])
+    session = appliance.tenant(claim, drains).session()
+    cluster.ask_to_end(drains)
+    # The token of a pod that is being deleted is good, also in a container that was started with it just now.
+    fresh = replace(drains, token=cluster.token(namespace, pod=drains))
+    assert session.grant(MIB) == MIB
+    late = appliance.tenant(claim, fresh).session()
+    assert late.grant(MIB) == MIB
+
+    cluster.delete_claim(claim)
+    following = cluster.claim(namespace, appliance.place(total), consumers=[successor])
+    assert appliance.tenant(following, successor).hello().devices[0].memory_bytes == total
+    for each in (session, late):
+        assert "the lease has ended" in each.rest()
+    assert refusal(appliance.tenant(claim, fresh).open_session)[0] == "NOT_FOUND"
+
+
 @pytest.mark.parametrize("wrong", [{"gpu": "GPU-0"}, {"memory": 1}], ids=str)
 def test_a_claim_with_an_invalid_status_becomes_no_lease(
     cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team, wrong: dict[str, Any]

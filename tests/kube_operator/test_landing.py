@@ -128,7 +128,8 @@ def stored_plugin(name: str, ready: str, version: int) -> dict[str, Any]:
 
 def test_many_pods_on_many_nodes_are_decided_soon_and_anew_when_a_node_or_plugin_changes() -> None:
     changes: list[None] = []
-    landing = Landing(None, "system", lambda: changes.append(None))  # type: ignore[arg-type]
+    changed_nodes: list[str] = []
+    landing = Landing(None, "system", lambda: changes.append(None), changed_nodes.append)  # type: ignore[arg-type]
     nodes, plugins = landing.caches
     for number in range(1000):
         zone = "a" if number < 999 else "b"
@@ -143,7 +144,11 @@ def test_many_pods_on_many_nodes_are_decided_soon_and_anew_when_a_node_or_plugin
     plugins.store(stored_plugin("n999", "False", 2))
     assert landing.why_held_back(on_b)
     assert not landing.why_held_back(pod(**ON_A))
+    changed_nodes.clear()
     nodes.store(stored("n999", 2, labels={"zone": "c"}))
+    assert changed_nodes == ["n999"]
+    nodes.store(stored("n999", 3, labels={"zone": "c"}))
+    assert changed_nodes == ["n999"]
     assert not landing.why_held_back(on_b)
     plugins.forget("plugin-n1")
     assert landing.why_held_back(pod(**ON_A))

@@ -115,7 +115,9 @@ def test_a_pod_gets_its_share_and_learns_where_it_is(kube: Kube, running: Operat
     found = claim_of(kube, made)
     assert found is not None
     assert found["spec"]["fraction"] == "0.25"
-    assert found["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    # It is not for the garbage collector: that would not wait for the end of a pod.
+    assert "ownerReferences" not in found["metadata"]
+    assert found["spec"]["pod"] == {"name": "train", "uid": made["metadata"]["uid"]}
     (allocation,) = found["status"]["allocations"]
     assert (allocation["memory"], allocation["milli"]) == (256 * MIB, 250)
     assert found["status"]["consumers"] == [{"name": "train", "uid": made["metadata"]["uid"]}]

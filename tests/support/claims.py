@@ -133,6 +133,13 @@ class Cluster:
     def delete_pod(self, pod: Pod) -> None:
         self._core.delete_namespaced_pod(pod.name, pod.namespace, grace_period_seconds=0)
 
+    def ask_to_end(self, pod: Pod) -> None:
+        """Its kubelet would send SIGTERM, and wait."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": "some-node"}
+        binding = {"metadata": {"name": pod.name}, "target": target}
+        self._core.create_namespaced_pod_binding(pod.name, pod.namespace, binding, _preload_content=False)
+        self._core.delete_namespaced_pod(pod.name, pod.namespace, grace_period_seconds=600)
+
     def _allow(self) -> None:
         rules = [
             {"apiGroups": ["remotegpu.io"], "resources": ["gpuclaims"], "verbs": ["get", "list", "watch"]},

@@ -28,7 +28,7 @@ def claim(phase: str = "Allocated", pod_uid: str | None = None) -> dict[str, Any
 
 
 def pod(uid: str, phase: str = "Running", **metadata: str) -> dict[str, Any]:
-    return {"metadata": {"uid": uid, **metadata}, "status": {"phase": phase}}
+    return {"metadata": {"uid": uid, **metadata}, "spec": {}, "status": {"phase": phase}}
 
 
 def test_what_is_well_is_not_reported() -> None:
@@ -59,3 +59,5 @@ def test_another_memory_than_the_claims() -> None:
 def test_a_claim_whose_pod_needs_it_no_longer() -> None:
     for pods in ([], [pod("p1", "Succeeded")], [pod("p1", deletionTimestamp="2026-01-01T00:00:00Z")]):
         assert any("its pod has ended" in each for each in disagreements([truth(held())], [claim(pod_uid="p1")], pods))
+    bound = pod("p1", deletionTimestamp="2026-01-01T00:00:00Z") | {"spec": {"nodeName": "n"}}
+    assert disagreements([truth(held())], [claim(pod_uid="p1")], [bound]) == []

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from remotegpu.api.claims import Endpoint, GPUClaim, Mode, pod_claim_name, share_to_object
 from remotegpu.api.kubernetes import (
@@ -20,17 +20,10 @@ from remotegpu.api.quantities import Ask
 
 Object = dict[str, Any]
 
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
-
 
 def annotations(pod: Object) -> Mapping[str, str]:
     found: Mapping[str, str] = pod["metadata"].get("annotations") or {}
     return found
-
-
-def ended(pod: Object) -> bool:
-    """It needs its share no more: it came to its end, or is on the way out."""
-    return "deletionTimestamp" in pod["metadata"] or pod.get("status", {}).get("phase") in _ENDED
 
 
 def started(pod: Object) -> bool:
@@ -81,6 +74,8 @@ def ask_of(pod: Object) -> PodAsk:
 def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
     """The claim of a pod that names none, for its share."""
     metadata = pod["metadata"]
+    # No ownerReferences: where the pod's owner is deleted in the foreground, Kubernetes' garbage collector would delete
+    # the claim at once, and not when the pod has ended.
     spec: Object = {"pool": ask.pool, **share_to_object(share)}
     if ask.offload:
         spec["mode"] = str(Mode.OFFLOAD)
@@ -95,14 +90,6 @@ def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
     if priority := pod["spec"].get("priority"):
         spec["priority"] = priority
     spec["pod"] = {"name": metadata["name"], "uid": metadata["uid"]}
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "controller": False,
-        "blockOwnerDeletion": False,
-    }
     return {
         "apiVersion": API_VERSION,
         "kind": "GPUClaim",
@@ -111,7 +98,6 @@ def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
             "namespace": metadata["namespace"],
             # To choose claims by what the pod says of itself. What we write on pods is about pods.
             "labels": {**_foreign(metadata.get("labels") or {}), MANAGER_LABEL: "remotegpu-operator"},
-            "ownerReferences": [owner],
         },
         "spec": spec,
     }
