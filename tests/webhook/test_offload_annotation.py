@@ -11,6 +11,7 @@ from support.webhook import Space, pod
 from remotegpu.api.kubernetes import CLIENT, FRACTION, MILLI
 from remotegpu.api.pods import PodError, limits
 from remotegpu_operator.webhook.mutate import answer
+from remotegpu_operator.webhook.origin import Origin
 from remotegpu_operator.webhook.pod import rewrite_pod
 
 NOTE = {"remotegpu.io/offload": "rules"}
@@ -59,8 +60,8 @@ def test_shares_by_memory_and_by_claim(annotations: dict[str, str]) -> None:
 
 def rewritten(document: Object) -> Object:
     """What the webhook makes of the pod, and of that again: nothing else."""
-    once = rewrite_pod(document).document
-    assert rewrite_pod(once).document == once
+    once = rewrite_pod(document, Origin()).document
+    assert rewrite_pod(once, Origin()).document == once
     return dict(once)
 
 
@@ -112,7 +113,7 @@ def test_the_authors_own_variables_stay() -> None:
 )
 def test_refused_in_words_that_help_the_author(document: Object, names: str) -> None:
     with pytest.raises(PodError, match=names):
-        rewrite_pod(document)
+        rewrite_pod(document, Origin())
 
 
 def test_a_template_is_refused_at_once_and_not_pod_by_pod() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.chart import Object
+from support.patches import applied
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
 from remotegpu.api.pods import effective_milli
@@ -22,32 +23,6 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("a/~", max_size=2), inner, max_size=4),
 )
-
-
-def applied(document: Any, patch: list[Object]) -> Any:
-    """RFC 6902, as much of it as we use."""
-    document = copy.deepcopy(document)
-    for operation in patch:
-        keys = [key.replace("~1", "/").replace("~0", "~") for key in operation["path"].split("/")[1:]]
-        if not keys:
-            document = operation["value"]
-            continue
-        parent = document
-        for key in keys[:-1]:
-            parent = parent[int(key)] if isinstance(parent, list) else parent[key]
-        last = keys[-1]
-        if isinstance(parent, list):
-            assert (operation["op"], last) == ("add", "-") or operation["op"] == "replace"
-            if last == "-":
-                parent.append(operation["value"])
-            else:
-                parent[int(last)] = operation["value"]
-        elif operation["op"] == "remove":
-            del parent[last]
-        else:
-            assert (operation["op"] == "replace") == (last in parent)
-            parent[last] = operation["value"]
-    return document
 
 
 @given(json_values, json_values)

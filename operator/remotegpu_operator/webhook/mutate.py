@@ -7,10 +7,19 @@ from typing import Any
 
 from remotegpu.api.pods import Object, PodError, read_ask
 from remotegpu.api.quantities import QuantityError
+from remotegpu_operator.webhook.origin import Origin, with_old_mark
 from remotegpu_operator.webhook.patch import difference
 from remotegpu_operator.webhook.pod import Rewritten, refuse_node_name, rewrite_pod
 from remotegpu_operator.webhook.rules import SPECS
-from remotegpu_operator.webhook.template import Path, at, replaced, with_milli, with_old_records, without_withdrawn
+from remotegpu_operator.webhook.template import (
+    Path,
+    at,
+    replaced,
+    with_milli,
+    with_old_records,
+    withdrawn,
+    without_withdrawn,
+)
 
 
 class ReviewError(ValueError):
@@ -30,15 +39,17 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
         if resource["resource"] != "pods":
             result = _rewrite_template(request, spec)
         elif request["operation"] == "CREATE":
-            result = rewrite_pod(document)
+            result = rewrite_pod(document, Origin.of(request, spec))
         else:
             # A pod's manifest applied again brings the fraction, but the pod has been through all the rest.
-            result = _with_spec(document, spec, with_milli(at(document, spec), _annotations(document, spec)))
+            result = _converted(document, spec, at(document, spec), Origin.of(request, spec))
     except (PodError, QuantityError) as refusal:
         return _response(
             uid, {"allowed": False, "status": {"code": 400, "reason": "BadRequest", "message": str(refusal)}}
         )
-    new = with_old_records(request.get("oldObject") or {}, result.document)
+    old, new = request.get("oldObject") or {}, result.document
+    as_before = with_old_mark(old, new)
+    new = old if with_old_records(old, as_before) == old else new
     patch = list(difference(document, new))
     allowed: dict[str, Any] = {"allowed": True}
     if patch:
@@ -52,16 +63,21 @@ def _rewrite_template(request: Mapping[str, Any], path: Path) -> Rewritten:
     document: Object = request["object"]
     manager = at(request, ("options",)).get("fieldManager", "")
     spec = without_withdrawn(request.get("oldObject") or {}, document, path, manager)
-    converted = with_milli(spec, _annotations(document, path))
-    if converted is not spec:
+    gone = frozenset(withdrawn(request.get("oldObject") or {}, document, path, manager))
+    origin = Origin.of(request, path, gone)
+    result = _converted(document, path, spec, origin)
+    if (converted := at(result.document, path)) != spec:
         # Its pods would be refused one by one, which their author would see only in the events of a controller.
         read_ask(_annotations(document, path), converted)
         refuse_node_name(converted)
-    return _with_spec(document, path, converted)
+    return result
 
 
-def _with_spec(document: Object, path: Path, spec: Object) -> Rewritten:
-    return Rewritten(document if spec == at(document, path) else replaced(document, path, spec))
+def _converted(document: Object, path: Path, spec: Object, origin: Origin) -> Rewritten:
+    """`document` with pod spec `spec`, in thousandths."""
+    converted = with_milli(spec, _annotations(document, path), origin.is_default)
+    made = document if converted == at(document, path) else replaced(document, path, converted)
+    return Rewritten(origin.marked(made, spec, converted))
 
 
 def _annotations(document: Object, path: Path) -> Mapping[str, str]:

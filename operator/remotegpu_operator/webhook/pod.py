@@ -7,6 +7,7 @@ from typing import Any, Final
 from remotegpu.api.kubernetes import (
     AUDIENCE,
     CLIENT,
+    CONVERTED_ANNOTATION,
     GATE,
     POD_DIRECTORY,
     POD_LABEL,
@@ -19,7 +20,8 @@ from remotegpu.api.kubernetes import (
 )
 from remotegpu.api.pods import Object, PodError, containers, limits, milli_of, read_ask
 from remotegpu_operator.webhook.offload import with_offload
-from remotegpu_operator.webhook.template import at, each_container, replaced, with_milli
+from remotegpu_operator.webhook.origin import Origin
+from remotegpu_operator.webhook.template import at, each_container, replaced, with_milli, without_key
 from remotegpu_operator.webhook.volumes import with_mount, with_volume
 
 TOKEN_SECONDS: Final = 3600
@@ -56,25 +58,34 @@ class Rewritten:
     warnings: tuple[str, ...] = ()
 
 
-def rewrite_pod(pod: Object) -> Rewritten:
-    """The pod held by our gate, with the client in the containers that have a share; as it was if it asks for none."""
+def rewrite_pod(pod: Object, origin: Origin) -> Rewritten:
+    """The pod held by our gate, with the client in the containers that have a share; as it was if it asks for none.
+
+    `origin`: who wrote its fractions.
+    """
     written = at(pod, ("metadata", "annotations"))
-    annotations = {key: value for key, value in written.items() if key != SESSION_ANNOTATION}
-    spec = with_milli(at(pod, ("spec",)), annotations)
+    # Those of a live pod, in a manifest that was copied from it.
+    copied = [SESSION_ANNOTATION, *(() if origin.converted else (CONVERTED_ANNOTATION,))]
+    annotations = {key: value for key, value in written.items() if key not in copied}
+    sent = at(pod, ("spec",))
+    spec = converted = with_milli(sent, annotations, origin.is_default)
     ask = read_ask(annotations, spec)
     _refuse_forgeries(pod, annotations, asks=ask is not None)
     if ask is None:
-        return Rewritten(pod)
+        # A default of others may have been beside a `remotegpu/milli: 0`.
+        return Rewritten(pod if spec is sent else {**pod, "spec": spec})
     refuse_node_name(spec)
     spec = _mounted(_gated(_with_clients(spec)))
     if ask.offload:
         spec = with_offload(spec, ask.offload, has_client)
     labels = {**at(pod, ("metadata", "labels")), POD_LABEL: POD_LABEL_VALUE}
     document = replaced({**pod, "spec": spec}, ("metadata", "labels"), labels)
-    if SESSION_ANNOTATION not in written:
-        return Rewritten(document)
+    for key in copied:
+        document = without_key(document, ("metadata", "annotations"), key)
+    document = origin.marked(document, sent, converted)
+    left_out = SESSION_ANNOTATION in written
     warning = f"annotation {SESSION_ANNOTATION} was left out: the pod gets a session of its own"
-    return Rewritten(replaced(document, ("metadata", "annotations"), annotations), (warning,))
+    return Rewritten(document, (warning,) if left_out else ())
 
 
 def refuse_node_name(spec: Object) -> None:

@@ -17,12 +17,17 @@ HELM: Final = "helm"
 Path = tuple[str, ...]
 
 
-def with_milli(spec: Object, annotations: Mapping[str, str]) -> Object:
-    """The spec with thousandths in the place of fractions; the same object if there is none."""
+def with_milli(
+    spec: Object, annotations: Mapping[str, str], is_default: Callable[[Object], bool] = lambda _: False
+) -> Object:
+    """The spec with thousandths in the place of fractions; the same object if there is none.
+
+    `is_default`: whether a container has its thousandths and the fraction beside them was filled in by others.
+    """
     if not any(FRACTION in limits(c) or FRACTION in requests(c) for c in containers(spec)):
         return spec
     count = count_of(annotations)
-    return each_container(spec, lambda container: _converted(container, count))
+    return each_container(spec, lambda one: _without_fraction(one) if is_default(one) else _converted(one, count))
 
 
 def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Object:
@@ -31,7 +36,7 @@ def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Obj
     A manifest does not know the thousandths that we wrote, so applying it without the fraction would leave them.
     """
     spec = at(new, path)
-    gone = _withdrawn(old, new, path, manager)
+    gone = withdrawn(old, new, path, manager)
     if not gone:
         return spec
     by_hand = _applied(new, path, MILLI) | _managed(new, path, MILLI, manager) | _managed(new, path, MILLI, "", "Apply")
@@ -52,7 +57,7 @@ def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Obj
 
 
 def with_old_records(old: Object, new: Object) -> Object:
-    """`new` with the old records of who set what, where nothing else differs: then the API server stores nothing.
+    """`old` for a `new` that differs in nothing but the records of who set what: then the API server stores nothing.
 
     To apply a manifest again looks to it as if the fraction were set just now. It notes the time, and where somebody
     else has written since, as controllers do, the record changes its place in the list: a change, of nothing.
@@ -95,6 +100,21 @@ def each_container(
     return {**spec, **lists}
 
 
+def without_key(document: Object, path: Path, key: str) -> Object:
+    """`document` without `key` in the object at `path`, and without that object if nothing else is in it."""
+    found = at(document, path)
+    if key not in found:
+        return document
+    left = {name: value for name, value in found.items() if name != key}
+    return replaced(document, path, left) if left else without_key(document, path[:-1], path[-1])
+
+
+def _without_fraction(container: Object) -> Object:
+    if FRACTION not in limits(container) and FRACTION not in requests(container):
+        return container
+    return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != FRACTION})
+
+
 def _converted(container: Object, count: int) -> Object:
     limit, request = limits(container).get(FRACTION), requests(container).get(FRACTION)
     if limit is None and request is None:
@@ -132,7 +152,7 @@ def _plain(quantity: str) -> str:
     return f"{parse_quantity(quantity).normalize():f}"
 
 
-def _withdrawn(old: Object, new: Object, path: Path, manager: str) -> set[str]:
+def withdrawn(old: Object, new: Object, path: Path, manager: str) -> set[str]:
     """Names of containers whose fraction was in `manager`'s manifest and is no longer."""
     gone = _applied(old, path, FRACTION) - _applied(new, path, FRACTION)
     gone |= _managed(old, path, FRACTION, manager, "Apply") - _managed(new, path, FRACTION, manager, "Apply")
@@ -161,8 +181,13 @@ def _managed(document: Object, path: Path, resource: str, manager: str, operatio
         name
         for entry in at(document, ("metadata",)).get("managedFields") or ()
         if manager in ("", entry.get("manager")) and operation in ("", entry.get("operation"))
-        for name in _set_by(at(entry, ("fieldsV1", *(f"f:{key}" for key in path))), resource)
+        for name in containers_set_by(entry, path, resource)
     }
+
+
+def containers_set_by(entry: Object, path: Path, resource: str) -> Iterator[str]:
+    """Names of containers whose limit of `resource` an entry of managedFields has."""
+    yield from _set_by(at(entry, ("fieldsV1", *(f"f:{key}" for key in path))), resource)
 
 
 def _set_by(fields: Object, resource: str) -> Iterator[str]:

@@ -49,6 +49,8 @@ STATUS_PREFIX: Final = "status.remotegpu.io/"
 POD_LABEL: Final = "status.remotegpu.io/pod"
 POD_LABEL_VALUE: Final = "true"
 SESSION_ANNOTATION: Final = "status.remotegpu.io/session"
+# What the webhook made of fractions, and for which request. Anybody may write it, to no effect: see webhook/origin.py.
+CONVERTED_ANNOTATION: Final = "webhook.remotegpu.io/converted"
 GATE: Final = "remotegpu.io/claim"
 
 DEFAULT_POOL: Final = "default"

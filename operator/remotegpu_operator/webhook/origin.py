@@ -1,0 +1,113 @@
+"""Which fraction of a container is its author's, and which a default that others filled in: LimitRange, Kyverno, ....
+
+We take the fraction out, so others may fill it in again and the API server calls us once more for the same request. Two
+things tell then:
+
+- the records of who set what, which the API server makes of what the author sent, before any default;
+- our mark, an annotation: what we converted, for which request. Somebody who forges one has his thousandths count and
+  not the fraction beside them, as if he had left out the fraction. A copied mark is of another request, and none.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from remotegpu.api.kubernetes import CONVERTED_ANNOTATION, FRACTION, MILLI
+from remotegpu.api.pods import Object, containers, limits, requests
+from remotegpu_operator.webhook.template import Path, at, containers_set_by, replaced, without_key
+
+_MARKS: Final = ("metadata", "annotations")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    # Names the request, in all its passes.
+    request: str = ""
+    # What an earlier pass of it converted: thousandths by container.
+    converted: Mapping[str, str] = field(default_factory=dict)
+    # Containers whose fraction, or thousandths, were in what the author sent; None: there is no record.
+    fraction: frozenset[str] | None = None
+    milli: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any], path: Path, withdrawn: frozenset[str] = frozenset()) -> Self:
+        """`path`: where the pod spec is; `withdrawn`: containers whose fraction the author has just taken back."""
+        new, old = request["object"], request.get("oldObject") or {}
+        records = list(_sent(_records(new), _records(old)))
+        # What was there already is as good as sent. What we wrote for a fraction that was taken back is not.
+        before = {str(each.get("name")) for each in containers(at(old, path)) if MILLI in limits(each)} - withdrawn
+        name = _name_of(new, old)
+        return cls(
+            name,
+            _read_mark(new, name),
+            _names(records, path, FRACTION) if _records(new) else None,
+            _names(records, path, MILLI) | before,
+        )
+
+    def is_default(self, container: Object) -> bool:
+        """Whether the container has its thousandths, and the fraction beside them is nobody's wish."""
+        name = str(container.get("name"))
+        if MILLI not in limits(container):
+            return False
+        if name in self.converted:
+            return True
+        return self.fraction is not None and name not in self.fraction and name in self.milli
+
+    def marked(self, document: Object, before: Object, after: Object) -> Object:
+        """`document` with the mark, where pod spec `before` was converted to `after`."""
+        pairs = zip(containers(before), containers(after), strict=True)
+        converted = {
+            str(now["name"]): limits(now)[MILLI]
+            for sent, now in pairs
+            if now.get("name") and FRACTION in {**limits(sent), **requests(sent)} and not self.is_default(sent)
+        }
+        if not converted:
+            return document
+        mark = {"request": self.request, "milli": {**self.converted, **converted}}
+        notes = {**at(document, _MARKS), CONVERTED_ANNOTATION: json.dumps(mark, sort_keys=True)}
+        return replaced(document, _MARKS, notes)
+
+
+def with_old_mark(old: Object, new: Object) -> Object:
+    """`new` with the mark that the stored object has, where nothing else differs: then nothing is stored."""
+    mark = at(old, _MARKS).get(CONVERTED_ANNOTATION)
+    if mark is None:
+        return without_key(new, _MARKS, CONVERTED_ANNOTATION)
+    return replaced(new, _MARKS, {**at(new, _MARKS), CONVERTED_ANNOTATION: mark})
+
+
+def _name_of(new: Object, old: Object) -> str:
+    """A name for a request that is the same in all its passes, and another one for a copy of what it made."""
+    if version := at(old, ("metadata",)).get("resourceVersion"):
+        return f"of {version}"
+    text = json.dumps(_records(new), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read_mark(document: Object, request: str) -> Mapping[str, str]:
+    """What the mark says, if it is of this request."""
+    try:
+        mark = json.loads(at(document, _MARKS).get(CONVERTED_ANNOTATION, "null"))
+        return {str(k): str(v) for k, v in mark["milli"].items()} if mark["request"] == request else {}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}  # somebody wrote it
+
+
+def _records(document: Object) -> list[Object]:
+    return at(document, ("metadata",)).get("managedFields") or []
+
+
+def _sent(new: list[Object], old: list[Object]) -> Iterator[Object]:
+    """The records of this request: those that are not as before, and in a new object the latest, for it may have come
+    with those of the object that it was copied from."""
+    if old:
+        yield from (each for each in new if each not in old)
+    else:
+        latest = max((each.get("time") or "" for each in new), default="")
+        yield from (each for each in new if (each.get("time") or "") == latest)
+
+
+def _names(records: list[Object], path: Path, resource: str) -> frozenset[str]:
+    return frozenset(name for each in records for name in containers_set_by(each, path, resource))
