@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import datetime
 import json
 from collections.abc import Callable
 from typing import Any
@@ -193,6 +194,22 @@ def test_a_template_that_is_applied_again_and_changed() -> None:
     for change in (Cluster(DEPLOYMENT, KYVERNO, KYVERNO), cluster):
         scaled = change.update(more, more, manager="kubectl-scale", time=T3)
         assert thousandths(scaled, DEPLOYMENT) == {"app": 500}
+
+
+@pytest.mark.parametrize("manager", ["flux", ""])
+def test_two_applies_within_a_second(manager: str) -> None:
+    """The second one leaves no trace in the records, for times are whole seconds."""
+    cluster = Cluster(DEPLOYMENT)
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stored = cluster.create(deployment(one(fraction="0.25")), manager="flux", time=now)
+    both = one(fraction="0.5", milli="250")
+    sent = with_spec(stored, DEPLOYMENT, both)
+    record_of_it = stored["metadata"]["managedFields"]
+    more = cluster._admit(cluster._as_decoded(sent), stored, manager, record_of_it)
+    assert thousandths(more, DEPLOYMENT) == {"app": 500}
+    # Somebody else, whose update a policy completes, has sent no fraction, however soon it comes.
+    other = Cluster(DEPLOYMENT, KYVERNO, KYVERNO).update(stored, stored, manager="kube-controller-manager", time=now)
+    assert thousandths(other, DEPLOYMENT) == {"app": 250}
 
 
 def test_a_pod_that_is_applied_again_or_changed_by_others() -> None:

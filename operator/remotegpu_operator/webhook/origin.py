@@ -8,6 +8,7 @@ things tell then:
   not the fraction beside them, as if he had left out the fraction. A copied mark is of another request, and none.
 """
 
+import datetime
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from remotegpu.api.kubernetes import CONVERTED_ANNOTATION, FRACTION, MILLI
 from remotegpu.api.pods import Object, containers, limits, requests
 from remotegpu_operator.webhook.template import Path, at, containers_set_by, replaced, without_key
 
+# A second in which records are the same, and another one for clocks that differ.
+_YOUNG_SECONDS: Final = 2.0
 _MARKS: Final = ("metadata", "annotations")
 
 
@@ -35,7 +38,8 @@ class Origin:
     def of(cls, request: Mapping[str, Any], path: Path, withdrawn: frozenset[str] = frozenset()) -> Self:
         """`path`: where the pod spec is; `withdrawn`: containers whose fraction the author has just taken back."""
         new, old = request["object"], request.get("oldObject") or {}
-        records = list(_sent(_records(new), _records(old)))
+        manager = at(request, ("options",)).get("fieldManager") or ""
+        records = list(_sent(_records(new), _records(old), manager))
         # What was there already is as good as sent. What we wrote for a fraction that was taken back is not.
         before = {str(each.get("name")) for each in containers(at(old, path)) if MILLI in limits(each)} - withdrawn
         name = _name_of(new, old)
@@ -99,14 +103,25 @@ def _records(document: Object) -> list[Object]:
     return at(document, ("metadata",)).get("managedFields") or []
 
 
-def _sent(new: list[Object], old: list[Object]) -> Iterator[Object]:
+def _sent(new: list[Object], old: list[Object], manager: str) -> Iterator[Object]:
     """The records of this request: those that are not as before, and in a new object the latest, for it may have come
-    with those of the object that it was copied from."""
+    with those of the object that it was copied from.
+
+    Times are whole seconds: what its manager sends twice within one leaves the same record, and counts as sent.
+    """
     if old:
-        yield from (each for each in new if each not in old)
+        yield from (each for each in new if each not in old or (manager in ("", each.get("manager")) and _young(each)))
     else:
         latest = max((each.get("time") or "" for each in new), default="")
         yield from (each for each in new if (each.get("time") or "") == latest)
+
+
+def _young(record: Object) -> bool:
+    try:
+        then = datetime.datetime.fromisoformat(record["time"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    return (datetime.datetime.now(datetime.UTC) - then).total_seconds() < _YOUNG_SECONDS
 
 
 def _names(records: list[Object], path: Path, resource: str) -> frozenset[str]:
