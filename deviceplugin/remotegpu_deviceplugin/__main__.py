@@ -81,7 +81,7 @@ async def _main(options: argparse.Namespace) -> None:
     await serve(options, ending)
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="remotegpu_deviceplugin", description=__doc__)
     parser.add_argument("--kubelet", type=Path, default=kubelet.FOLDER, metavar="FOLDER", help="default: %(default)s")
     parser.add_argument(
@@ -89,16 +89,20 @@ def main() -> None:
         help="where the node keeps the client's files, under the same path as here; default: %(default)s",
     )  # fmt: skip
     parser.add_argument(
-        "--http", default="0.0.0.0:8080", metavar="ADDRESS:PORT",
-        help="/healthz, /readyz and /metrics; default: %(default)s",
+        "--http", default=":8080", metavar="[ADDRESS]:PORT",
+        help="/healthz, /readyz and /metrics; without an address on all, of IPv4 and IPv6; default: %(default)s",
     )  # fmt: skip
     parser.add_argument(
         "--patience", type=float, default=PATIENCE_SECONDS, metavar="SECONDS",
         help="how long to serve on after SIGTERM, until another plugin of this node takes over; default: %(default)s",
     )  # fmt: skip
+    return parser
+
+
+def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        asyncio.run(_main(parser.parse_args()))
+        asyncio.run(_main(parser().parse_args()))
     except files.InstallError as error:
         _log.error("%s", error)
         sys.exit(1)

@@ -56,7 +56,8 @@ async def served(address: str, plugins: Sequence[Plugin]) -> AsyncIterator[None]
     await runner.setup()
     try:
         host, port = address.rsplit(":", 1)
-        await web.TCPSite(runner, host, int(port)).start()
+        # None is all addresses of IPv4 and of IPv6, whichever of the two the pod has.
+        await web.TCPSite(runner, host.removeprefix("[").removesuffix("]") or None, int(port)).start()
         yield
     finally:
         await runner.cleanup()

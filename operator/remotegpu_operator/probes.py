@@ -2,9 +2,13 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+# All addresses of IPv4 and of IPv6, whichever of the two the pod has.
+EVERYWHERE: Final = None
 
 
 def application(not_ready: Callable[[], str]) -> web.Application:
@@ -31,7 +35,7 @@ async def serve(port: int, not_ready: Callable[[], str]) -> AsyncIterator[None]:
     runner = web.AppRunner(application(not_ready), access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (kubelet comes from outside the pod)
+        await web.TCPSite(runner, EVERYWHERE, port).start()  # kubelet comes from outside the pod
         yield
     finally:
         await runner.cleanup()

@@ -13,6 +13,7 @@ from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.server import Dashboard
 from remotegpu_operator.dashboard.usage import Recorded
 from remotegpu_operator.kube import Api, configuration
+from remotegpu_operator.probes import EVERYWHERE
 from remotegpu_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ async def _serve(settings: Settings, port: int) -> None:
         runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 (a Service's requests come from outside)
+            await web.TCPSite(runner, EVERYWHERE, port).start()  # a Service's requests come from outside
             _log.info("dashboard on port %d", port)
             await live.run()
         finally:

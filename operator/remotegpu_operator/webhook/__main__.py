@@ -6,21 +6,26 @@ import logging
 import signal
 from pathlib import Path
 
+from remotegpu_operator.probes import EVERYWHERE
 from remotegpu_operator.webhook.server import Certificate, Webhook, serving
 
 # After SIGTERM kube-proxy still sends connections here until every node knows that this replica is going.
 DRAIN_SECONDS = 5.0
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Rewrites pods and pod templates that ask for a share of a GPU.")
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104 (a pod's own address)
+    parser.add_argument("--host", default=EVERYWHERE, help="address to listen on; default: all, of IPv4 and IPv6")
     parser.add_argument("--port", type=int, default=9443, help="admission requests, over TLS")
     parser.add_argument("--http-port", type=int, default=8080, help="/healthz, /readyz and /metrics")
     parser.add_argument("--tls", type=Path, default=Path("/etc/remotegpu/tls"), help="folder of tls.crt and tls.key")
     parser.add_argument("--drain", type=float, default=DRAIN_SECONDS, help="seconds to go on serving after SIGTERM")
     parser.add_argument("--reuse-port", action="store_true", help="share --port with other processes of this machine")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    arguments = parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asyncio.run(_serve(arguments))
 

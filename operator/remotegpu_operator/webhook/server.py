@@ -114,7 +114,7 @@ def _log_refusal(request: dict[str, object], message: str) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(
-    webhook: Webhook, host: str, port: int, http_port: int, reuse_port: bool = False
+    webhook: Webhook, host: str | None, port: int, http_port: int, reuse_port: bool = False
 ) -> AsyncIterator[None]:
     """Both ports are open inside; the first is shared with other processes that `reuse_port`."""
     runners = [
