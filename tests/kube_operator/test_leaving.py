@@ -284,7 +284,7 @@ def test_a_share_ends_where_nobody_says_that_its_pod_has_ended(kube: Kube, lab: 
         return [one["name"] for one in (kube.get(f"{MINE}/mine").get("status") or {}).get("consumers") or []]
 
     def user(name: str, on: str) -> None:
-        made = gated_pod(name, "default", 0, **{"remotegpu.io/claim": "mine"})
+        made = gated_pod(name, "default", claim="mine")
         made["spec"]["terminationGracePeriodSeconds"] = 600
         kube("POST", PODS, made)
         until(lambda: let_go(kube, name), 20, f"{name} is let go")

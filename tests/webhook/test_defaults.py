@@ -352,7 +352,7 @@ def test_a_copy_of_a_live_pod_by_an_api_server(space: Space) -> None:
         copied = space.get("pod", "p")
         copied["metadata"] = {
             "name": name,
-            **{key: copied["metadata"][key] for key in ("annotations", "labels", "managedFields")},
+            **{key: copied["metadata"][key] for key in ("annotations", "labels")},
         }
         resources = copied["spec"]["containers"][0]["resources"]
         copied["spec"]["containers"][0]["resources"] = {key: {**each, **more} for key, each in resources.items()}

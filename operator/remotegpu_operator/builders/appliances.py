@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from remotegpu.api.addresses import EVERYWHERE
 from remotegpu.api.durations import format_duration
 from remotegpu.api.kubernetes import (
     API_VERSION,
@@ -235,11 +236,11 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
     spec = plan.pool.spec
     options = {
         "--name": plan.name,
-        "--listen": f"0.0.0.0:{CONTROL_PORT}",
+        "--listen": f"[{EVERYWHERE}]:{CONTROL_PORT}",
         "--cert": f"{TLS_DIRECTORY}/tls.crt",
         "--key": f"{TLS_DIRECTORY}/tls.key",
         "--local-sockets": LOCAL,
-        "--http": f"0.0.0.0:{HTTP_PORT}",
+        "--http": f"[{EVERYWHERE}]:{HTTP_PORT}",
         "--operator-account": f"{installation.namespace}:remotegpu-operator",
         "--backend": spec.backend.value,
         "--drain-seconds": str(DRAIN_SECONDS),

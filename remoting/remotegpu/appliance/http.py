@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,12 @@ _READ_SECONDS: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
+class _HttpServer6(ThreadingHTTPServer):
+    """For addresses of IPv6, of which `::` is also all of IPv4."""
+
+    address_family = socket.AF_INET6
+
+
 class HttpServer:
     """`problem` is asked in the loop; its answer is why the appliance is not ready, or nothing."""
 
@@ -23,7 +30,8 @@ class HttpServer:
         self._registry = registry
         self._problem = problem
         self._loop = asyncio.get_running_loop()
-        self._server = ThreadingHTTPServer(address, self._handler())
+        kind = _HttpServer6 if ":" in address[0] else ThreadingHTTPServer
+        self._server = kind(address, self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from remotegpu import extensions
-from remotegpu.api import names
+from remotegpu.api import addresses, names
 from remotegpu.api.durations import parse_duration
 from remotegpu.api.modes import ComputeMode, Landlock
 from remotegpu.api.profiles import Profile
@@ -318,7 +318,8 @@ def _duration(option: str, text: str) -> int:
 
 
 def _address(option: str, text: str, example: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise exits.CliError(exits.USAGE, f"{option} {text!r} is not an address; write HOST:PORT, as {example}")
-    return host, int(port)
+    try:
+        host, port = addresses.split(text)
+    except ValueError as error:
+        raise exits.CliError(exits.USAGE, f"{option} {error}; write HOST:PORT, as {example} or [::]:7070") from None
+    return addresses.to_listen_on(host), port

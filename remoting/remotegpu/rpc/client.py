@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from remotegpu.api import addresses
 from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.names import CA_ENV, TOKEN_ENV
 from remotegpu.api.quantities import Ask
@@ -48,13 +49,13 @@ class Endpoint:
 
 def parse_endpoint(text: str) -> Endpoint:
     """HOST, HOST:PORT or [V6]:PORT."""
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text.strip(), str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    try:
+        host, port = addresses.split(text, DEFAULT_PORT)
+    except ValueError:
+        port = 0
+    if not port:
         raise ApplianceError(Failure.INVALID, f"{text!r} is not the address of an appliance; write HOST:PORT")
-    return Endpoint(host, int(port))
+    return Endpoint(host, port)
 
 
 @dataclass(frozen=True, slots=True)

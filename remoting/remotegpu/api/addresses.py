@@ -1,0 +1,34 @@
+"""Addresses as people and manifests write them: HOST:PORT, with an address of IPv6 in brackets or bare."""
+
+import socket
+from typing import Final
+
+# All addresses of a machine: of IPv6, and through the same socket of IPv4.
+EVERYWHERE: Final = "::"
+_EVERYWHERE_IPV4: Final = "0.0.0.0"  # noqa: S104 (who asks for all of them gets all of them)
+
+
+def split(text: str, default_port: int | None = None) -> tuple[str, int]:
+    """Host, without brackets, and port; raises ValueError. Without a `default_port` the port must be there."""
+    text = text.strip()
+    host, colon, port = text.rpartition(":")
+    if default_port is not None and (not colon or text.endswith("]")):
+        host, port = text, str(default_port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address")
+    return host, int(port)
+
+
+def to_listen_on(host: str) -> str:
+    """`host`; all of IPv4 for all of both, on a machine whose kernel has no IPv6."""
+    return _EVERYWHERE_IPV4 if host == EVERYWHERE and not _has_ipv6() else host
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind((EVERYWHERE, 0))
+    except OSError:
+        return False
+    return True
