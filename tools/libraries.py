@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +70,9 @@ def install(wanted: Iterable[Library]) -> None:
 
 def stored(file: Path = RESULTS) -> dict[str, Row]:
     content = json.loads(file.read_text()) if file.exists() else {"rows": []}
-    return {each["library"]: Row(**each) for each in content["rows"]}
+    # JSON has lists for tuples.
+    made = [Row(**each | {"failed": {k: tuple(v) for k, v in each["failed"].items()}}) for each in content["rows"]]
+    return {row.library: row for row in made}
 
 
 def store(rows: Mapping[str, Row], file: Path = RESULTS) -> None:
@@ -82,29 +85,24 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def lines(rows: Iterable[Row], gives: Mapping[str, str]) -> list[str]:
-    """A table in Markdown; `gives` has for a library what is refused, where no case of it shows that."""
+def lines(rows: Iterable[Row], table: Mapping[str, Library]) -> list[str]:
+    """A table in Markdown. Why a case fails is what `table` knows, else what it said; cases of one cause share it."""
     made = [
         "| library | version | cases | natively | on a share | error | same bits | fails or is refused | date |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        both = row.cases - len(row.failed)
-        refused = [f"`{case}` {cause}" for case, cause in row.failed.items()]
-        if row.library in gives:
-            refused.append(gives[row.library])
+        library, both = table[row.library], row.cases - len(row.failed)
+        by_cause: dict[str, list[str]] = {}
+        for case, (ways, said) in row.failed.items():
+            by_cause.setdefault(f"{library.due.get(case, said)} ({ways})", []).append(f"`{case}`")
+        refused = [f"{', '.join(of)}: {cause}" for cause, of in by_cause.items()]
+        refused += [f"`{case}` has other bits from run to run: {why}" for case, why in library.differs.items()]
+        refused += [library.gives] if library.gives else []
+        refused += [f"`{name}={value}` is set" for name, value in library.environment.items()]
         error, bits = (f"{row.error:.1g}", f"{row.same_bits} of {both}") if both else ("-", "-")
-        columns = [
-            row.library,
-            row.version,
-            row.cases,
-            row.native,
-            row.share,
-            error,
-            bits,
-            "; ".join(refused) or "-",
-            row.date,
-        ]
+        counts = [row.library, row.version, row.cases, row.native, row.share, error, bits]
+        columns = [*counts, "; ".join(refused) or "-", row.date]
         made.append("| " + " | ".join(cell(str(each)) for each in columns) + " |")
     return made
 
@@ -113,9 +111,12 @@ def page(text: str, rows: Mapping[str, Row]) -> str:
     """The page with the table between its marks made anew."""
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    gives = {each.name: each.gives for each in libraries.load().values() if each.gives}
-    ordered = [rows[name] for name in libraries.load() if name in rows]
-    return "\n".join([f"{before}{BEGIN}", *lines(ordered, gives), f"{END}{after}"])
+    table = libraries.load()
+    made = lines([rows[name] for name in table if name in rows], table)
+    for each in table.values():
+        if each.name not in rows:
+            made.append(f"| {each.name} | {each.version()} | {len(each.cases())} | not run | not run | - | - | - | - |")
+    return "\n".join([f"{before}{BEGIN}", *made, f"{END}{after}"])
 
 
 def run(wanted: Iterable[Library], write: bool) -> int:
@@ -128,8 +129,8 @@ def run(wanted: Iterable[Library], write: bool) -> int:
             f"{each.name}: {row.native} and {row.share} of {row.cases} right, {row.same_bits} with the same bits",
             flush=True,
         )
-        for case, cause in row.failed.items():
-            print(f"    {case}: {cause}", flush=True)
+        for case, (ways, said) in row.failed.items():
+            print(f"    {case}: {said} ({ways})", flush=True)
             wrong += case not in each.due
         if write:
             store(stored() | {each.name: row})
@@ -143,6 +144,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    # What was started is ended as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if arguments.command == "install":
         install(chosen(arguments.names))
     elif arguments.command == "run":

@@ -52,6 +52,8 @@ class Library:
     venv: str = ""
     alone: bool = False
     gives: str = ""
+    # What a user sets as well; the page shows it.
+    environment: Mapping[str, str] = field(default_factory=dict)
     # By case: the cause, and at the end the issue for which it waits.
     due: Mapping[str, str] = field(default_factory=dict)
     # By case: why its right values have other bits from run to run.
@@ -114,7 +116,12 @@ def _process(library: Library, where: Sequence[str], program: str, cases: Sequen
         out, err = Path(folder) / "stdout", Path(folder) / "stderr"
         with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(
-                command, stdout=stdout, stderr=stderr, env=os.environ | caches, cwd=folder, start_new_session=True
+                command,
+                stdout=stdout,
+                stderr=stderr,
+                env=os.environ | caches | dict(library.environment),
+                cwd=folder,
+                start_new_session=True,
             )
         watch = Watch()
         try:
@@ -160,8 +167,8 @@ class Row:
     error: float
     # How many of the cases that both ways found right had the same bits.
     same_bits: int
-    # What failed, by its cause, each with the cases and the ways.
-    failed: Mapping[str, str]
+    # By case: "natively", "on a share", or both with " and " between, and what the case said there.
+    failed: Mapping[str, tuple[str, str]]
     date: str
 
 
@@ -171,8 +178,7 @@ def row(library: Library, native: Mapping[str, Outcome], share: Mapping[str, Out
     for case in native:
         ways = [way for way, of in (("natively", native), ("on a share", share)) if of[case].failed]
         if ways:
-            cause = library.due.get(case) or native[case].failed or share[case].failed
-            failed[case] = f"{' and '.join(ways)}: {cause}"
+            failed[case] = (" and ".join(ways), native[case].failed or share[case].failed)
     return Row(
         library.name, library.version(), len(native),
         sum(not each.failed for each in native.values()), sum(not each.failed for each in share.values()),
