@@ -87,10 +87,9 @@ static const struct function functions[] = {{\n{_lines(rows)}}};
         if parameter.when:
             name, _, value = parameter.when.partition("=")
             when, wanted = str(words[name]), int(value)
-        counted = {"list": "LIST", "first": "FIRST"}
-        lists = [str(words[p.name]) for p in all_ if p.kind in counted and p.out and p.arguments[1] == parameter.name][
-            :MOST_LISTS
-        ]
+        # NVML reads the length of what is `first` in any case.
+        lists = [str(words[p.name]) for p in all_ if p.kind == "list" and p.out and p.arguments[1] == parameter.name]
+        lists = lists[:MOST_LISTS]
         lists += ["NONE"] * (4 - len(lists))
         lengths = [_factor(text, by_name, words) for text in factors] + ["{NONE,0,0,1}"] * (2 - len(factors))
         for guard, guarded, of in guards:
