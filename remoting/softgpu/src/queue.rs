@@ -9,6 +9,7 @@ use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -35,6 +36,8 @@ struct State {
 }
 
 pub struct Queue {
+    /// Unique in the process.
+    number: u64,
     state: Mutex<State>,
     changed: Condvar,
     limit: usize,
@@ -48,6 +51,11 @@ pub struct Marker {
 }
 
 impl Marker {
+    /// The number of its queue.
+    pub fn queue(&self) -> u64 {
+        self.queue.number
+    }
+
     pub fn is_reached(&self) -> bool {
         self.queue.lock().completed >= self.ticket
     }
@@ -62,7 +70,13 @@ impl Marker {
 
 impl Queue {
     pub fn new(limit: usize) -> Arc<Queue> {
-        Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), limit })
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Queue { number, state: Mutex::default(), changed: Condvar::new(), limit })
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -2,6 +2,7 @@
 
 use crate::arena;
 use crate::backing::Backing;
+use crate::check;
 use crate::driver::Driver;
 use crate::ffi::R;
 use crate::memory::{Allocation, Kind};
@@ -121,6 +122,9 @@ impl Driver {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         self.memory.adopt(base, len, Kind::Mapped { handle: id }, physical.device, NO_CONTEXT)?;
+        if let Some(checker) = check::checker().filter(|_| !physical.imported) {
+            checker.mapped(base, len, id, offset);
+        }
         physical.backing.map(base, len, offset).inspect_err(|_| {
             let _ = self.memory.release(base, |_| true);
         })

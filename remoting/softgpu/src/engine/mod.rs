@@ -15,6 +15,7 @@ mod pool;
 mod program;
 mod ptx;
 mod texture;
+pub mod watch;
 
 pub(crate) use exec::MAX_LOCAL;
 
