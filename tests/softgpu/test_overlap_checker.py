@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,3 +66,20 @@ def test_a_check_that_does_not_exist_is_named(run: Run) -> None:
     done = run(PROGRAM, RACES[0], REMOTEGPU_CHECK="overlaps")
     assert (done.returncode, done.stdout) == (0, "ok\n")
     assert re.fullmatch(r"remotegpu: REMOTEGPU_CHECK=overlaps names no check.* set it to overlap\n", done.stderr)
+
+
+def test_a_share_refuses(tmp_path: Path) -> None:
+    """Before anything is started or asked for, also where the command line is a plain one."""
+    for options in (["-p", "0.25"], ["--appliance", "127.0.0.1:1", "-p", "0.25"]):
+        command = [
+            str(Path(sys.executable).with_name("remotegpu")),
+            "run",
+            *options,
+            "--",
+            "touch",
+            str(tmp_path / "ran"),
+        ]
+        variables = os.environ | CHECKED
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=variables)
+        assert done.returncode == 2 and not (tmp_path / "ran").exists(), done.stderr
+        assert re.fullmatch(r"remotegpu: REMOTEGPU_CHECK=overlap checks nothing on a share.* --native.*\n", done.stderr)

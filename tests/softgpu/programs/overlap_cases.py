@@ -1,4 +1,4 @@
-"""Programs for the overlap checker: in a `race_` nothing orders two streams that touch the same bytes, else something does."""
+"""Programs for the overlap checker. In a `race_` nothing orders two streams that touch the same bytes."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ mod tests {
         cell.touch(0x0f, Write, 1, never);
         cell.touch(0xf0, Write, 2, never);
         cell.touch(0xff, Write, 3, |other| other == 1);
-        assert_eq!(found(&cell, 0xff, Read), [2, 3]);
+        assert_eq!(found(&cell, 0xff, Read), [3, 2]);
     }
 
     #[test]
