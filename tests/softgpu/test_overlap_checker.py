@@ -19,7 +19,7 @@ RACES = [name for name in CASES if name.startswith("race_")]
 ORDERED = [name for name in CASES if not name.startswith("race_")]
 CHECKED = {"REMOTEGPU_CHECK": "overlap"}
 LINE = re.compile(
-    r"^remotegpu: overlap: (.+) on (.+) (?:reads|writes|changes) and (.+) on (.+) (?:reads|writes|changes) "
+    r"^remotegpu: overlap: (.+?) on (.+?) (?:reads|writes|changes) and (.+?) on (.+?) (?:reads|writes|changes) "
     r"bytes 0x[0-9a-f]+ to 0x[0-9a-f]+, and nothing orders them: ",
     re.MULTILINE,
 )

@@ -48,6 +48,8 @@ keep: list[Any] = []
 def start() -> tuple[Any, Any]:
     """Two streams that nothing orders."""
     start_driver()
+    # Before anything is freed, so that it takes no address that is to be used again.
+    keep.append(pinned(4))
     text = HEADER + "".join(KERNEL % (name, body) for name, body in BODIES.items())
     handle = new("cuModuleLoadData", text.encode() + b"\0")
     for name in BODIES:
@@ -76,7 +78,7 @@ def after(first: Any, second: Any) -> None:
 
 def watch_host_memory(on: Any, source: int) -> None:
     """Waits for a stream so that no call tells of it."""
-    address, bytes_ = pinned(4)
+    address, bytes_ = keep[0]
     ok("cuMemcpyDtoHAsync_v2", ptr(address), u64(source), size(4), on)
     while bytes_.raw == bytes(4):
         pass
