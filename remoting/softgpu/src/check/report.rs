@@ -17,11 +17,14 @@ pub struct What {
     pub name: Arc<str>,
 }
 
+/// An operation's name and stream.
+type Named = (Arc<str>, usize);
+
 #[derive(Default)]
 pub struct Reports {
     /// By the operations' numbers less one.
     all: RwLock<Vec<What>>,
-    told: Mutex<HashSet<[(Arc<str>, usize); 2]>>,
+    told: Mutex<HashSet<[Named; 2]>>,
 }
 
 /// Writes a line; of several processes these do not mix.
