@@ -39,7 +39,7 @@ def test_modules(run: Run, case: str) -> None:
     check(run("module_cases.py", case))
 
 
-ENDINGS = {"at_exit_the_driver_is_gone": 4}
+ENDINGS = {"at_exit_the_driver_is_there": 0}
 
 
 @pytest.mark.parametrize("case", cases("fault_cases.py"))

@@ -65,7 +65,18 @@ fn platform() -> Result<&'static Platform, Code> {
     PLATFORM.get_or_init(|| find_appliances().map(Platform::new).map_err(|e| report(&e))).as_ref().map_err(|c| *c)
 }
 
+/// Checks are the native software GPU's: here the program runs as it would without.
+fn tell_of_a_check() {
+    if let Some(check) = std::env::var_os("REMOTEGPU_CHECK").filter(|check| !check.is_empty() && check != "0") {
+        log::error(&format!(
+            "REMOTEGPU_CHECK={} checks nothing on a share, only natively: use `remotegpu run --native -- COMMAND`",
+            check.to_string_lossy()
+        ));
+    }
+}
+
 fn find_appliances() -> Result<Vec<Appliance>, ConnectError> {
+    tell_of_a_check();
     let greet = |share: Share| {
         stats::round_trip();
         let hello = connect::hello(&share)?;

@@ -124,6 +124,7 @@ impl Kind {
         match name {
             _ if name.starts_with("libcudart") => Kind::Runtime,
             _ if name.starts_with("libcuda.so") || name.starts_with("libnvidia-ml.so") => Kind::Driver,
+            _ if !name.contains(".so") => Kind::Other,
             _ if name.starts_with("libcu") || name.starts_with("libnccl") => Kind::Library,
             _ => Kind::Other,
         }

@@ -37,6 +37,8 @@ SOFTGPU_MEMORY_ENV: Final = "REMOTEGPU_SOFTGPU_MEMORY"
 MANAGED_MEMORY_ENV: Final = "REMOTEGPU_MANAGED_MIB"
 SOFTGPU_PROFILE_ENV: Final = "REMOTEGPU_SOFTGPU_PROFILE"
 SOFTGPU_THREADS_ENV: Final = "REMOTEGPU_SOFTGPU_THREADS"
+# What the native software GPU checks of a program.
+CHECK_ENV: Final = "REMOTEGPU_CHECK"
 
 # Read by the CLI and by offload in the user's interpreter: where remotegpu.yaml lies.
 CONFIG_ENV: Final = "REMOTEGPU_CONFIG"

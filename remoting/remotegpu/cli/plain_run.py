@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from remotegpu.api.names import APPLIANCE_ENV
+from remotegpu.api.names import APPLIANCE_ENV, CHECK_ENV
 from remotegpu.paths import find_dist
 
 _PROGRAM: Final = "remotegpu-run"
@@ -31,7 +31,8 @@ def start(words: Sequence[str]) -> None:
 
 def is_plain(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Has `remotegpu-run` all that is asked for? What is not understood here, Python says what is wrong with."""
-    if not words or words[0] != "run":
+    # A check is refused with a reason, which Python says.
+    if not words or words[0] != "run" or environment.get(CHECK_ENV):
         return False
     rest, appliance = list(words[1:]), environment.get(APPLIANCE_ENV, "")
     while rest and rest[0].startswith("-") and rest[0] != "-":

@@ -69,6 +69,12 @@ def run(options: RunOptions) -> int:
     dist = find_dist()
     if options.profile is not None and options.appliances:
         raise exits.CliError(exits.USAGE, "--profile is for GPUs of this machine: appliances have their own")
+    check = os.environ.get(names.CHECK_ENV, "")
+    if check not in ("", "0") and not options.native:
+        raise exits.CliError(
+            exits.USAGE,
+            f"{names.CHECK_ENV}={check} checks nothing on a share, only natively: add --native, or unset it",
+        )
     profile = options.profile or Profile.of(os.environ.get(names.SOFTGPU_PROFILE_ENV))
     # Before a share is taken, or waited for.
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")

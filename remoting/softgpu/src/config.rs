@@ -26,6 +26,8 @@ pub struct Config {
     pub visible: Option<String>,
     /// The file that plays the devices' memory: new memory holds what its last owner left there.
     pub physical: Option<PathBuf>,
+    /// What is checked of the program.
+    pub check: Option<String>,
 }
 
 /// How much the driver helps a program that relies on luck. `hostile` is as a real driver may behave on a bad day.
@@ -130,6 +132,7 @@ impl Config {
             profile,
             visible: get("CUDA_VISIBLE_DEVICES"),
             physical: get("REMOTEGPU_SOFTGPU_PHYSICAL").map(PathBuf::from),
+            check: get("REMOTEGPU_CHECK"),
         }
     }
 

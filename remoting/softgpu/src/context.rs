@@ -1,5 +1,6 @@
 //! A context: the streams of a program on a device, and the fault that ends it.
 
+use crate::check;
 use crate::config::Profile;
 use crate::device::Device;
 use crate::engine::{Fault, Output};
@@ -118,8 +119,17 @@ impl Context {
         queues.iter().map(|each| each.queue.end()).chain([self.legacy.end()]).collect()
     }
 
+    /// Waits until all that was submitted is done.
+    pub fn wait_for_all(&self) {
+        let ends = self.ends();
+        ends.iter().for_each(Marker::wait);
+        if let Some(checker) = check::checker() {
+            ends.iter().for_each(|end| checker.host_waited(end.queue()));
+        }
+    }
+
     pub fn synchronise(&self) -> R {
-        self.ends().iter().for_each(Marker::wait);
+        self.wait_for_all();
         self.tell()
     }
 
@@ -163,7 +173,7 @@ impl Context {
     /// Stops everything that runs and waits until nothing does.
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Release);
-        self.ends().iter().for_each(Marker::wait);
+        self.wait_for_all();
         self.printed.flush();
         self.device.discharge(self.profile.context_bytes);
         let limits = std::mem::take(&mut *self.limits());

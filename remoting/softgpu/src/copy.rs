@@ -1,6 +1,7 @@
 //! Copies and fills: what they touch, and whether they may.
 
 use crate::arena::{self, Pattern};
+use crate::check;
 use crate::ffi::R;
 use crate::memory::{Kind, Memory};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
@@ -104,6 +105,9 @@ impl Copy {
     }
 
     pub fn execute(&self) {
+        if let Some(checked) = check::current() {
+            checked.copies(self);
+        }
         let Extent { width, height, depth } = self.extent;
         for z in 0..depth {
             for y in 0..height {
@@ -152,6 +156,9 @@ pub struct Fill {
 
 impl Fill {
     pub fn run(&self) {
+        if let Some(checked) = check::current() {
+            checked.fills(self);
+        }
         for y in 0..self.height {
             let row = self.address + y * self.pitch;
             if self.forgets {

@@ -1,6 +1,7 @@
 //! The driver as a whole: its life, its devices and the tables of everything that has a handle.
 
 use crate::arrays::{Array, Described};
+use crate::check;
 use crate::code::{Function, KernelHandle, Library, Module};
 use crate::conditions::Condition;
 use crate::config::Config;
@@ -109,6 +110,7 @@ pub fn init() -> R {
         if driver.model().null {
             tell_that_nothing_runs(driver.model());
         }
+        check::start(driver.config.check.as_deref());
         signals::watch_forks(in_child);
         Ok(driver)
     });
@@ -144,7 +146,7 @@ pub fn driver() -> R<&'static Driver> {
 /// Runs a function of the program on a stream's thread.
 pub fn in_callback(function: impl FnOnce()) {
     IN_CALLBACK.set(true);
-    function();
+    check::host_function(function);
     IN_CALLBACK.set(false);
 }
 
@@ -322,7 +324,7 @@ impl Driver {
         }
         for context in self.contexts.all() {
             if allocation.kind.is_host() || context.device.ordinal == allocation.device {
-                context.ends().iter().for_each(crate::queue::Marker::wait);
+                context.wait_for_all();
             }
         }
     }

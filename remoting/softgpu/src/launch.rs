@@ -1,8 +1,10 @@
 //! Kernel launches: limits, parameters, and how many blocks fit.
 
+use crate::check;
 use crate::code::{Function, Settings};
 use crate::context::Context;
 use crate::driver::Driver;
+use crate::engine::watch::Watch;
 use crate::engine::{self, Fault, Kernel, LaunchSpec, Param};
 use crate::ffi::{self, In, R};
 use crate::model::*;
@@ -311,6 +313,10 @@ impl Launch {
         if self.driver.model().null {
             return Ok(());
         }
+        let checked = check::current();
+        if let Some(operation) = &checked {
+            operation.name(&format!("kernel '{}'", self.function.kernel().name));
+        }
         let spec = LaunchSpec {
             grid: self.shape.grid,
             block: self.shape.block,
@@ -319,6 +325,7 @@ impl Launch {
             textures: &self.driver.textures,
             cooperative: self.shape.cooperative,
             threads: self.driver.config.threads,
+            watch: checked.as_deref().map(|operation| operation as &dyn Watch),
         };
         let (image, context, device) = (&self.function.module.image, &self.context, &self.context.device);
         device.running.fetch_add(1, Ordering::Relaxed);

@@ -9,6 +9,7 @@ mod api;
 mod arena;
 mod arrays;
 mod backing;
+mod check;
 mod code;
 mod conditions;
 mod config;

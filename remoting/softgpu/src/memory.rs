@@ -2,6 +2,7 @@
 //! one thing (unified addressing).
 
 use crate::arena::{self, Arena};
+use crate::check;
 use crate::device::Device;
 use crate::ffi::R;
 use crate::peers::Peer;
@@ -61,6 +62,12 @@ impl Kind {
             Kind::Mapped { handle } | Kind::MappedHost { handle } => Some(handle),
             _ => None,
         }
+    }
+
+    /// Whether the checker watches it from its allocation on. It leaves out what the program may use on the host, and what
+    /// other processes have; pools and mappings say more of theirs.
+    fn is_checked(self) -> bool {
+        matches!(self, Kind::Device | Kind::Graph | Kind::Globals | Kind::Array)
     }
 
     fn alignment(self) -> u64 {
@@ -177,6 +184,9 @@ impl Memory {
     }
 
     fn enter(&self, allocation: Allocation) {
+        if let Some(checker) = check::checker().filter(|_| allocation.kind.is_checked()) {
+            checker.allocated(allocation.base, allocation.len);
+        }
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
         self.show_to_peers(&peers, &allocation);
         match allocation.kind {
@@ -203,6 +213,9 @@ impl Memory {
         let allocation = allocations.remove(&base).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         for device in &self.devices {
             device.map.remove(base);
+        }
+        if let Some(checker) = check::checker() {
+            checker.released(base);
         }
         if !matches!(allocation.kind, Kind::Registered { .. }) && allocation.kind.physical().is_none() {
             let span = allocation.span();

@@ -1,5 +1,6 @@
 //! Memory of pools, taken and freed in stream order.
 
+use crate::check;
 use crate::driver::Driver;
 use crate::ffi::R;
 use crate::memory::{Allocation, Kind};
@@ -25,6 +26,9 @@ impl Driver {
             }
             result => result,
         }?;
+        if let Some(checker) = check::checker() {
+            checker.allocated_in_order(allocation.base, allocation.len, &stream.place_now());
+        }
         peers.iter().for_each(|&device| self.devices[device].map.insert(allocation.base, allocation.len));
         Ok(allocation)
     }
@@ -33,6 +37,9 @@ impl Driver {
     pub fn free_in_order(self: &'static Driver, address: u64, stream: &Stream) -> R {
         let allocation = self.memory.start_freeing(address)?;
         let work = move || {
+            if let Some(checked) = check::current() {
+                checked.frees(allocation.base, allocation.len);
+            }
             // It can only be gone already if its context is, and then so is the memory.
             let _ = self.release_memory(&allocation);
         };

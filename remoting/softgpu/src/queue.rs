@@ -50,6 +50,11 @@ pub struct Marker {
 }
 
 impl Marker {
+    /// The number of its queue.
+    pub fn queue(&self) -> u64 {
+        self.queue.number
+    }
+
     pub fn is_reached(&self) -> bool {
         self.queue.lock().completed >= self.ticket
     }

@@ -5,6 +5,7 @@
 
 use crate::arena::{self, PAGE};
 use crate::backing::Backing;
+use crate::check;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::ffi::R;
@@ -59,6 +60,9 @@ impl Driver {
                 let len = allocation.len.next_multiple_of(PAGE);
                 let backing = Arc::new(Backing::create(len, device)?);
                 backing.take_over(allocation.base, len)?;
+                if let Some(checker) = check::checker() {
+                    checker.exempt(allocation.base);
+                }
                 self.memory.shared().exports.insert(allocation.id, Arc::clone(&backing));
                 backing
             }

@@ -1,6 +1,7 @@
 //! Streams and events: when work starts.
 
-use crate::context::Context;
+use crate::check::{self, Operation, Place};
+use crate::context::{Context, StreamQueue};
 use crate::engine::Fault;
 use crate::ffi::R;
 use crate::queue::{Marker, Queue, Turn};
@@ -69,6 +70,10 @@ impl Stream {
 
     /// The stream's handle is gone; what it still has to do is done.
     pub fn retire(&self) {
+        if let Some(checker) = check::checker() {
+            let legacy = (self.order == Order::Blocking).then(|| self.context.legacy.number());
+            checker.retire(self.queue.number(), legacy);
+        }
         self.context.retire_queue(&self.queue);
     }
 
@@ -78,7 +83,35 @@ impl Stream {
 
     pub fn synchronise(&self) -> R {
         self.end().wait();
+        self.host_waited();
         self.context.tell()
+    }
+
+    /// The program knows that all work of the stream is done.
+    pub fn host_waited(&self) {
+        if let Some(checker) = check::checker() {
+            checker.host_waited(self.queue.number());
+        }
+    }
+
+    /// The stream's place in the order, for the checker.
+    fn place(&self, queues: &[StreamQueue]) -> Place {
+        let after = match self.order {
+            Order::NonBlocking => Vec::new(),
+            Order::Blocking => vec![self.context.legacy.number()],
+            Order::Legacy => queues.iter().filter(|each| each.blocking).map(|each| each.queue.number()).collect(),
+        };
+        Place { queue: self.queue.number(), after, stream: self.id }
+    }
+
+    /// As [`Self::place`], of work that begins now.
+    pub fn place_now(&self) -> Place {
+        self.place(&self.context.queues())
+    }
+
+    /// Work of the stream begins, for the checker.
+    fn begin(&self, queues: &[StreamQueue]) -> Option<Arc<Operation>> {
+        check::checker().map(|checker| checker.begin(&self.place(queues)))
     }
 
     /// Queues work that is skipped once the context has faulted.
@@ -101,7 +134,10 @@ impl Stream {
         self.queue.wait_for_room();
         let queues = self.context.queues();
         after.extend(self.dependencies(&queues));
-        self.queue.submit(after, Box::new(work))
+        match self.begin(&queues) {
+            None => self.queue.submit(after, Box::new(work)),
+            Some(operation) => self.queue.submit(after, Box::new(move || check::during(operation, work))),
+        }
     }
 
     /// Does the work in its turn and returns when it is done.
@@ -109,13 +145,17 @@ impl Stream {
         if let Some(marker) = self.start(work)? {
             marker.wait();
         }
+        self.host_waited();
         self.context.tell()
     }
 
     /// Does short work that never waits: at once if the stream is idle, else when its turn comes, at the marker.
     pub fn start(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R<Option<Marker>> {
         let Some(turn) = self.try_turn() else { return self.enqueue(work).map(Some) };
-        attempt(&self.context, work);
+        match check::checker() {
+            None => attempt(&self.context, work),
+            Some(checker) => check::during(checker.begin(&self.place_now()), || attempt(&self.context, work)),
+        }
         drop(turn);
         Ok(None)
     }
@@ -211,11 +251,17 @@ impl Event {
         };
         let marker = match stream.try_turn() {
             Some(turn) => {
+                if let Some(checker) = check::checker() {
+                    checker.begin(&stream.place_now());
+                }
                 now();
                 turn.marker()
             }
             None => stream.submit(Vec::new(), now)?,
         };
+        if let Some(checker) = check::checker() {
+            checker.record(self.id, stream.queue.number());
+        }
         let record = Record { marker, nanos, context: Arc::clone(&stream.context) };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
         Ok(())
@@ -223,6 +269,9 @@ impl Event {
 
     /// Work queued on `stream` from now on starts after the last recording.
     pub fn hold(&self, stream: &Stream) -> R {
+        if let Some(checker) = check::checker() {
+            checker.wait(stream.queue.number(), self.id);
+        }
         if let Some(shared) = &self.shared {
             let (shared, record) = (Arc::clone(shared), shared.latest());
             if shared.is_complete(record) {
@@ -238,6 +287,21 @@ impl Event {
     }
 
     pub fn progress(&self) -> Progress {
+        let progress = self.look();
+        if matches!(progress, Progress::Reached(_)) {
+            self.host_saw();
+        }
+        progress
+    }
+
+    /// The program knows that the latest recording was reached.
+    fn host_saw(&self) {
+        if let Some(checker) = check::checker() {
+            checker.host_saw(self.id);
+        }
+    }
+
+    fn look(&self) -> Progress {
         if let Some(shared) = &self.shared {
             return match shared.latest() {
                 0 => Progress::NeverRecorded,
@@ -255,10 +319,12 @@ impl Event {
     pub fn synchronise(&self) -> R {
         if let Some(shared) = &self.shared {
             shared.wait(shared.latest(), || false);
+            self.host_saw();
             return self.last().map_or(Ok(()), |record| record.context.tell());
         }
         let Some(record) = self.last() else { return Ok(()) };
         record.marker.wait();
+        self.host_saw();
         record.context.tell()
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::arena;
 use crate::backing::Backing;
+use crate::check;
 use crate::driver::Driver;
 use crate::ffi::R;
 use crate::memory::{Allocation, Kind};
@@ -139,6 +140,9 @@ impl Driver {
         }
         let kind = if physical.is_host() { Kind::MappedHost { handle: id } } else { Kind::Mapped { handle: id } };
         self.memory.adopt(base, len, kind, physical.device, NO_CONTEXT)?;
+        if let Some(checker) = check::checker().filter(|_| !physical.imported && !physical.is_host()) {
+            checker.mapped(base, len, id, offset);
+        }
         physical.backing.map(base, len, offset).inspect_err(|_| {
             let _ = self.memory.release(base, |_| true);
         })

@@ -1,5 +1,6 @@
 //! What a stream does: the same for a call that is done in its turn and for a node of a graph.
 
+use crate::check::{self, Operation};
 use crate::conditions::{self, Conditional};
 use crate::copy::{Copy, Fill};
 use crate::driver::{Driver, in_callback};
@@ -152,6 +153,16 @@ impl Driver {
     }
 }
 
+/// A work of a graph, and what it is to the checker.
+type Piece = (Work, Option<Arc<Operation>>);
+
+fn run((work, checked): &Piece) -> Result<(), Fault> {
+    match checked {
+        None => work.run(),
+        Some(operation) => check::during(Arc::clone(operation), || work.run()),
+    }
+}
+
 /// An executable graph: a copy that its graph's changes do not reach.
 pub struct Executable {
     pub id: usize,
@@ -197,8 +208,7 @@ impl Executable {
         let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         driver.graphs.memories.launch(&graph, frees_first)?;
         // The queue holds no memory: who gives it up does not wait for itself.
-        let works = steps(&graph)?.into_iter().filter_map(|step| step.work);
-        let works: Vec<Work> = works.filter(|work| graphs::Work::memory(work).is_none()).collect();
+        let steps = steps(&graph)?;
         let mut assigned = Vec::new();
         conditions::of_graph(&graph, &mut assigned);
         drop(graph);
@@ -212,19 +222,34 @@ impl Executable {
                 Ok(())
             })?;
         }
-        let is_event = |work: &Work| matches!(work, Work::Record(_) | Work::Wait(_));
+        let checked = self.checked(stream, &steps);
+        let works = steps.into_iter().zip(checked).filter_map(|(step, checked)| Some((step.work?, checked)));
+        let works: Vec<Piece> = works.filter(|(work, _)| graphs::Work::memory(work).is_none()).collect();
+        let is_event = |(work, _): &Piece| matches!(work, Work::Record(_) | Work::Wait(_));
         for piece in works.chunk_by(|a, b| !is_event(a) && !is_event(b)) {
             match piece {
-                [Work::Record(event)] => event.record(stream, driver.start)?,
-                [Work::Wait(event)] => event.hold(stream)?,
+                [(Work::Record(event), _)] => event.record(stream, driver.start)?,
+                [(Work::Wait(event), _)] => event.hold(stream)?,
                 works => {
                     let works = works.to_vec();
-                    stream.enqueue(move || works.iter().try_for_each(Work::run))?;
+                    stream.enqueue(move || works.iter().try_for_each(run))?;
                 }
             }
         }
         *last = Some(stream.end());
         Ok(())
+    }
+
+    /// The steps as the checker knows them.
+    fn checked(&self, stream: &Stream, steps: &[graphs::Step<Work>]) -> Vec<Option<Arc<Operation>>> {
+        let Some(checker) = check::checker() else { return vec![None; steps.len()] };
+        let as_checked = |step: &graphs::Step<Work>| check::Step {
+            after: step.after.iter().map(|(before, _)| *before).collect(),
+            records: if let Some(Work::Record(event)) = &step.work { Some(event.id) } else { None },
+            waits: if let Some(Work::Wait(event)) = &step.work { Some(event.id) } else { None },
+        };
+        let steps: Vec<_> = steps.iter().map(as_checked).collect();
+        checker.graph(self.id, &stream.place_now(), &steps).into_iter().map(Some).collect()
     }
 
     /// Waits for the latest launch, if memory or objects of the program go with the graph.

@@ -306,6 +306,7 @@ fn mutated_programs_never_crash() {
                 textures: &Textures::default(),
                 cooperative: false,
                 threads: 1,
+                watch: None,
             };
             // Any outcome but a crash is fine.
             let _ = launch(&image, kernel, &spec, &memory, &ThreadPool::new(0), &Log::default(), &cancel);

@@ -229,8 +229,8 @@ def a_forked_child_is_told_to_start_anew() -> None:
     alloc(4)
 
 
-def at_exit_the_driver_is_gone() -> None:
-    """C's exit handlers that were registered before cuInit run after the driver's end."""
+def at_exit_the_driver_is_there() -> None:
+    """C's exit handlers find the driver, also those that were registered before cuInit."""
     libc = ctypes.CDLL(None)
     handler = ctypes.CFUNCTYPE(None)(lambda: os._exit(code("cuCtxSynchronize")))
     atexit.register(lambda: None)

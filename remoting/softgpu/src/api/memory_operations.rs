@@ -2,6 +2,7 @@
 
 use super::{DefaultStream, stream_entry_points};
 use crate::arena;
+use crate::check;
 use crate::context::Context;
 use crate::driver::driver;
 use crate::ffi::{In, R};
@@ -37,9 +38,19 @@ fn run(default: DefaultStream, stream: CUstream, operations: Vec<Operation>) -> 
     let work = move || {
         for operation in &operations {
             match operation.kind {
-                Kind::Wait if waits => wait(operation, &context),
+                Kind::Wait if waits => {
+                    wait(operation, &context);
+                    if let Some(checked) = check::current() {
+                        checked.acquire_word(operation.address);
+                    }
+                }
                 Kind::Wait => (),
-                Kind::Write => arena::store(operation.address, operation.width, operation.value),
+                Kind::Write => {
+                    if let Some(checked) = check::current() {
+                        checked.release_word(operation.address, operation.width.bytes());
+                    }
+                    arena::store(operation.address, operation.width, operation.value);
+                }
             }
         }
         Ok(())

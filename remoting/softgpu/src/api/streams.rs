@@ -154,7 +154,11 @@ stream_entry_points! { default;
     fn cuStreamQuery / cuStreamQuery_ptsz(stream: CUstream) {
         let stream = default.resolve(stream)?;
         driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
-        if stream.end().is_reached() { stream.context.check() } else { Err(CUDA_ERROR_NOT_READY) }
+        if !stream.end().is_reached() {
+            return Err(CUDA_ERROR_NOT_READY);
+        }
+        stream.host_waited();
+        stream.context.check()
     }
 
     fn cuStreamSynchronize / cuStreamSynchronize_ptsz(stream: CUstream) {

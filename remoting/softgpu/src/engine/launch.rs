@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::compile::MAX_SHARED;
 use super::exec::{Block, Host, LANES, Launch, Turn};
 use super::heap::Heap;
+use super::watch::Watch;
 use super::{Image, MemoryMap, Textures, ThreadPool};
 
 /// What to run, in the terms of `cuLaunchKernel`.
@@ -20,6 +21,8 @@ pub struct LaunchSpec<'a> {
     pub cooperative: bool,
     /// The most OS threads to use; 1 runs the blocks in fixed, increasing order.
     pub threads: usize,
+    /// Who is told of accesses to global memory.
+    pub watch: Option<&'a dyn Watch>,
 }
 
 /// Why a kernel was stopped: a sticky `CUresult` and an explanation.
@@ -104,6 +107,7 @@ pub fn launch(
         workspace,
         turn: if spec.cooperative { COOPERATIVE_TURN } else { TURN },
         id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        watch: spec.watch,
     };
     let work = Work {
         launch: &launch,

@@ -16,6 +16,7 @@ mod program;
 mod ptx;
 mod registers;
 mod texture;
+pub mod watch;
 
 pub(crate) use exec::MAX_LOCAL;
 

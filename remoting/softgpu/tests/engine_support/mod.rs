@@ -153,6 +153,7 @@ impl Gpu {
             textures: &Textures::default(),
             cooperative: self.cooperative,
             threads: self.threads,
+            watch: None,
         };
         let result = launch(&self.image, kernel, &spec, &self.memory, &self.pool, &self.log, &self.cancel);
         for arg in args {

@@ -19,6 +19,8 @@ pub mod space {
     pub const ORDERED: u32 = 8;
     /// The address operand is 32 bits wide.
     pub const NARROW: u32 = 16;
+    /// Other threads may meet the access.
+    pub const STRONG: u32 = 32;
 }
 
 /// Addresses as a kernel sees them, one per lane.

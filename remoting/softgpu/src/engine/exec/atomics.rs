@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use super::half::{Op as HalfOp, compute};
 use super::host::Host;
 use super::lanes::{LANES, Lane, set_lanes};
+use super::watched::Touch;
 use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
+use crate::engine::watch::Access;
 
 /// Operations, in `mods` from bit 8 up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +157,12 @@ cell!(u64, i64, u64, AtomicU64, add64);
 pub struct Atomic<T>(PhantomData<T>);
 
 impl<T: Cell> Handler for Atomic<T> {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        block.touch_lanes(inst, size_of::<T>(), mask, Access::StrongWrite, touches);
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let op = OPS[inst.mods as usize >> 8];

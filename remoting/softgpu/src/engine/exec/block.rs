@@ -10,6 +10,7 @@ use super::registers::Registers;
 use super::warp::{Wait, Warp};
 use crate::engine::code::{CONST, Code, Inst, NONE, NOT, Step};
 use crate::engine::heap::Heap;
+use crate::engine::watch::Watch;
 use crate::engine::{Fault, MemoryMap, Output, Textures};
 
 /// What all blocks of a launch have in common.
@@ -36,6 +37,8 @@ pub struct Launch<'a> {
     pub workspace: u64,
     /// Backward branches in a turn.
     pub turn: u32,
+    /// Who is told of accesses to global memory.
+    pub watch: Option<&'a dyn Watch>,
 }
 
 /// How far a block got in a turn.

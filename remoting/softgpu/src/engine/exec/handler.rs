@@ -1,11 +1,20 @@
 //! From a handler type to a function pointer compiled for this machine.
 
 use super::Block;
+use super::watched::{Touch, Watched};
 use crate::engine::code::{Exec, Inst, Step};
+use crate::engine::watch;
 
 /// The behaviour of one instruction form. `run` must be `#[inline(always)]`, so that it is compiled with the vector
 /// features of the function it ends up in.
 pub trait Handler {
+    /// Whether it touches global memory or orders such accesses, so that who watches wants to know.
+    const WATCHED: bool = false;
+    const FENCES: bool = false;
+
+    /// What `run` would touch.
+    fn touches(_block: &Block, _inst: &Inst, _mask: u32, _touches: &mut Vec<Touch>) {}
+
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step;
 
     /// As `run` with all lanes of all warps of a block in step: here what can be done without looking at lanes.
@@ -22,6 +31,10 @@ pub trait Handler {
 
 /// The function for `H`: the widest build that the machine can run.
 pub fn exec<H: Handler>() -> Exec {
+    if H::WATCHED && watch::is_on() { build::<Watched<H>>() } else { build::<H>() }
+}
+
+fn build<H: Handler>() -> Exec {
     #[cfg(target_arch = "x86_64")]
     match *x86::WIDTH {
         x86::Width::Bits512 => {

@@ -6,8 +6,10 @@
 use super::address::space;
 use super::host::Host;
 use super::lanes::{LANES, set_lanes};
+use super::watched::{Touch, touch_each};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
+use crate::engine::watch::Access;
 
 const COUNT_BITS: u32 = 20;
 pub const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
@@ -143,6 +145,21 @@ pub const SOURCE_SHIFT: u32 = 8;
 const UNIT: u64 = 16;
 
 impl Handler for CopyBulk {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        let bytes = block.src::<u32>(inst.c);
+        let ends = [(inst.a, 0, Access::Write), (inst.b, SOURCE_SHIFT, Access::Read)];
+        for (operand, shift, access) in ends {
+            if matches!(inst.mods >> shift & space::MASK, space::GLOBAL | space::GENERIC) {
+                for lane in set_lanes(mask).filter(|&lane| bytes[lane] > 0) {
+                    let addresses = block.src::<u64>(operand);
+                    touch_each(addresses, bytes[lane].into(), 1 << lane, access, false, touches);
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let (to, from, bytes) = (*block.src::<u64>(inst.a), *block.src::<u64>(inst.b), *block.src::<u32>(inst.c));

@@ -8,8 +8,10 @@ use super::affine::Affine;
 use super::gather::{elements, gather, load_halves, narrow_row, scatter, widen_row};
 use super::host::Integer;
 use super::lanes::{ALL, LANES, Lane, set_lanes};
+use super::watched::{Touch, touch_each};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, LOCAL_WINDOW, NONE, PARAM_WINDOW, SHARED_WINDOW, Step};
+use crate::engine::watch::Access;
 
 /// An element in memory and the register it is widened to.
 pub trait Element {
@@ -49,10 +51,27 @@ elements! {
     S32Wide: i32 => u64
 }
 
+/// How a load touches memory.
+pub fn read_of(inst: &Inst) -> Access {
+    if inst.mods & space::STRONG != 0 { Access::StrongRead } else { Access::Read }
+}
+
+/// How a store touches memory.
+pub fn write_of(inst: &Inst) -> Access {
+    if inst.mods & space::STRONG != 0 { Access::StrongWrite } else { Access::Write }
+}
+
 /// `ld`: one element into `d`, or several into the list.
 pub struct Load<E>(PhantomData<E>);
 
 impl<E: Element> Handler for Load<E> {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        let elements = inst.targets.len.max(1) as usize;
+        block.touch_lanes(inst, elements * size_of::<E::Memory>(), mask, read_of(inst), touches);
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let size = size_of::<E::Memory>();
@@ -176,6 +195,13 @@ impl<E: Element> Handler for LoadParam<E> {
 pub struct Store<E>(PhantomData<E>);
 
 impl<E: Element> Handler for Store<E> {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        let elements = inst.sources.len.max(1) as usize;
+        block.touch_lanes(inst, elements * size_of::<E::Memory>(), mask, write_of(inst), touches);
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let size = size_of::<E::Memory>();
@@ -236,6 +262,9 @@ impl<E: Element> Handler for Store<E> {
 pub struct Fence;
 
 impl Handler for Fence {
+    const WATCHED: bool = true;
+    const FENCES: bool = true;
+
     #[inline(always)]
     fn run(_block: &mut Block, _inst: &Inst, _mask: u32) -> Step {
         fence(Ordering::SeqCst);
@@ -253,6 +282,17 @@ impl Handler for Fence {
 pub struct CopyAsync;
 
 impl Handler for CopyAsync {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        let sources = block.src::<u64>(inst.b);
+        for lane in set_lanes(mask) {
+            let bytes = inst.mods >> 8;
+            let used = if inst.c == NONE { bytes } else { block.src::<u32>(inst.c)[lane].min(bytes) };
+            touch_each(sources, used.into(), 1 << lane, Access::Read, false, touches);
+        }
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let bytes = inst.mods >> 8;

@@ -32,6 +32,7 @@ pub mod special;
 pub mod syscall;
 pub mod textures;
 mod warp;
+mod watched;
 pub mod whole;
 pub mod wmma;
 

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
 use super::lanes::{Lane, set_lanes};
-use super::memory::{Element, space};
+use super::memory::{Element, read_of, space, write_of};
+use super::watched::Touch;
 use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
 
@@ -16,6 +17,13 @@ const PIECE: usize = 16;
 pub struct LoadWhole<E>(PhantomData<E>);
 
 impl<E: Element> Handler for LoadWhole<E> {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        let bytes = inst.targets.len as usize * size_of::<E::Memory>();
+        block.touch_lanes(inst, bytes, mask, read_of(inst), touches);
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let size = size_of::<E::Memory>();
@@ -42,6 +50,13 @@ impl<E: Element> Handler for LoadWhole<E> {
 pub struct StoreWhole<E>(PhantomData<E>);
 
 impl<E: Element> Handler for StoreWhole<E> {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        let bytes = inst.sources.len as usize * size_of::<E::Memory>();
+        block.touch_lanes(inst, bytes, mask, write_of(inst), touches);
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let size = size_of::<E::Memory>();

@@ -7,8 +7,10 @@
 use super::address::Addresses;
 use super::lanes::{LANES, set_lanes};
 use super::memory::space;
+use super::watched::{Touch, touch_each};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
+use crate::engine::watch::Access;
 
 /// What a fragment is of, in `mods` above the space bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,22 @@ impl Matrix {
         let (fragment, space) = (Fragment::from_bits(inst.mods), inst.mods & space::MASK);
         Matrix { fragment, starts: block.addresses(inst), strides: *block.src(inst.b), space }
     }
+
+    fn touches(&self, registers: u32, mask: u32, access: Access, touches: &mut Vec<Touch>) {
+        if !matches!(self.space, space::GLOBAL | space::GENERIC) {
+            return;
+        }
+        for register in 0..registers {
+            for index in 0..self.fragment.packed() {
+                let mut addresses = self.starts;
+                for lane in set_lanes(mask) {
+                    let offset = self.fragment.offset(register, index, lane as u32, self.strides[lane].into());
+                    addresses[lane] = addresses[lane].wrapping_add(offset << self.fragment.size);
+                }
+                touch_each(&addresses, 1 << self.fragment.size, mask, access, false, touches);
+            }
+        }
+    }
 }
 
 impl Block<'_> {
@@ -122,6 +140,12 @@ impl Block<'_> {
 pub struct LoadFragment;
 
 impl Handler for LoadFragment {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        Matrix::of(block, inst).touches(inst.targets.len, mask, Access::Read, touches);
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let matrix = Matrix::of(block, inst);
@@ -153,6 +177,12 @@ impl Handler for LoadFragment {
 pub struct StoreFragment;
 
 impl Handler for StoreFragment {
+    const WATCHED: bool = true;
+
+    fn touches(block: &Block, inst: &Inst, mask: u32, touches: &mut Vec<Touch>) {
+        Matrix::of(block, inst).touches(inst.sources.len, mask, Access::Write, touches);
+    }
+
     #[inline(always)]
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
         let matrix = Matrix::of(block, inst);

@@ -6,6 +6,7 @@ use crate::engine::code::{Exec, Inst};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::atomics::{Atomic, Op};
 use crate::engine::exec::exec;
+use crate::engine::exec::memory::space;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
@@ -16,7 +17,10 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         _ => return Ok(false),
     };
     ignore_hints(mods);
-    mods.ignore(&["acquire", "release", "acq_rel", "noftz"]);
+    let orders = ["acquire", "release", "acq_rel"];
+    let ordered = if orders.iter().any(|name| instr.mods.contains(name)) { space::ORDERED } else { 0 };
+    mods.ignore(&orders);
+    mods.ignore(&["noftz"]);
     let state = space_of(mods);
     let names = ["exch", "cas", "add", "inc", "dec", "min", "max", "and", "or", "xor"];
     let Some(name) = mods.one_of(&names).map(|at| names[at]) else { return refuse("an operation is missing") };
@@ -29,7 +33,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         8 => exec::<Atomic<u64>>(),
         _ => return refuse("the type is not supported"),
     };
-    let mut inst = Inst { mods: (op as u32) << 8, ..Inst::new(handler) };
+    let mut inst = Inst { mods: (op as u32) << 8 | ordered, ..Inst::new(handler) };
     lower.address(&mut inst, operand(instr, first)?, state)?;
     inst.b = lower.src(operand(instr, first + 1)?, ty)?;
     if op == Op::CompareExchange {

@@ -143,6 +143,7 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
     let met = MET.iter().any(|name| instr.mods.contains(name));
     ignore_hints(mods);
     let ordered = ordering(mods);
+    let strong = if met { space::STRONG } else { 0 };
     let state = space_of(mods);
     let vector = match mods.one_of(&["v2", "v4", "v8"]) {
         None => 1,
@@ -164,7 +165,7 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
     if elements.len() != vector {
         return refuse("the vector has another length");
     }
-    let mut inst = Inst { mods: ordered, ..Inst::new(exec::<Nop>()) };
+    let mut inst = Inst { mods: ordered | strong, ..Inst::new(exec::<Nop>()) };
     lower.address(&mut inst, operand(instr, address)?, state)?;
     let mut registers = Vec::with_capacity(elements.len());
     let mut wide = false;

@@ -1,0 +1,212 @@
+//! A piece of work under way: what it touches is compared with what others touched.
+
+use super::clocks::{Clock, Point};
+use super::order::Begun;
+use super::report::What;
+use super::{Checker, checker};
+use crate::copy::{Copy, End, Extent, Fill};
+use crate::engine::watch::{Access, Watch};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<Operation>>> = const { RefCell::new(None) };
+}
+
+/// The operation that the calling thread does.
+pub fn current() -> Option<Arc<Operation>> {
+    checker()?;
+    CURRENT.with_borrow(Option::clone)
+}
+
+/// Does an operation's work.
+pub fn during<T>(operation: Arc<Operation>, work: impl FnOnce() -> T) -> T {
+    operation.start();
+    let before = CURRENT.replace(Some(operation));
+    let done = work();
+    CURRENT.set(before);
+    done
+}
+
+/// Runs a function of the program in a stream: the host knows what came before, and the stream what the host knows.
+pub fn host_function(function: impl FnOnce()) {
+    let Some(operation) = current() else { return function() };
+    operation.checker.order().host_joins(&operation.end());
+    function();
+    let known = operation.checker.order().host().clone();
+    operation.find(&known);
+}
+
+pub struct Operation {
+    checker: &'static Checker,
+    /// Changes with each part.
+    id: AtomicU32,
+    point: Mutex<Point>,
+    past: RwLock<Arc<Clock>>,
+    fenced: AtomicBool,
+    /// What was read of released words, and counts from the next fence on.
+    pending: Mutex<Clock>,
+}
+
+impl Operation {
+    pub fn new(checker: &'static Checker, begun: Begun, stream: usize, in_graph: bool) -> Arc<Operation> {
+        let what = What { point: begun.point, stream, in_graph, name: "an operation".into() };
+        Arc::new(Operation {
+            checker,
+            id: AtomicU32::new(checker.reports.add(what)),
+            point: Mutex::new(begun.point),
+            past: RwLock::new(begun.past),
+            fenced: AtomicBool::new(false),
+            pending: Mutex::default(),
+        })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.id.load(Ordering::Acquire)
+    }
+
+    pub fn name(&self, name: &str) {
+        self.checker.reports.name(self.id(), name);
+    }
+
+    fn point(&self) -> Point {
+        *self.point.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn past(&self) -> Arc<Clock> {
+        Arc::clone(&self.past.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether an operation's part happened before this.
+    pub fn is_after(&self, other: Point) -> bool {
+        let own = self.point();
+        if other.track == own.track {
+            return other.epoch <= own.epoch;
+        }
+        self.past.read().unwrap_or_else(PoisonError::into_inner).has(other)
+    }
+
+    /// What has happened when this has.
+    fn end(&self) -> Clock {
+        let mut clock = Clock::clone(&self.past());
+        clock.add(self.point().end());
+        clock
+    }
+
+    /// What earlier operations of the stream found while they ran holds for this one, too.
+    fn start(&self) {
+        let track = self.point().track;
+        if let Some(found) = self.checker.order().found_by(track) {
+            self.join(found);
+        }
+    }
+
+    fn join(&self, clock: &Clock) {
+        let mut past = self.past.write().unwrap_or_else(PoisonError::into_inner);
+        if !past.covers(clock) {
+            Arc::make_mut(&mut past).join(clock);
+        }
+    }
+
+    /// This, and what comes after it in its stream, is after `clock`.
+    fn find(&self, clock: &Clock) {
+        self.join(clock);
+        self.checker.order().found(self.point().track, clock);
+    }
+
+    /// A stream saw in a word what it waited for.
+    pub fn acquire_word(&self, address: u64) {
+        let clock = self.checker.released_at(address);
+        self.find(&clock);
+    }
+
+    /// A stream writes a word that others may wait for.
+    pub fn release_word(&self, address: u64, bytes: u64) {
+        self.name("cuStreamWriteValue");
+        self.checker.order().release(address, &self.end());
+        self.touch(Access::StrongWrite, address, bytes);
+    }
+
+    /// Memory is freed here: who uses it without order to that is told.
+    pub fn frees(&self, base: u64, len: u64) {
+        self.name("cuMemFreeAsync");
+        let Some(key) = self.checker.ranges.key(base) else { return };
+        self.checker.shadow.existing(key, len, |line, cell, mask| {
+            self.meet(line - key + base, cell, mask, Access::Write);
+        });
+    }
+
+    fn meet(&self, line: u64, cell: &mut super::shadow::Cell, mask: u64, access: Access) {
+        let id = self.id();
+        if cell.knows(mask, access, id) {
+            return;
+        }
+        let before = |other| self.is_after(self.checker.point(other));
+        let found = cell.conflicts(mask, access, id, before);
+        self.checker.tell(self, access, line, found);
+        cell.touch(mask, access, id, before);
+    }
+
+    fn touch_rows(&self, end: &End, extent: Extent, access: Access) {
+        for z in 0..extent.depth {
+            for y in 0..extent.height {
+                self.touch(access, end.address + z * end.slice + y * end.pitch, extent.width);
+            }
+        }
+    }
+
+    pub fn copies(&self, copy: &Copy) {
+        self.name("a copy");
+        self.touch_rows(&copy.src, copy.extent, Access::Read);
+        self.touch_rows(&copy.dst, copy.extent, Access::Write);
+    }
+
+    pub fn fills(&self, fill: &Fill) {
+        self.name("a fill");
+        for y in 0..fill.height {
+            self.touch(Access::Write, fill.address + y * fill.pitch, fill.width * fill.pattern.size());
+        }
+    }
+}
+
+impl Watch for Operation {
+    fn touch(&self, access: Access, address: u64, bytes: u64) {
+        let Some(key) = self.checker.ranges.key(address) else { return };
+        let to_address = address.wrapping_sub(key);
+        self.checker.shadow.visit(key, bytes, |line, cell, mask| {
+            self.meet(line.wrapping_add(to_address), cell, mask, access);
+        });
+    }
+
+    fn fence(&self) {
+        let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        self.join(&pending);
+        self.fenced.store(true, Ordering::Release);
+    }
+
+    fn acquire(&self, address: u64, ordered: bool) {
+        let order = self.checker.order();
+        let Some(clock) = order.word(address) else { return };
+        if ordered {
+            self.join(clock);
+        } else {
+            self.pending.lock().unwrap_or_else(PoisonError::into_inner).join(clock);
+        }
+    }
+
+    fn release(&self, address: u64, ordered: bool) {
+        if !ordered && !self.fenced.load(Ordering::Acquire) {
+            return;
+        }
+        let mut point = self.point.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clock = Clock::clone(&self.past());
+        clock.add(*point);
+        self.checker.order().release(address, &clock);
+        // What the kernel does from here on is not released.
+        if point.epoch + 1 < point.end().epoch {
+            point.epoch += 1;
+            self.id.store(self.checker.reports.add_part(self.id(), *point), Ordering::Release);
+        }
+    }
+}

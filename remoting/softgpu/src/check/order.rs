@@ -1,0 +1,197 @@
+//! The order that calls make between operations, whether the work before has been reached or not.
+
+use super::clocks::{Clock, PARTS, Point, Step};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+#[derive(Clone, Default)]
+struct Track {
+    count: u64,
+    /// What happened before its next operation, in other tracks.
+    past: Arc<Clock>,
+}
+
+/// An operation's place in the order.
+#[derive(Clone)]
+pub struct Begun {
+    pub point: Point,
+    /// What happened before it.
+    pub past: Arc<Clock>,
+}
+
+#[derive(Default)]
+pub struct Order {
+    tracks: Vec<Track>,
+    queues: HashMap<u64, u32>,
+    /// The tracks of executable graphs, by branch.
+    branches: HashMap<(usize, usize), u32>,
+    /// The ends of executable graphs' latest launches.
+    launches: HashMap<usize, Clock>,
+    events: HashMap<usize, Clock>,
+    /// What was released by writes to words.
+    words: HashMap<u64, Clock>,
+    /// What a default stream's next operation comes after, beside what streams of today do.
+    gone: HashMap<u64, Clock>,
+    /// What operations of tracks found out while they ran.
+    found: HashMap<u32, Clock>,
+    /// What the program on the host knows to be done.
+    host: Clock,
+}
+
+fn join(past: &mut Arc<Clock>, other: &Clock) {
+    if !past.covers(other) {
+        Arc::make_mut(past).join(other);
+    }
+}
+
+impl Order {
+    fn new_track(&mut self) -> u32 {
+        self.tracks.push(Track::default());
+        (self.tracks.len() - 1) as u32
+    }
+
+    fn track(&mut self, queue: u64) -> u32 {
+        match self.queues.get(&queue) {
+            Some(&track) => track,
+            None => {
+                let track = self.new_track();
+                self.queues.insert(queue, track);
+                track
+            }
+        }
+    }
+
+    /// What has happened when all of a track's operations so far have.
+    fn end(&self, track: u32) -> Clock {
+        let Track { count, past } = &self.tracks[track as usize];
+        let mut clock = Clock::clone(past);
+        clock.add(Point { track, epoch: count << PARTS }.end());
+        clock
+    }
+
+    fn next(&mut self, track: u32) -> Begun {
+        let own = &mut self.tracks[track as usize];
+        own.count += 1;
+        Begun { point: Point { track, epoch: own.count << PARTS }, past: Arc::clone(&own.past) }
+    }
+
+    pub fn begin(&mut self, queue: u64, after: &[u64]) -> Begun {
+        let track = self.track(queue);
+        for &other in after {
+            let other = self.track(other);
+            let end = self.end(other);
+            join(&mut self.tracks[track as usize].past, &end);
+        }
+        if let Some(gone) = self.gone.get(&queue) {
+            join(&mut self.tracks[track as usize].past, gone);
+        }
+        join(&mut self.tracks[track as usize].past, &self.host);
+        self.next(track)
+    }
+
+    pub fn graph(&mut self, executable: usize, queue: u64, after: &[u64], steps: &[Step]) -> Vec<Begun> {
+        let track = self.track(queue);
+        self.begin(queue, after);
+        if let Some(last) = self.launches.get(&executable) {
+            join(&mut self.tracks[track as usize].past, last);
+        }
+        let start = self.end(track);
+        let mut begun: Vec<Begun> = Vec::with_capacity(steps.len());
+        let (mut ends, mut branch_of): (Vec<Clock>, Vec<usize>) = (Vec::new(), Vec::new());
+        // The last step of each branch.
+        let mut tails: Vec<usize> = Vec::new();
+        for (index, step) in steps.iter().enumerate() {
+            let continued = step.after.iter().find(|&&before| tails[branch_of[before]] == before);
+            let branch = continued.map_or(tails.len(), |&before| branch_of[before]);
+            if branch == tails.len() {
+                tails.push(index);
+            }
+            tails[branch] = index;
+            branch_of.push(branch);
+            let branch_track = match self.branches.get(&(executable, branch)) {
+                Some(&track) => track,
+                None => {
+                    let track = self.new_track();
+                    self.branches.insert((executable, branch), track);
+                    track
+                }
+            };
+            let mut past = start.clone();
+            step.after.iter().for_each(|&before| past.join(&ends[before]));
+            if let Some(recorded) = step.waits.and_then(|event| self.events.get(&event)) {
+                past.join(recorded);
+            }
+            self.tracks[branch_track as usize].past = Arc::new(past);
+            begun.push(self.next(branch_track));
+            ends.push(self.end(branch_track));
+            if let Some(event) = step.records {
+                self.events.insert(event, ends[index].clone());
+            }
+        }
+        ends.iter().for_each(|end| join(&mut self.tracks[track as usize].past, end));
+        let end = self.end(track);
+        self.launches.insert(executable, end);
+        begun
+    }
+
+    pub fn record(&mut self, event: usize, queue: u64) {
+        let track = self.track(queue);
+        let end = self.end(track);
+        self.events.insert(event, end);
+    }
+
+    pub fn wait(&mut self, queue: u64, event: usize) {
+        let track = self.track(queue);
+        if let Some(recorded) = self.events.get(&event) {
+            join(&mut self.tracks[track as usize].past, recorded);
+        }
+    }
+
+    pub fn host_waited(&mut self, queue: u64) {
+        let track = self.track(queue);
+        let end = self.end(track);
+        self.host.join(&end);
+    }
+
+    pub fn host_saw(&mut self, event: usize) {
+        if let Some(recorded) = self.events.get(&event) {
+            self.host.join(recorded);
+        }
+    }
+
+    pub fn host(&self) -> &Clock {
+        &self.host
+    }
+
+    pub fn host_joins(&mut self, clock: &Clock) {
+        self.host.join(clock);
+    }
+
+    pub fn retire(&mut self, queue: u64, legacy: Option<u64>) {
+        let track = self.track(queue);
+        let end = self.end(track);
+        if let Some(legacy) = legacy {
+            self.gone.entry(legacy).or_default().join(&end);
+        }
+    }
+
+    /// A track's later operations come after what one of them found while it ran.
+    pub fn found(&mut self, track: u32, clock: &Clock) {
+        join(&mut self.tracks[track as usize].past, clock);
+        self.found.entry(track).or_default().join(clock);
+    }
+
+    /// What operations of a track found, for one that was begun before and starts now.
+    pub fn found_by(&self, track: u32) -> Option<&Clock> {
+        self.found.get(&track)
+    }
+
+    /// What was released by writes to a word, if any was.
+    pub fn word(&self, address: u64) -> Option<&Clock> {
+        self.words.get(&address)
+    }
+
+    pub fn release(&mut self, address: u64, clock: &Clock) {
+        self.words.entry(address).or_default().join(clock);
+    }
+}
