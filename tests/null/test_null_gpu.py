@@ -182,6 +182,7 @@ def test_clusters_are_counted_for_a_kernel_and_for_none(ask: Ask, images: dict[s
     blocks = found.pop("blocks")
 
     def fit(all_blocks: int, most: int) -> dict[str, list[int | None]]:
+        numbers: dict[str, list[int | None]]
         numbers = {str(size): [0, all_blocks // size if size <= most else 0] for size in (1, 2, 3, 8, 16, 32)}
         return {"0": [INVALID_CLUSTER, None], **numbers, "most": [0, most]}
 

@@ -18,7 +18,8 @@ ok(cu.cuCtxSynchronize())
 def numbers_of_objects():
     buffer_id = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
     streams = [ok(cu.cuStreamGetId(cu.CUstream(name))) for name in (0, 1, 2)]
-    return [*streams, ok(cu.cuCtxGetId(None)), *(int(ok(cu.cuPointerGetAttribute(buffer_id, m))) for m in (memory, steps))]
+    buffers = [int(ok(cu.cuPointerGetAttribute(buffer_id, each))) for each in (memory, steps)]
+    return [*streams, ok(cu.cuCtxGetId(None)), *buffers]
 
 
 told = numbers_of_objects()

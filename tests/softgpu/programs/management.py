@@ -18,10 +18,10 @@ bus = pynvml.nvmlDeviceGetPciInfo(card).busId
 assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByPciBusId(bus)) == 0
 assert pynvml.nvmlSystemGetCudaDriverVersion() == 13040
 assert pynvml.nvmlDeviceGetUtilizationRates(card).gpu == 0
+assert pynvml.nvmlDeviceGetMigMode(card) == [0, 0]
 for question in (
     lambda: pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU),
     lambda: pynvml.nvmlDeviceGetPowerUsage(card),
-    lambda: pynvml.nvmlDeviceGetMigMode(card),
     lambda: pynvml.nvmlDeviceGetTotalEccErrors(card, 0, 0),
 ):
     try:

@@ -161,8 +161,11 @@ pub fn changed_work(params: &CUgraphNodeParams) -> R<Work> {
 
 /// The graph that a child graph node is described by.
 pub fn child_of(params: &CUgraphNodeParams) -> Option<CUgraph> {
+    if params.type_ != CU_GRAPH_NODE_TYPE_GRAPH {
+        return None;
+    }
     // SAFETY: the type says that the member holds.
-    (params.type_ == CU_GRAPH_NODE_TYPE_GRAPH).then(|| unsafe { params.of.graph.graph })
+    Some(unsafe { params.of.graph.graph })
 }
 
 /// Adds a node of any kind; an allocation's address is written to where it was described.
