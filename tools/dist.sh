@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the native parts and lays them out in target/dist (or $REMOTEGPU_DIST), where the Python package looks for them:
 #   bin/     remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect remotegpu-run nvidia-smi
-#   client/  libcuda.so.1 libnvidia-ml.so.1   the client: what a user's program loads
+#   client/  libcuda.so.1 libnvidia-ml.so.1   the client, under the names without .1 too: what a user's program loads
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and libraries
 #                                             (stand-ins/) that are found in place of nvJitLink and refuse
 #   lib/     libremotegpu_sandbox.so          what an acceptor of offload shuts itself in with
@@ -57,8 +57,12 @@ for name in libnvJitLink.so.12 libnvJitLink.so.13; do
         remoting/softgpu/nvjitlink.c -o "$made"
     put "$made" "$dist/native/stand-ins/$name"
 done
-ln -sfn libcuda.so.1 "$dist/client/libnvidia-ml.so.1"
-ln -sfn libcuda.so.1 "$dist/native/libnvidia-ml.so.1"
+# Taichi and Dr.Jit open the names without a version, which a driver's development links have.
+for folder in client native; do
+    for name in libcuda.so libnvidia-ml.so.1 libnvidia-ml.so; do
+        ln -sfn libcuda.so.1 "$dist/$folder/$name"
+    done
+done
 tools/python.sh "$dist"
 tools/dashboard.sh "$dist"
 tools/pod.sh "$dist"

@@ -22,6 +22,7 @@ strip --strip-debug -o "$new/lib/bin/remotegpu-connect" "$dist/bin/remotegpu-con
 cp -R "$dist/python" "$new/lib/python"
 ln -s libcuda.so.1 "$new/lib/libcuda.so"
 ln -s libcuda.so.1 "$new/lib/libnvidia-ml.so.1"
+ln -s libcuda.so.1 "$new/lib/libnvidia-ml.so"
 cp "$dist/native/ptxas" "$new/lib/"
 cp "$dist"/native/stand-ins/*.so.* "$new/lib/stand-ins/"
 
@@ -41,7 +42,7 @@ empty() {
 # An image may have another libcuda.so.1 in LD_LIBRARY_PATH or in the loader's cache. The loader takes a library that is
 # loaded already before it searches, and it remembers every name under which it has found one: this one, preloaded, makes
 # it find the client under all of them, by an RPATH, which comes before LD_LIBRARY_PATH.
-empty lib/libremotegpu.so libremotegpu.so libcuda.so.1 libcuda.so libnvidia-ml.so.1
+empty lib/libremotegpu.so libremotegpu.so libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-ml.so
 echo "$folder/libremotegpu.so" >"$new/ld.so.preload"
 {
     cat "$new/ld.so.preload"

@@ -1,7 +1,5 @@
 """Taichi's CUDA back end: fields, atomics, gradients, sparse trees, against NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import cases
