@@ -252,7 +252,8 @@ static void twice(void)
     OK(cuMemAddressFree(other, piece));
 }
 
-/* It belongs to no context: it is there when the one is gone that it was made in, and copies of another one take it. */
+/* It belongs to no context: it is there when the one is gone that it was made in, and another one's kernels and copies
+ * use it at once. */
 static void beyond_a_context(CUcontext first)
 {
     CUcontext second;
@@ -271,18 +272,21 @@ static void beyond_a_context(CUcontext first)
     OK(cuCtxSetCurrent(first));
     scale = kept;
     require_at(base, 6, 5);
+    launch(base, 1);
+    OK(cuCtxSynchronize());
+    require_at(base, 6, 10);
     CUdeviceptr copied;
     OK(cuMemAlloc(&copied, WORDS * 4));
     OK(cuMemcpyHtoD(copied, at(base), WORDS * 4));
-    require_words(copied, 6, 5);
+    require_words(copied, 6, 10);
 
     /* A child has the bytes, too, and takes nothing away when it ends. */
     pid_t child = fork();
-    if (child == 0) _exit(at(base)[2] == 17 ? 0 : 1);
+    if (child == 0) _exit(at(base)[2] == 22 ? 0 : 1);
     int status = -1;
     REQUIRE(waitpid(child, &status, 0) == child && status == 0);
     OK(cuMemcpyDtoH(at(base + 4096), copied, WORDS * 4));
-    require_at(base + 4096, 6, 5);
+    require_at(base + 4096, 6, 10);
     OK(cuMemFree(copied));
     OK(cuMemUnmap(base, piece));
     OK(cuMemRelease(handle));
