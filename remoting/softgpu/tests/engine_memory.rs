@@ -87,13 +87,14 @@ fn dynamic_shared_memory_follows_the_static() {
 
 /// Where a kernel with so many static bytes finds each of its dynamic arrays, and what came back from their ends.
 fn dynamic_starts(fixed: u32, aligns: [u32; 3]) -> Vec<u32> {
-    let [first, second, inner] = aligns;
+    let [first, second, third] = aligns;
     let text = format!(
         ".version 8.4\n.target sm_80\n.address_size 64\n.extern .shared .align {first} .b8 first[];
-        .extern .shared .align {second} .b8 second[];\n.shared .align 1 .b8 fixed[{fixed}];
+        .extern .shared .align {second} .b8 second[];\n.extern .shared .align {third} .b8 third[];
+        .shared .align 1 .b8 fixed[{fixed}];
         .func (.param .b64 r) far() {{ .reg .b64 %d; mov.b64 %d, second; cvta.shared.u64 %d, %d; st.param.b64 [r], %d; ret; }}
-        .entry k(.param .u64 out) {{ .extern .shared .align {inner} .b8 inner[]; .reg .b64 %d<8>; .reg .b32 %r<8>;
-            ld.param.u64 %d1, [out]; st.shared.u8 [fixed], 1; mov.u32 %r1, first; mov.u32 %r2, inner;
+        .entry k(.param .u64 out) {{ .reg .b64 %d<8>; .reg .b32 %r<8>;
+            ld.param.u64 %d1, [out]; st.shared.u8 [fixed], 1; mov.u32 %r1, first; mov.u32 %r2, third;
             {{ .param .b64 r; call (r), far, (); ld.param.b64 %d2, [r]; }} cvta.to.shared.u64 %d2, %d2; cvt.u32.u64 %r3, %d2;
             mov.u32 %r4, %dynamic_smem_size; add.u32 %r5, %r1, %r4; st.shared.v4.u32 [%r5+-16], {{%r1, %r2, %r3, %r4}};
             ld.shared.v2.u64 {{%d3, %d4}}, [%r5+-16]; st.global.v2.u64 [%d1], {{%d3, %d4}}; ret; }}"

@@ -101,9 +101,11 @@ impl<'a> SharedLayout<'a> {
                         own.entry(user).or_default().push(var);
                     }
                     None if alone => {}
-                    _ if var.linkage == Linkage::Extern => {}
                     using => {
-                        layout.offsets.insert((unit, var.name), place(var, &mut common));
+                        // One that is elsewhere has its place in the unit that defines it.
+                        if var.linkage != Linkage::Extern {
+                            layout.offsets.insert((unit, var.name), place(var, &mut common));
+                        }
                         calls.extend(using.into_iter().flatten().map(|&index| (unit, index)));
                     }
                 }
