@@ -22,6 +22,8 @@ from support.chart import CHART, NAMESPACE, Object, helm
 from support.kubectl import as_list
 from support.system import free_port, until
 
+from remotegpu.api.kubernetes import CONVERTED_ANNOTATION
+
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:remotegpu-operator"
 START_SECONDS = 30
 
@@ -164,6 +166,19 @@ class Space:
         # `-o json` gives a list after apply, and one document after the other after create; YAML is always one stream.
         found = list(yaml.safe_load_all(self.kubectl(verb, "-f", "-", "-o", "yaml", *more, stdin=as_list(objects))))
         return found[0]["items"] if found[0]["kind"] == "List" else found
+
+
+def converted(stored: Object) -> dict[str, str]:
+    """The thousandths that the webhook's mark says it converted, by container."""
+    mark = stored["metadata"].get("annotations", {}).get(CONVERTED_ANNOTATION, '{"milli": {}}')
+    milli: dict[str, str] = json.loads(mark)["milli"]
+    return milli
+
+
+def other_annotations(stored: Object) -> dict[str, str]:
+    """The annotations but for that mark."""
+    notes: dict[str, str] = stored["metadata"].get("annotations", {})
+    return {key: value for key, value in notes.items() if key != CONVERTED_ANNOTATION}
 
 
 def pod(name: str, limits: Mapping[str, Any] | None = None, **metadata: Mapping[str, str]) -> Object:

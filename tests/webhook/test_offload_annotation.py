@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.chart import Object
-from support.webhook import Space, pod
+from support.webhook import Space, other_annotations, pod
 
 from remotegpu.api.kubernetes import CLIENT, FRACTION, MILLI
 from remotegpu.api.pods import PodError, limits
@@ -40,7 +40,7 @@ def test_a_pod_with_the_annotation_finds_its_client_and_its_rules(space: Space) 
     assert app["env"] == [{"name": "MINE", "value": "1"}, *VARIABLES]
     assert MOUNT in app["volumeMounts"]
     assert VOLUME in stored["spec"]["volumes"]
-    assert stored["metadata"]["annotations"] == NOTE
+    assert other_annotations(stored) == NOTE
     assert "env" not in side or side["env"] == [{"name": "OTHER", "value": "2"}]
     assert MOUNT not in side.get("volumeMounts", [])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.chart import Object
-from support.webhook import AS_OPERATOR, LIFT, Space, pod
+from support.webhook import AS_OPERATOR, LIFT, Space, converted, other_annotations, pod
 
 from remotegpu.api.kubernetes import CLIENT, FRACTION, GATE, MILLI, POD_DIRECTORY, POD_LABEL, SESSION_ANNOTATION
 from remotegpu.api.pods import limits, requests
@@ -27,7 +27,7 @@ def container(name: str, amounts: dict[str, Any] | None = None, **more: Any) -> 
 def test_a_pod_with_a_share(space: Space) -> None:
     (stored,) = space.create(pod("train", {FRACTION: "0.25", "cpu": "1"}))
     assert stored["metadata"]["labels"] == {POD_LABEL: "true"}
-    assert "annotations" not in stored["metadata"]
+    assert (converted(stored), other_annotations(stored)) == ({"app": "250"}, {})
     assert stored["spec"]["schedulingGates"] == [{"name": GATE}]
     (app,) = stored["spec"]["containers"]
     assert app["resources"] == {
@@ -78,7 +78,8 @@ def test_amounts(space: Space, amounts: dict[str, Any], annotations: dict[str, s
     (stored,) = space.create(pod("p", amounts, annotations=annotations))
     (app,) = stored["spec"]["containers"]
     assert limits(app) == requests(app) == {MILLI: milli}
-    assert stored["metadata"].get("annotations", {}) == annotations
+    assert other_annotations(stored) == annotations
+    assert converted(stored) == ({"app": milli} if FRACTION in amounts else {})
 
 
 def test_gates_and_volumes_of_others_stay(space: Space) -> None:
@@ -250,7 +251,7 @@ def test_a_copied_pod_gets_a_share_of_its_own(space: Space) -> None:
     space.create(pod("first", {FRACTION: 0.5}))
     space.kubectl("annotate", "pod", "first", f"{SESSION_ANNOTATION}=its", *AS_OPERATOR)
     copy = space.get("pod", "first")
-    assert copy["metadata"]["annotations"] == {SESSION_ANNOTATION: "its"}
+    assert other_annotations(copy) == {SESSION_ANNOTATION: "its"}
     kept = {key: copy["metadata"][key] for key in ("annotations", "labels")}
     copy["metadata"] = {**kept, "name": "second"}
     (stored,) = space.create(copy)
