@@ -117,7 +117,11 @@ static void captures(void)
     FAILS(cuStreamEndCapture(stream, &graph));
     OK(cuStreamBeginCapture(stream));
     OK(cuLaunchKernel(fill, 1, 1, 1, WORDS, 1, 1, 0, stream, parameters, NULL));
+    cuuint64_t plain_id = 0;
+    OK(cuStreamGetCaptureInfo(stream, &status, &plain_id));
+    REQUIRE(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
     OK(cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, &waits, &count));
+    REQUIRE(plain_id == id);
     first = waits[0];
     OK(cuStreamUpdateCaptureDependencies(stream, NULL, 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
     OK(cuLaunchKernel(fill, 1, 1, 1, WORDS, 1, 1, 0, stream, parameters, NULL));

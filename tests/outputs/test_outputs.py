@@ -54,10 +54,10 @@ NEVER = {
     "nvmlDeviceGetPowerManagementLimit": NO_SENSOR,
     "nvmlDeviceGetEnforcedPowerLimit": NO_SENSOR,
     "cuLibraryGetUnifiedFunction": "no function of a device can be called on the host: there is none to be found",
-    "cuTexObjectGetResourceViewDesc": "no texture object has a view",
     "cuOccupancyMaxPotentialClusterSize": "the software GPU has no clusters",
     "cuOccupancyMaxActiveClusters": "the software GPU has no clusters",
 }
+ON_A_SHARE = NEVER | {"nvmlDeviceGetClockInfo": "the appliance of a software GPU tells no clock"}
 
 
 def provided() -> set[str]:
@@ -79,7 +79,8 @@ def test_every_provided_function_was_seen_to_work(places: Callable[[str], Place]
     """So that the test above says something of each; and of what may be left unwritten, that it was written once."""
     reports = [report for program in PROGRAMS for report in places(name).watch(*program)]
     worked = {function for report in reports for function, times in report.worked.items() if times}
-    assert provided() - worked == NEVER.keys() and len(NEVER) <= 10
+    never = ON_A_SHARE if name == "share" else NEVER
+    assert provided() - worked == never.keys() and len(never) <= 10
     lacking = {f.symbol for f in interposer.KNOWN.nvml if f.handling is Class.LACKING}
     assert not lacking & worked
     optional = {answer for answer in reports[0].written if answer.optional and answer.function in worked}
