@@ -21,4 +21,6 @@ cp -a "$cache/wheels" "$cache/wanted.txt" "$out/"
 cp -a target/dist "$out/dist"
 rm -rf "$out/dist/pod" # what is mounted into containers
 find "$out/dist" -type f -exec strip --strip-debug {} + 2>/dev/null || true
+# Programs and libraries shrink to two fifths; tools/gpu_env.sh unpacks them.
+tar -C "$out" -czf "$out/dist.tar.gz" dist && rm -rf "$out/dist"
 du -sm "$out" | awk '{ print "==> '"$out"': " $1 " MiB"; exit $1 > 64 }'

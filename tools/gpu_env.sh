@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 env=$1 bundle=${2:-.gpu} python=${3:-python3}
+tar -C "$bundle" -xzf "$bundle/dist.tar.gz"
 "$python" -m venv --clear "$env"
 "$env/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-index --find-links "$bundle/wheels" --requirement "$bundle/wanted.txt"
 site=$("$env/bin/python" -c 'import site; print(site.getsitepackages()[0])')
