@@ -241,6 +241,9 @@ def test_a_pod_that_drains_goes_on_and_its_successor_comes_after_its_sessions(
     for each in (session, late):
         assert "the lease has ended" in each.rest()
     assert refusal(appliance.tenant(claim, fresh).open_session)[0] == "NOT_FOUND"
+    # It has all of the GPU, which the next tests want a part of.
+    cluster.delete_claim(following)
+    until(lambda: not appliance.served(following), 10, "the appliance has let go of the claim")
 
 
 @pytest.mark.parametrize("wrong", [{"gpu": "GPU-0"}, {"memory": 1}], ids=str)
