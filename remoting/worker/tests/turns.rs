@@ -93,7 +93,7 @@ fn backlogged_leases_get_three_to_one() {
         process.store(t.worker.process.id() as i32, Ordering::Relaxed);
     }
     // Of milliseconds each: what a worker does besides, which its clock counts too, is little, with a sanitizer as well.
-    let waits = both.each_mut().map(|t| launch(t, A, 450, 40_000));
+    let waits = both.each_mut().map(|t| launch(t, A, 900, 20_000));
     let mut count = || {
         both.iter_mut().for_each(|t| t.client().receive());
         [0, 1].map(|i| completed(&both[i], &waits[i]))
@@ -106,7 +106,7 @@ fn backlogged_leases_get_three_to_one() {
     };
     let end = loop {
         let now = count();
-        if now[0] - begin[0] >= 270 {
+        if now[0] - begin[0] >= 540 {
             break now;
         }
     };
