@@ -51,6 +51,7 @@ CHECKING = [
     "illegal_address.cu",
     "machine_code.cu",
     "capabilities.c",
+    "destroyed_context.c",
     "at_the_end.cpp",
     "identity.c",
     "private_tables.c",

@@ -219,9 +219,8 @@ impl Topology {
             }
             Command::ContextFence(c) => unless_kept(Rule::Fence, vec![(Key::Context(c.context), Observe)]),
             Command::StreamFence(_) => unless_kept(Rule::Fence, self.stream_keys(frame.stream_id)),
-            // New memory is zeroed in a context of the device: not in one that is about to be destroyed.
-            Command::SlabMap(_) => vec![(Key::Creation, After), (Key::Destruction, Observe)],
-            Command::SlabMove(_)
+            Command::SlabMap(_)
+            | Command::SlabMove(_)
             | Command::SlabImport(_)
             | Command::PeerAccess(_)
             | Command::ArrayDestroy(_)

@@ -168,6 +168,11 @@ impl Session {
         self.streams.insert(legacy, Ok(Stream::new(id, StreamKind::Legacy, Handle::NULL, 0, 0)));
     }
 
+    /// Any context of a device, by its id.
+    pub fn context_on(&self, device: u32) -> Option<(u64, &Context)> {
+        self.contexts.live().find(|(_, context)| context.device == device)
+    }
+
     /// `then` happens when all work given to the context so far is complete.
     pub fn context_join(&mut self, context: u64, seq: u64, then: Then) -> Result<()> {
         let streams = self.contexts.get(context)?.streams.clone();

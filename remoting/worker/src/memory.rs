@@ -79,20 +79,19 @@ impl Session {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
         self.memory.check_slab(c)?;
-        let context = self.contexts.live().find(|(_, context)| context.device == c.device).map(|(id, _)| id);
-        let context = context.ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        self.context_on(c.device).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         let device = self.driver.device(c.device as i32)?;
         let (address, size) = (c.address, c.size);
         let place = self.memory.hide(&self.driver, size)?;
         self.memory.insert(c);
         let waits = self.memory.unmapping.iter().any(|range| overlap(*range, (address, size)));
         let mapped = if waits { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { map(&self.driver, place, size, device) };
-        let slab = move |memory| NewSlab { context, address, size, place, memory, device };
         if mapped == Err(CUDA_ERROR_OUT_OF_MEMORY) && !self.memory.unmapping.is_empty() {
+            let c = c.clone();
             self.helpers.start_in_order(
                 move |driver| map(driver, place, size, device),
                 move |session: &mut Session, mapped| {
-                    match session.slab_mapped(seq, mapped.map(slab), address, place) {
+                    match session.slab_mapped(seq, &c, mapped, place, device) {
                         Ok(Outcome::Done) => {}
                         Ok(_) => return,
                         Err(code) => session.late(code),
@@ -102,14 +101,19 @@ impl Session {
             );
             return Ok(Outcome::Held);
         }
-        self.slab_mapped(seq, mapped.map(slab), address, place)
+        self.slab_mapped(seq, c, mapped, place, device)
     }
 
-    fn slab_mapped(&mut self, seq: u64, mapped: Result<NewSlab>, address: u64, place: u64) -> Result<Outcome> {
+    fn slab_mapped(&mut self, seq: u64, c: &SlabMap, mapped: Result<u64>, place: u64, device: i32) -> Result<Outcome> {
         match mapped {
-            Ok(slab) => self.slab_created(seq, slab),
+            Ok(memory) => {
+                // One that is there now: a context may have been destroyed while the mapping waited. Without one zeroing
+                // fails, and the memory goes again.
+                let context = self.context_on(c.device).map_or(0, |(id, _)| id);
+                self.slab_created(seq, NewSlab { context, address: c.address, size: c.size, place, memory, device })
+            }
             Err(code) => {
-                self.memory.remove(address);
+                self.memory.remove(c.address);
                 self.memory.hidden.retain(|(at, _)| *at != place);
                 Err(code)
             }

@@ -97,8 +97,7 @@ impl Session {
 
     /// Who can overwrite memory of a device, if the session has a context there.
     pub fn filler(&self, device: u32) -> Option<Filler> {
-        let mut there = self.contexts.live().filter(|(_, context)| context.device == device);
-        there.next().map(|(_, context)| Filler { context: context.handle, stream: context.internal })
+        self.context_on(device).map(|(_, context)| Filler { context: context.handle, stream: context.internal })
     }
 
     /// Overwrites what the session still has, after what helpers are overwriting already. What cannot be is told.
