@@ -37,7 +37,7 @@ macro_rules! exports {
                 unsafe { $body }
             });
             if code != 0 {
-                $crate::boundary::failed(COUNTER.name, code, &[$($crate::boundary::word(&$argument)),*]);
+                $crate::boundary::failed(COUNTER.name, code, &[$(::driverapi::refusals::word(&$argument)),*]);
             }
             code
         }
@@ -123,27 +123,9 @@ fn say_refused(name: &str, why: &str) {
 /// Counts and says that an attribute or option is why a call failed, if it is.
 #[cold]
 pub fn failed(name: &'static str, code: Code, arguments: &[u64]) {
-    let Some(value) = refusals::refused_value(name, arguments) else { return };
     let errno = sys::errno();
-    report::refused_value(name, value, code);
-    // `guard` has said that a function is not supported.
-    if code == CUDA_ERROR_NOT_SUPPORTED {
-        return;
-    }
-    if let Some(line) = refusals::said_of_value(name, value, code) {
-        log::error(&line);
-    }
+    refusals::failed(name, code, arguments, log::error);
     sys::set_errno(errno);
-}
-
-/// An argument as the register that it came in; 0 for a structure.
-pub fn word<T: Copy>(argument: &T) -> u64 {
-    let mut word = 0;
-    if size_of::<T>() <= size_of::<u64>() {
-        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is no longer than a word.
-        unsafe { std::ptr::copy_nonoverlapping(argument, (&raw mut word).cast(), 1) };
-    }
-    word
 }
 
 /// Stores a result where the caller wants it.

@@ -1,5 +1,7 @@
 //! What is refused, and which refusals a person is told of: those that make a call fail, each once in a process.
 
+use crate::errors::{CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED};
+use crate::report;
 use crate::types::CUresult;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -21,7 +23,7 @@ struct Enumerated {
     answered: &'static [RangeInclusive<u64>],
 }
 
-/// `tests/remoting/refusals` compares this with the enumerations of the newest `cuda.h`.
+/// `tests/codegen/test_refusals.py` compares this with the enumerations of the newest `cuda.h`.
 const ENUMERATED: &[Enumerated] = &[
     Enumerated { functions: &["cuDeviceGetAttribute"], argument: 1, answered: &[1..=161] },
     Enumerated { functions: &["cuDeviceGetP2PAttribute"], argument: 1, answered: &[1..=5] },
@@ -47,12 +49,39 @@ const ENUMERATED: &[Enumerated] = &[
 
 /// The value for which a call failed, if it is of an enumeration and not answered.
 #[must_use]
-pub fn refused_value(function: &str, arguments: &[u64]) -> Option<u32> {
+fn refused_value(function: &str, arguments: &[u64]) -> Option<u32> {
     let base = without_suffixes(function);
     let row = ENUMERATED.iter().find(|row| row.functions.contains(&base))?;
     // Enumerations are four bytes wide; what else an argument's word holds is nobody's.
     let value = arguments.get(row.argument)? & 0xffff_ffff;
     if row.answered.iter().any(|range| range.contains(&value)) { None } else { u32::try_from(value).ok() }
+}
+
+/// Counts that an attribute or option is why a call failed, if it is, and has `say` print the line of it.
+pub fn failed(function: &str, code: CUresult, arguments: &[u64], say: impl FnOnce(&str)) {
+    // Programs ask again and again until it is something else.
+    if code == CUDA_ERROR_NOT_READY {
+        return;
+    }
+    let Some(value) = refused_value(function, arguments) else { return };
+    report::refused_value(function, value, code);
+    // Whoever calls this has told of a function that is not supported.
+    if code == CUDA_ERROR_NOT_SUPPORTED {
+        return;
+    }
+    if let Some(line) = said_of_value(function, value, code) {
+        say(&line);
+    }
+}
+
+/// An argument as the register that it came in; 0 for a structure.
+pub fn word<T: Copy>(argument: &T) -> u64 {
+    let mut word = 0;
+    if size_of::<T>() <= size_of::<u64>() {
+        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is no longer than a word.
+        unsafe { std::ptr::copy_nonoverlapping(argument, (&raw mut word).cast(), 1) };
+    }
+    word
 }
 
 fn without_suffixes(symbol: &str) -> &str {
@@ -61,7 +90,7 @@ fn without_suffixes(symbol: &str) -> &str {
 }
 
 /// The line for a value that makes a call fail; once for each.
-pub fn said_of_value(function: &str, value: u32, code: CUresult) -> Option<String> {
+fn said_of_value(function: &str, value: u32, code: CUresult) -> Option<String> {
     first_time(&format!("{function} {value}")).then(|| {
         format!(
             "{function}: its attribute or option {value} is not provided; the program gets error {code}: use another \

@@ -39,14 +39,8 @@ pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
 /// Counts and says that an attribute or option is why a call failed, if it is.
 #[cold]
 pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
-    let Some(value) = refusals::refused_value(name, arguments).filter(|_| !is_of_worker()) else { return };
-    report::refused_value(name, value, code);
-    // `entry` has told of a function that is not supported.
-    if code == CUDA_ERROR_NOT_SUPPORTED {
-        return;
-    }
-    if let Some(line) = refusals::said_of_value(name, value, code) {
-        crate::api::refused::say(&line);
+    if !is_of_worker() {
+        refusals::failed(name, code, arguments, crate::api::refused::say);
     }
 }
 
@@ -58,16 +52,6 @@ fn is_of_worker() -> bool {
         let program = std::env::args_os().next().unwrap_or_default();
         Path::new(&program).file_name().is_some_and(|name| name == "remotegpu-worker")
     })
-}
-
-/// An argument as the register that it came in; 0 for a structure.
-pub fn word<T: Copy>(argument: &T) -> u64 {
-    let mut word = 0;
-    if size_of::<T>() <= size_of::<u64>() {
-        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is no longer than a word.
-        unsafe { std::ptr::copy_nonoverlapping(argument, (&raw mut word).cast(), 1) };
-    }
-    word
 }
 
 /// Where an answer goes.

@@ -62,7 +62,7 @@ macro_rules! entry_point {
         pub extern "C" fn $name($($argument: $type),*) -> ::driverapi::types::CUresult {
             let code = $crate::ffi::entry(stringify!($name), move || $body);
             if code != 0 {
-                $crate::ffi::failed(stringify!($name), code, &[$($crate::ffi::word(&$argument)),*]);
+                $crate::ffi::failed(stringify!($name), code, &[$(::driverapi::refusals::word(&$argument)),*]);
             }
             code
         }
@@ -88,7 +88,7 @@ macro_rules! stream_entry_point {
             let $default = $crate::api::DefaultStream::$kind;
             let code = $crate::ffi::entry(stringify!($name), move || $body);
             if code != 0 {
-                $crate::ffi::failed(stringify!($name), code, &[$($crate::ffi::word(&$argument)),*]);
+                $crate::ffi::failed(stringify!($name), code, &[$(::driverapi::refusals::word(&$argument)),*]);
             }
             code
         }
