@@ -12,7 +12,7 @@ use crate::Code;
 use crate::context::{self, LEAST_PRIORITY, Live};
 use crate::log;
 use crate::memory::Origin;
-use crate::session::{DeviceBox, HostBox, Session, is_unsettled, lock, mint};
+use crate::session::{DeviceBox, HostBox, Known, Session, is_unsettled, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
 use protocol::{EventCreate, EventRecord, Extent, StreamWaitEvent};
 use std::collections::HashMap;
@@ -537,7 +537,7 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     let newest = session.newest_in_streams();
     let all_live = context::all_live();
     let lives = all_live.iter().filter(|live| Arc::ptr_eq(&live.session, session));
-    let is_quiet = session.is_quiet(lives.map(|live| live.synchronised()).min().unwrap_or(0));
+    let is_quiet = session.is_quiet(Known::Complete, lives.map(|live| live.synchronised()).min().unwrap_or(0));
     let Mirror { all, carriers, .. } = &mut *lock(&MIRROR);
     let of_session = |carrier: &&mut Carrier| Arc::ptr_eq(&carrier.live.session, session);
     for carrier in carriers.iter_mut().filter(of_session).filter(|carrier| carrier.fetched < newest) {
