@@ -373,6 +373,9 @@ impl KernelInfo {
 /// synchronises carries: all that was printed before, and the late error.
 pub const EVENTS_TELL: u32 = 11;
 
+/// Changes of mirrors smaller than this are not told apart.
+pub const MIRROR_WORD: usize = 4;
+
 /// In place of a number of launches, by who does not count them.
 pub const UNCOUNTED: u64 = u64::MAX;
 
