@@ -318,6 +318,9 @@ pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), 
     between(target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
     if timing == Timing::Synchronous && (on_to.is_some() || on_from.is_some()) {
         session.synchronise_stream(target.stream_id)?;
+    } else if timing == Timing::Synchronous && mapped::is_any() {
+        // What kernels wrote before the copy is seen after it.
+        target.live.wait_for_stream(target.stream_id)?;
     }
     // A copy that has been waited for says that what was before it is complete.
     if timing == Timing::Synchronous { mapped::after_wait(session) } else { Ok(()) }

@@ -43,7 +43,9 @@ use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_stick
 use held::Held;
 use jobs::Jobs;
 use outbox::Outbox;
-use protocol::{ContextSynchronize, EVENTS_TELL, Message, Opened, Rebase, StreamSynchronize, UNCOUNTED};
+use protocol::{
+    ContextSynchronize, EVENTS_TELL, Message, MirrorsTold, Opened, Rebase, StreamSynchronize, UNCOUNTED, since,
+};
 use receive::Receiver;
 use ring::Ring;
 use send::Wake;
@@ -76,6 +78,12 @@ impl Waiter {
             slot.finish(Reply { code, tail: Vec::new() });
         }
     }
+}
+
+/// What the device wrote to mirrors: the worker's words, and the bytes of the runs.
+pub struct News {
+    pub told: MirrorsTold,
+    pub bytes: Vec<u8>,
 }
 
 /// What the answer to a command, or its pushes, are for.
@@ -150,6 +158,8 @@ pub struct Session {
     jobs: Jobs,
     shared: Shared,
     ring: Mutex<Ring>,
+    /// What the worker said of mirrors, until a call lets the host see it.
+    news: Mutex<Vec<News>>,
     stripes: Stripes,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
@@ -233,6 +243,7 @@ impl Session {
             jobs: Jobs::default(),
             shared: Shared::default(),
             ring: Mutex::default(),
+            news: Mutex::default(),
             stripes: Stripes::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
@@ -305,6 +316,16 @@ impl Session {
             0 => Ok(()),
             code => Err(code),
         }
+    }
+
+    /// What the worker said of mirrors since the last time, in its order.
+    pub fn take_news(&self) -> Vec<News> {
+        std::mem::take(&mut *lock(&self.news))
+    }
+
+    /// Does the worker's version have such a command? Where it does not, there is another way.
+    pub fn has(&self, code: u32) -> bool {
+        since(code) <= self.wire
     }
 
     /// Do answers about events carry what was printed before, and the late error?

@@ -4,10 +4,10 @@ use super::super::changes::written_by_both;
 use super::super::host::HostKind;
 use crate::Code;
 use crate::context::Live;
-use crate::session::{DeviceBox, HostBox, Session};
+use crate::session::{DeviceBox, HostBox, Session, mint};
 use crate::{log, sys};
-use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
-use protocol::{Extent, differences};
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use protocol::{Extent, Message, MirrorAdd, MirrorEnd, differences};
 use std::ops::Range;
 use std::sync::{Arc, Once};
 
@@ -23,6 +23,8 @@ pub struct Mapped {
     pub live: Arc<Live>,
     /// What both sides had when they were last compared.
     pub shadow: Vec<u8>,
+    /// Its number, if the worker tells what the device writes; else it is fetched whole.
+    pub told_as: Option<u64>,
     /// The program has taken the memory away: nothing is read or written there any more.
     is_gone: bool,
 }
@@ -36,7 +38,16 @@ impl Mapped {
         device: u64,
         piece: Option<u64>,
     ) -> Mapped {
-        Mapped { host, kind, device, piece, live: Arc::clone(live), shadow: vec![0; size], is_gone: false }
+        Mapped {
+            host,
+            kind,
+            device,
+            piece,
+            live: Arc::clone(live),
+            shadow: vec![0; size],
+            told_as: None,
+            is_gone: false,
+        }
     }
 
     pub fn is_of(&self, session: &Arc<Session>) -> bool {
@@ -110,6 +121,28 @@ impl Mapped {
     pub fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
         let from = HostBox::linear(self.shadow[run.clone()].as_ptr().expose_provenance(), run.len() as u64);
         self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
+    }
+
+    /// Lets the worker tell from now on what the device writes, if it can. The device has what the shadow has.
+    pub fn follow(&mut self, stream_id: u64) -> Result<(), Code> {
+        let session = &self.live.session;
+        if !session.has(MirrorAdd::CODE) {
+            return Ok(());
+        }
+        let (mirror, context, size) = (mint(), self.live.id, self.shadow.len() as u64);
+        match session.call(stream_id, &MirrorAdd { mirror, context, address: self.device, size })?.code {
+            0 => self.told_as = Some(mirror),
+            // More than the worker keeps for a session.
+            CUDA_ERROR_OUT_OF_MEMORY => {}
+            code => return Err(code),
+        }
+        Ok(())
+    }
+
+    /// The worker tells no more, and reads no more.
+    pub fn forget(&mut self) -> Result<(), Code> {
+        let told_as = self.told_as.take();
+        told_as.map_or(Ok(()), |mirror| self.live.session.post(0, &MirrorEnd { mirror }).map(drop))
     }
 
     /// Fetches what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.
