@@ -1,14 +1,18 @@
 """Lets a kernel exchange 64 random words in 8 of many page-locked buffers, step after step, and compares all words of all
-buffers after each wait. Arguments: buffers, their words, steps, a seed, and the kind of wait, or `each` for all in turn."""
+buffers after each wait. Arguments: buffers, their words, steps, a seed, the kind of wait, or `each` for all in turn, and
+how many threads do so at the same time (1), each with buffers and a stream of its own."""
 
 import ctypes
 import sys
+import threading
 
 import numpy as np
 from cu import cu, launch, ok, pinned, start, u32, u64
 
 BUFFERS, WORDS, STEPS, SEED = (int(argument) for argument in sys.argv[1:5])
+KIND, THREADS = sys.argv[5], int(sys.argv[6]) if len(sys.argv) > 6 else 1
 CHANGED, PLACES, NOT_READY = 8, 64, 600
+COUNT = CHANGED * PLACES
 # out[i] = *at[i]; *at[i] = value[i]
 EXCHANGE = b"""
 .version 7.0
@@ -40,74 +44,104 @@ EXCHANGE = b"""
 }
 \0"""
 
-start()
-chance = np.random.default_rng(SEED)
+context = start()
 exchange = ok(cu.cuModuleGetFunction(ok(cu.cuModuleLoadData(EXCHANGE)), b"exchange"))
-stream = ok(cu.cuStreamCreate(1))
-event = ok(cu.cuEventCreate(2))
-word = ok(cu.cuMemAlloc(4))
-count = CHANGED * PLACES
-buffers = [pinned(WORDS) for _ in range(BUFFERS)]
-places, values, out = pinned(count, np.uint64), pinned(count), pinned(count)
-devices = [int(ok(cu.cuMemHostGetDevicePointer(array.ctypes.data, 0))) for array in (*buffers, places, values, out)]
-expected = [chance.integers(0, 1 << 32, WORDS, np.uint32) for _ in range(BUFFERS)]
-for array, given in zip(buffers, expected, strict=True):
-    array[:] = given
-
-
-def until_ready(ask, what):
-    ok(cu.cuEventRecord(event, stream))
-    while int(ask(what)[0]) == NOT_READY:
-        pass
-
-
-def after_a_function():
-    called = ctypes.c_int(0)
-    seen = []
-
-    def function(_):
-        seen.append([array.copy() for array in buffers])
-        called.value = 1
-
-    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)
-    assert driver.cuLaunchHostFunc(ctypes.c_void_p(int(stream)), call, None) == 0
-    ok(cu.cuStreamSynchronize(stream))
-    assert all((a == b).all() for a, b in zip(seen[0], expected, strict=True))
-
-
-def after_a_record():
-    ok(cu.cuEventRecord(event, stream))
-    ok(cu.cuEventSynchronize(event))
-
-
 driver = ctypes.CDLL("libcuda.so.1")
-WAITS = {
-    "stream": lambda: ok(cu.cuStreamSynchronize(stream)),
-    "context": lambda: ok(cu.cuCtxSynchronize()),
-    "event": after_a_record,
-    "event_query": lambda: until_ready(cu.cuEventQuery, event),
-    "stream_query": lambda: until_ready(cu.cuStreamQuery, stream),
-    "copy": lambda: (after_a_record(), ok(cu.cuMemcpyDtoH(np.zeros(1, np.uint32), word, 4))),
-    "function": after_a_function,
-}
-kinds = list(WAITS) if sys.argv[5] == "each" else [sys.argv[5]]
-for step in range(STEPS):
-    # The host writes some words of some buffers itself.
-    for index in chance.choice(BUFFERS, 2, replace=False):
-        at = chance.choice(WORDS, 5, replace=False)
-        buffers[index][at] = expected[index][at] = chance.integers(0, 1 << 32, 5, np.uint32)
-    chosen = chance.choice(BUFFERS, CHANGED, replace=False)
-    ats = [chance.choice(WORDS, PLACES, replace=False) for _ in chosen]
-    places[:] = np.concatenate([devices[i] + 4 * at.astype(np.uint64) for i, at in zip(chosen, ats, strict=True)])
-    values[:] = chance.integers(0, 1 << 32, count, np.uint32)
-    before = np.concatenate([expected[i][at] for i, at in zip(chosen, ats, strict=True)])
-    arguments = [u64(device) for device in devices[-3:]]
-    launch(exchange, 1, count, [*arguments, u32(count)], stream)
-    for number, (index, at) in enumerate(zip(chosen, ats, strict=True)):
-        expected[index][at] = values[number * PLACES : (number + 1) * PLACES]
-    kind = kinds[step % len(kinds)]
-    WAITS[kind]()
-    assert (out == before).all(), (step, kind, "the kernel saw other words")
-    for index, (array, wanted) in enumerate(zip(buffers, expected, strict=True)):
-        assert (array == wanted).all(), (step, kind, index, np.flatnonzero(array != wanted)[:8])
+word = ok(cu.cuMemAlloc(4))
+
+
+class Exchanging:
+    """One thread's buffers, and what they have to hold."""
+
+    def __init__(self, number):
+        self.chance = np.random.default_rng([SEED, number])
+        self.stream, self.event = ok(cu.cuStreamCreate(1)), ok(cu.cuEventCreate(2))
+        self.buffers = [pinned(WORDS) for _ in range(BUFFERS)]
+        self.places, self.values, self.out = pinned(COUNT, np.uint64), pinned(COUNT), pinned(COUNT)
+        used = (*self.buffers, self.places, self.values, self.out)
+        self.devices = [int(ok(cu.cuMemHostGetDevicePointer(array.ctypes.data, 0))) for array in used]
+        self.expected = [self.words(WORDS) for _ in range(BUFFERS)]
+        for array, given in zip(self.buffers, self.expected, strict=True):
+            array[:] = given
+
+    def words(self, count):
+        return self.chance.integers(0, 1 << 32, count, np.uint32)
+
+    def step(self, kind):
+        # The host writes some words of some buffers itself.
+        for index in self.chance.choice(BUFFERS, 2, replace=False):
+            at = self.chance.choice(WORDS, 5, replace=False)
+            self.buffers[index][at] = self.expected[index][at] = self.words(5)
+        chosen = self.chance.choice(BUFFERS, CHANGED, replace=False)
+        ats = [self.chance.choice(WORDS, PLACES, replace=False) for _ in chosen]
+        pairs = list(zip(chosen, ats, strict=True))
+        self.places[:] = np.concatenate([self.devices[index] + 4 * at.astype(np.uint64) for index, at in pairs])
+        self.values[:] = self.words(COUNT)
+        before = np.concatenate([self.expected[index][at] for index, at in pairs])
+        launch(exchange, 1, COUNT, [*(u64(device) for device in self.devices[-3:]), u32(COUNT)], self.stream)
+        for number, (index, at) in enumerate(pairs):
+            self.expected[index][at] = self.values[number * PLACES : (number + 1) * PLACES]
+        getattr(self, kind)()
+        assert (self.out == before).all(), "the kernel saw other words"
+        self.check(self.buffers)
+
+    def check(self, found):
+        for index, (array, wanted) in enumerate(zip(found, self.expected, strict=True)):
+            assert (array == wanted).all(), (index, np.flatnonzero(array != wanted)[:8])
+
+    def until_ready(self, ask, what):
+        ok(cu.cuEventRecord(self.event, self.stream))
+        while int(ask(what)[0]) == NOT_READY:
+            pass
+
+    def in_stream(self):
+        ok(cu.cuStreamSynchronize(self.stream))
+
+    def in_context(self):
+        ok(cu.cuCtxSynchronize())
+
+    def by_event(self):
+        ok(cu.cuEventRecord(self.event, self.stream))
+        ok(cu.cuEventSynchronize(self.event))
+
+    def by_event_query(self):
+        self.until_ready(cu.cuEventQuery, self.event)
+
+    def by_stream_query(self):
+        self.until_ready(cu.cuStreamQuery, self.stream)
+
+    def by_copy(self):
+        ok(cu.cuEventRecord(self.event, self.stream))
+        ok(cu.cuStreamWaitEvent(0, self.event, 0))
+        ok(cu.cuMemcpyDtoH(np.zeros(1, np.uint32), word, 4))
+
+    def by_function(self):
+        seen = []
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.extend(array.copy() for array in self.buffers))
+        assert driver.cuLaunchHostFunc(ctypes.c_void_p(int(self.stream)), call, None) == 0
+        ok(cu.cuStreamSynchronize(self.stream))
+        self.check(seen)
+
+
+KINDS = [name for name in vars(Exchanging) if name.startswith(("in_", "by_"))] if KIND == "each" else [KIND]
+failed = []
+
+
+def exchange_often(number):
+    ok(cu.cuCtxSetCurrent(context))
+    exchanging, kind, step = Exchanging(number), "", 0
+    try:
+        for step in range(STEPS):
+            kind = KINDS[(step + number) % len(KINDS)]
+            exchanging.step(kind)
+    except Exception as error:
+        failed.append((number, step, kind, error))
+
+
+threads = [threading.Thread(target=exchange_often, args=(number,)) for number in range(THREADS)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failed, failed
 print("ok")

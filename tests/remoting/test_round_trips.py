@@ -45,7 +45,7 @@ def mirrors(steps: int, *how: str) -> tuple[str, ...]:
 
 
 def test_a_wait_brings_the_words_of_all_mirrors_with_its_answer(remote: Appliance, tmp_path: Path) -> None:
-    once, often = (statistics(remote, tmp_path / str(n), *mirrors(n, "stream")) for n in (20, 60))
+    once, often = (statistics(remote, tmp_path / str(n), *mirrors(n, "in_stream")) for n in (20, 60))
     assert often["round_trips"] - once["round_trips"] == 40
     grown = {what: (often[what] - once[what]) / 40 for what in ("commands", "bytes_sent", "bytes_received")}
     # Changes of all of them in few commands, an event, a launch and the wait; of 104 buffers of 4 KiB what changed.
@@ -64,8 +64,8 @@ def test_a_wait_with_mirrors_that_nothing_changed_costs_no_byte_more(remote: App
 @pytest.mark.parametrize("carrier", ["direct", "grpc", "own"])
 def test_the_words_of_mirrors_are_right_after_a_wait_of_each_kind(remote: Appliance, carrier: str) -> None:
     env = {} if carrier == "own" else {"REMOTEGPU_CARRIER": carrier}
-    for shape in (("104", "1024", "140", "3"), ("9", "300000", "28", "4")):
-        run = remote.run("mirrored_words.py", *shape, "each", env=env)
+    for shape in ("104 1024 140 3 each", "9 300000 28 4 each", "20 1024 70 5 each 4"):
+        run = remote.run("mirrored_words.py", *shape.split(), env=env)
         assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 

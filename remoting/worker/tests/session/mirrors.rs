@@ -98,7 +98,9 @@ fn everything_that_says_that_work_is_complete_stands_behind_the_words() {
         },
         |t| {
             t.client.send(B, &EventRecord { event: 3, generation: 2, flags: 0 }, &[]);
-            Box::new(|r| r.code == EventDone::CODE && EventDone::decode(&r.payload).is_ok_and(|(done, _)| done.generation == 2))
+            Box::new(|r| {
+                r.code == EventDone::CODE && EventDone::decode(&r.payload).is_ok_and(|(done, _)| done.generation == 2)
+            })
         },
     ];
     for (turn, ask) in asks.into_iter().enumerate() {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 struct Sent {
     command: u64,
     mirror: u64,
+    /// Of the memory that the mirror is a part of.
     run: Range<usize>,
 }
 
@@ -38,7 +39,8 @@ pub struct Carrier {
 pub struct Changes {
     parts: Vec<MirrorPart>,
     bytes: Vec<u8>,
-    runs: usize,
+    /// The same as places of the memory.
+    sent: Vec<(u64, Range<usize>)>,
 }
 
 impl Carrier {
@@ -69,42 +71,43 @@ impl Carrier {
         Ok(())
     }
 
-    /// Adds a change of a mirror, of which `shadow` is what it holds now; sends what is enough for a command.
-    pub fn add(&mut self, changes: &mut Changes, mirror: u64, shadow: &[u8], run: &Range<usize>) -> Result<(), Code> {
+    /// Adds a change of a mirror, which begins `at` a place of the memory whose bytes are `shadow`; sends what is enough for
+    /// a command.
+    pub fn add(
+        &mut self,
+        changes: &mut Changes,
+        mirror: u64,
+        at: usize,
+        shadow: &[u8],
+        run: &Range<usize>,
+    ) -> Result<(), Code> {
         for start in run.clone().step_by(BULK_CHUNK) {
             let run = start..(start + BULK_CHUNK).min(run.end);
-            if changes.runs == MIRROR_RUNS || changes.bytes.len() + run.len() > BULK_CHUNK {
+            if changes.sent.len() == MIRROR_RUNS || changes.bytes.len() + run.len() > BULK_CHUNK {
                 self.send(changes)?;
             }
-            changes.runs += 1;
             changes.bytes.extend_from_slice(&shadow[run.clone()]);
-            let piece = MirrorRun { at: run.start as u64, len: run.len() as u32 };
+            let piece = MirrorRun { at: (run.start - at) as u64, len: run.len() as u32 };
             match changes.parts.last_mut().filter(|part| part.mirror == mirror) {
                 Some(part) => part.runs.push(piece),
                 None => changes.parts.push(MirrorPart { mirror, runs: vec![piece] }),
             }
+            changes.sent.push((mirror, run));
         }
         Ok(())
     }
 
     /// Sends the changes that were added.
     pub fn send(&mut self, changes: &mut Changes) -> Result<(), Code> {
-        let Changes { parts, bytes, runs } = std::mem::take(changes);
-        if runs == 0 {
+        let Changes { parts, bytes, sent } = std::mem::take(changes);
+        if sent.is_empty() {
             return Ok(());
         }
         let session = &self.live.session;
         session.reserve_window(bytes.len() as u64)?;
-        let message = MirrorChanges { parts };
-        let command = session.post_tail(self.stream_id, &message, &bytes)?;
+        let command = session.post_tail(self.stream_id, &MirrorChanges { parts }, &bytes)?;
         session.note_work();
-        for MirrorPart { mirror, runs } in message.parts {
-            let sent = |run: MirrorRun| {
-                let at = run.at as usize;
-                Sent { command, mirror, run: at..at + run.len as usize }
-            };
-            self.sent.extend(runs.into_iter().map(sent));
-        }
+        self.sent.extend(sent.into_iter().map(|(mirror, run)| Sent { command, mirror, run }));
         Ok(())
     }
 

@@ -64,7 +64,7 @@ impl Mirror {
         mapped.take_all(0)?;
         let carrier = self.carrier(live)?;
         mapped.send(carrier.stream_id, &(0..size))?;
-        mapped.follow(carrier.stream_id)?;
+        mapped.follow(carrier.stream_id, 0)?;
         carrier.sent()?;
         self.all.push(mapped);
         self.recount();
@@ -78,11 +78,12 @@ impl Mirror {
         self.granules.take(live, (range.start + old) as u64, (range.size - old) as u64)?;
         let stream_id = self.carrier(live).map_err(NoMirror::Failed)?.stream_id;
         let mapped = &mut self.all[place];
-        // It is fetched whole from now on.
-        mapped.forget().map_err(NoMirror::Failed)?;
         mapped.shadow.resize(range.size, 0);
         mapped.take_all(old).map_err(NoMirror::Failed)?;
         mapped.send(stream_id, &(old..range.size)).map_err(NoMirror::Failed)?;
+        if mapped.is_told() {
+            mapped.follow(stream_id, old).map_err(NoMirror::Failed)?;
+        }
         self.recount();
         self.carrier(live).and_then(|carrier| carrier.sent()).map_err(NoMirror::Failed)
     }
@@ -159,9 +160,11 @@ impl Mirror {
                 }
                 any |= !runs.is_empty();
                 for run in &runs {
-                    match mapped.told_as {
-                        Some(mirror) => carrier.add(&mut changes, mirror, &mapped.shadow, run)?,
-                        None => mapped.send(carrier.stream_id, run)?,
+                    if !mapped.is_told() {
+                        mapped.send(carrier.stream_id, run)?;
+                    }
+                    for (mirror, at, piece) in mapped.by_parts(run) {
+                        carrier.add(&mut changes, mirror, at, &mapped.shadow, &piece)?;
                     }
                 }
             }
@@ -181,16 +184,18 @@ impl Mirror {
             carrier.applied(told.applied);
             let mut rest = &bytes[..];
             for part in told.parts {
-                let mut mapped = all.iter_mut().find(|mapped| mapped.told_as == Some(part.mirror));
+                // One that has ended is none any more.
+                let mut found = all.iter_mut().find_map(|mapped| mapped.part(part.mirror).map(|at| (mapped, at)));
                 for run in part.runs {
                     let Some((now, others)) = rest.split_at_checked(run.len as usize) else { break };
                     rest = others;
-                    let (start, end) = (run.at as usize, run.at as usize + now.len());
-                    let Some(mapped) = mapped.as_deref_mut().filter(|mapped| end <= mapped.shadow.len()) else {
-                        continue;
-                    };
-                    for piece in without(&(start..end), carrier.later(part.mirror)) {
-                        mapped.take_in(piece.start, &now[piece.start - start..piece.end - start]);
+                    let Some((mapped, at)) = &mut found else { continue };
+                    let start = *at + run.at as usize;
+                    let run = start..start + now.len();
+                    if run.end <= mapped.shadow.len() {
+                        for piece in without(&run, carrier.later(part.mirror)) {
+                            mapped.take_in(piece.start, &now[piece.start - start..piece.end - start]);
+                        }
                     }
                 }
             }
@@ -476,7 +481,7 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     let Mirror { all, carriers, .. } = mirror;
     let of_session = |carrier: &&mut Carrier| Arc::ptr_eq(&carrier.live.session, session);
     for carrier in carriers.iter_mut().filter(of_session).filter(|carrier| carrier.fetched < newest) {
-        let whole = |mapped: &&mut Mapped| mapped.live.id == carrier.live.id && mapped.told_as.is_none();
+        let whole = |mapped: &&mut Mapped| mapped.live.id == carrier.live.id && !mapped.is_told();
         all.iter_mut().filter(whole).try_for_each(|mapped| mapped.fetch(carrier.stream_id))?;
         if is_quiet {
             carrier.fetched = newest;

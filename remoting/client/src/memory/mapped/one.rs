@@ -14,6 +14,12 @@ use std::sync::{Arc, Once};
 /// Memory of the program that may be gone is read by so many bytes at once.
 const WINDOW: usize = 256 << 10;
 
+/// From here on, to where the next one begins, it has this number.
+struct Part {
+    mirror: u64,
+    at: usize,
+}
+
 pub struct Mapped {
     pub host: usize,
     pub kind: HostKind,
@@ -23,8 +29,8 @@ pub struct Mapped {
     pub live: Arc<Live>,
     /// What both sides had when they were last compared.
     pub shadow: Vec<u8>,
-    /// Its number, if the worker tells what the device writes; else it is fetched whole.
-    pub told_as: Option<u64>,
+    /// What it consists of for the worker, which tells what the device writes; without any it is fetched whole.
+    parts: Vec<Part>,
     /// The program has taken the memory away: nothing is read or written there any more.
     is_gone: bool,
 }
@@ -45,7 +51,7 @@ impl Mapped {
             piece,
             live: Arc::clone(live),
             shadow: vec![0; size],
-            told_as: None,
+            parts: Vec::new(),
             is_gone: false,
         }
     }
@@ -123,17 +129,18 @@ impl Mapped {
         self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
     }
 
-    /// Lets the worker tell from now on what the device writes, if it can. The device has what the shadow has.
-    pub fn follow(&mut self, stream_id: u64) -> Result<(), Code> {
+    /// Lets the worker tell from now on what the device writes from here on, if it can. The device has what the shadow has.
+    pub fn follow(&mut self, stream_id: u64, at: usize) -> Result<(), Code> {
         let session = &self.live.session;
         if !session.has(MirrorAdd::CODE) {
             return Ok(());
         }
-        let (mirror, context, size) = (mint(), self.live.id, self.shadow.len() as u64);
-        match session.call(stream_id, &MirrorAdd { mirror, context, address: self.device, size })?.code {
-            0 => self.told_as = Some(mirror),
-            // More than the worker keeps for a session.
-            CUDA_ERROR_OUT_OF_MEMORY => {}
+        let (mirror, context, size) = (mint(), self.live.id, (self.shadow.len() - at) as u64);
+        let add = MirrorAdd { mirror, context, address: self.device + at as u64, size };
+        match session.call(stream_id, &add)?.code {
+            0 => self.parts.push(Part { mirror, at }),
+            // More than the worker keeps for a session: it is fetched whole.
+            CUDA_ERROR_OUT_OF_MEMORY => self.forget()?,
             code => return Err(code),
         }
         Ok(())
@@ -141,8 +148,28 @@ impl Mapped {
 
     /// The worker tells no more, and reads no more.
     pub fn forget(&mut self) -> Result<(), Code> {
-        let told_as = self.told_as.take();
-        told_as.map_or(Ok(()), |mirror| self.live.session.post(0, &MirrorEnd { mirror }).map(drop))
+        let session = &self.live.session;
+        self.parts.drain(..).try_for_each(|part| session.post(0, &MirrorEnd { mirror: part.mirror }).map(drop))
+    }
+
+    /// Does the worker tell what the device writes?
+    pub fn is_told(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Where the part with this number begins.
+    pub fn part(&self, mirror: u64) -> Option<usize> {
+        self.parts.iter().find(|part| part.mirror == mirror).map(|part| part.at)
+    }
+
+    /// A run by parts: the number of each, where it begins, and the bytes of the run that are in it.
+    pub fn by_parts(&self, run: &Range<usize>) -> Vec<(u64, usize, Range<usize>)> {
+        let ends = self.parts.iter().skip(1).map(|next| next.at).chain([self.shadow.len()]);
+        let pieces = self.parts.iter().zip(ends).map(|(part, end)| {
+            let piece = run.start.max(part.at)..run.end.min(end);
+            (part.mirror, part.at, piece)
+        });
+        pieces.filter(|(.., piece)| piece.start < piece.end).collect()
     }
 
     /// Fetches what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.
