@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -479,6 +480,29 @@ def a_host_function() -> None:
     while not ran:
         pass
     run("other_store", t, p)
+
+
+def what_the_host_learned_during_a_host_function() -> None:
+    """Work behind the function was submitted before the host waited for the other stream."""
+    s, t = start()
+    p, learned = alloc(4), threading.Event()
+    function_ = HOST_FUNCTION(lambda _: bool(learned.wait(60)))
+    keep.append(function_)
+    run("store", t, p)
+    ok("cuLaunchHostFunc", s, function_, None)
+    run("other_store", s, p)
+    ok("cuStreamSynchronize", t)
+    learned.set()
+
+
+def a_word_that_a_stream_writes_and_a_kernel_acquires() -> None:
+    s, t = start()
+    p, flag = alloc(4), alloc(4)
+    ok("cuMemsetD32_v2", u64(flag), 0, size(1))
+    ok("cuCtxSynchronize")
+    run("store", s, p)
+    ok("cuStreamWriteValue32_v2", s, u64(flag), 5, 0)
+    run("consume", t, p, flag)
 
 
 def a_word_that_a_stream_writes_and_another_waits_for() -> None:
