@@ -51,11 +51,6 @@ pub fn free(start: usize) -> Result<(), Code> {
     pinned::remove(start, HostKind::Managed, CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Is this an address in managed memory?
-pub fn contains(address: u64) -> bool {
-    host::find(address as usize).is_some_and(|range| range.kind == HostKind::Managed)
-}
-
 /// Works with the advice for `count` bytes of managed memory.
 ///
 /// # Errors
