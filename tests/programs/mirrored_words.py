@@ -1,6 +1,6 @@
-"""Lets a kernel exchange 64 random words in 8 of many page-locked buffers, step after step, and compares all words of all
-buffers after each wait. Arguments: buffers, their words, steps, a seed, the kind of wait, or `each` for all in turn, and
-how many threads do so at the same time (1), each with buffers and a stream of its own."""
+"""Lets a kernel exchange 64 random words in 8 of many page-locked buffers, step after step, and compares all words of
+all buffers after each wait. Arguments: buffers, their words, steps, a seed, the kind of wait, or `each` for all in turn,
+and how many threads do so at the same time (1), each with buffers and a stream of its own."""
 
 import ctypes
 import sys
@@ -114,6 +114,11 @@ class Exchanging:
         ok(cu.cuEventRecord(self.event, self.stream))
         ok(cu.cuStreamWaitEvent(0, self.event, 0))
         ok(cu.cuMemcpyDtoH(np.zeros(1, np.uint32), word, 4))
+
+    def by_copy_to_the_device(self):
+        ok(cu.cuEventRecord(self.event, self.stream))
+        ok(cu.cuStreamWaitEvent(0, self.event, 0))
+        ok(cu.cuMemcpyHtoD(word, np.zeros(1, np.uint32), 4))
 
     def by_function(self):
         seen = []
