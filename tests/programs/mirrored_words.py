@@ -1,5 +1,5 @@
 """Lets a kernel exchange 64 random words in 8 of many page-locked buffers, step after step, and compares all words of
-all buffers after each wait. Arguments: buffers, their words, steps, a seed, the kind of wait, or `each` for all in turn,
+all buffers after each wait. Arguments: buffers, their words, steps, a seed, the kind of wait or `each` for all in turn,
 and how many threads do so at the same time (1), each with buffers and a stream of its own."""
 
 import ctypes
