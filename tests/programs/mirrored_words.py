@@ -3,6 +3,8 @@ all buffers after each wait. Arguments: buffers, their words, steps, a seed, the
 and how many threads do so at the same time (1), each with buffers and a stream of its own."""
 
 import ctypes
+import os
+import socket
 import sys
 import threading
 
@@ -63,6 +65,12 @@ class Exchanging:
         self.expected = [self.words(WORDS) for _ in range(BUFFERS)]
         for array, given in zip(self.buffers, self.expected, strict=True):
             array[:] = given
+        (here, there), (end, other) = os.pipe(), socket.socketpair()
+        self.ends = end, other
+        self.ways = (
+            (lambda given: os.write(there, given), lambda into: os.readv(here, [into])),
+            (lambda given: other.send(given), lambda into: end.recv_into(into)),
+        )
 
     def words(self, count):
         return self.chance.integers(0, 1 << 32, count, np.uint32)
@@ -72,6 +80,13 @@ class Exchanging:
         for index in self.chance.choice(BUFFERS, 2, replace=False):
             at = self.chance.choice(WORDS, 5, replace=False)
             self.buffers[index][at] = self.expected[index][at] = self.words(5)
+        # And the system for it, from a file and from a socket.
+        for give, take in self.ways:
+            index, at = self.chance.integers(BUFFERS), self.chance.integers(WORDS - 8)
+            given = self.words(8)
+            give(given)
+            take(memoryview(self.buffers[index][at : at + 8]))
+            self.expected[index][at : at + 8] = given
         chosen = self.chance.choice(BUFFERS, CHANGED, replace=False)
         ats = [self.chance.choice(WORDS, PLACES, replace=False) for _ in chosen]
         pairs = list(zip(chosen, ats, strict=True))
@@ -81,6 +96,11 @@ class Exchanging:
         launch(exchange, 1, COUNT, [*(u64(device) for device in self.devices[-3:]), u32(COUNT)], self.stream)
         for number, (index, at) in enumerate(pairs):
             self.expected[index][at] = self.values[number * PLACES : (number + 1) * PLACES]
+        # While the kernel may run the host writes words that are not the kernel's.
+        used = dict(pairs)
+        for index in self.chance.choice(BUFFERS, 2, replace=False):
+            at = np.setdiff1d(self.chance.choice(WORDS, 5, replace=False), used.get(index, []))
+            self.buffers[index][at] = self.expected[index][at] = self.words(len(at))
         getattr(self, kind)()
         assert (self.out == before).all(), "the kernel saw other words"
         self.check(self.buffers)

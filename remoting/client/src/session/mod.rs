@@ -52,7 +52,7 @@ use send::Wake;
 use shared_memory::Shared;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use stripes::Stripes;
@@ -79,6 +79,9 @@ impl Waiter {
         }
     }
 }
+
+/// Bytes of news that wait for a call that lets the host see them.
+const MOST_NEWS: usize = 16 << 20;
 
 /// What the device wrote to mirrors: the worker's words, and the bytes of the runs.
 pub struct News {
@@ -160,6 +163,7 @@ pub struct Session {
     ring: Mutex<Ring>,
     /// What the worker said of mirrors, until a call lets the host see it.
     news: Mutex<Vec<News>>,
+    news_bytes: AtomicUsize,
     stripes: Stripes,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
@@ -244,6 +248,7 @@ impl Session {
             shared: Shared::default(),
             ring: Mutex::default(),
             news: Mutex::default(),
+            news_bytes: AtomicUsize::new(0),
             stripes: Stripes::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
@@ -320,7 +325,14 @@ impl Session {
 
     /// What the worker said of mirrors since the last time, in its order.
     pub fn take_news(&self) -> Vec<News> {
-        std::mem::take(&mut *lock(&self.news))
+        let mut news = lock(&self.news);
+        self.news_bytes.store(0, SeqCst);
+        std::mem::take(&mut *news)
+    }
+
+    /// Is that so much that a program which neither waits nor asks is not to be waited for?
+    pub fn has_much_news(&self) -> bool {
+        self.news_bytes.load(SeqCst) > MOST_NEWS
     }
 
     /// Does the worker's version have such a command? Where it does not, there is another way.

@@ -319,7 +319,9 @@ impl Session {
             }
             MirrorsTold::CODE => {
                 let (told, bytes) = MirrorsTold::decode(payload).map_err(unreadable)?;
-                lock(&self.news).push(News { told, bytes: bytes.to_vec() });
+                let mut news = lock(&self.news);
+                self.news_bytes.fetch_add(payload.len(), SeqCst);
+                news.push(News { told, bytes: bytes.to_vec() });
                 Ok(())
             }
             Acknowledge::CODE => Ok(()),

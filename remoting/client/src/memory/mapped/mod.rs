@@ -419,6 +419,9 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
         return Ok(());
     }
     let mut mirror = lock(&MIRROR);
+    if session.has_much_news() {
+        mirror.take_news(session);
+    }
     mirror.send_changes(session)?;
     mirror.hold(session, stream_id)
 }
