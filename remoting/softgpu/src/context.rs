@@ -104,6 +104,7 @@ impl Context {
     pub fn retire_queue(&self, queue: &Arc<Queue>) {
         if let Some(each) = self.queues().iter_mut().find(|each| Arc::ptr_eq(&each.queue, queue)) {
             each.retired = true;
+            queue.retire();
         }
     }
 
@@ -174,6 +175,8 @@ impl Context {
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Release);
         self.wait_for_all();
+        self.queues().iter().for_each(|each| each.queue.retire());
+        self.legacy.retire();
         self.printed.flush();
         self.device.discharge(self.profile.context_bytes);
         let limits = std::mem::take(&mut *self.limits());
