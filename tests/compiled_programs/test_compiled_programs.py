@@ -146,6 +146,14 @@ def test_every_installed_runtime_starts(runner: Run, compiled: Callable[[str], P
         assert (run.returncode, run.stdout) == (0, "ok\n"), f"{runtime.name}: {run.stderr}"
 
 
+def test_what_kernels_print_is_there_after_a_wait_that_need_not_ask(
+    runner: Run, compiled: Callable[[str], Path]
+) -> None:
+    run = runner(compiled("idle_waits.cu"))
+    expected = [f"{who} {turn}" for turn in range(6) for who in ("kernel", "program")]
+    assert (run.returncode, run.stdout.splitlines()) == (0, [*expected, "ok"]), run.stderr
+
+
 def test_printf_of_kernels(runner: Run, compiled: Callable[[str], Path]) -> None:
     run = runner(compiled("print.cu"))
     expected = [f"block {b} thread {t}: text {0.5 * t:5.2f} z -5000000000 beef%" for b in range(2) for t in range(3)]
