@@ -6,6 +6,7 @@ REMOTEGPU_NATIVE_LIB_DIR); remotely on a share of an appliance.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sysconfig
@@ -78,6 +79,22 @@ BY_EVERY_CARRIER = [
 def test_program_checks_itself(runner: Run, compiled: Callable[[str], Path], source: str) -> None:
     run = runner(compiled(source))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+# Its kernels wait for each other, which takes minutes on a busy machine.
+PATIENT = "flags_beside_data.cu"
+
+
+@pytest.mark.parametrize("source", [source for source in CHECKING if source != PATIENT])
+def test_program_orders_its_streams(compiled: Callable[[str], Path], source: str) -> None:
+    """The overlap checker finds nothing in it, and changes nothing of what it does."""
+    if not (building.native_libraries() / "libcuda.so.1").exists():
+        pytest.skip("the software GPU is not built (make build)")
+    settings = {"LD_LIBRARY_PATH": str(building.native_libraries()), "REMOTEGPU_CHECK": "overlap"}
+    run = subprocess.run(
+        [compiled(source)], check=False, capture_output=True, text=True, timeout=120, env=os.environ | settings
+    )
+    assert (run.returncode, run.stdout, "overlap" in run.stderr) == (0, "ok\n", False), run.stderr
 
 
 @pytest.mark.parametrize("source", IN_BOTH_FORMS)
