@@ -54,6 +54,9 @@ thread_local! {
 fn retire(queues: PerThread) {
     for (context, queue) in queues {
         if let Some(context) = context.upgrade() {
+            if let Some(checker) = check::checker() {
+                checker.retire(queue.number(), Some(context.legacy.number()));
+            }
             context.retire_queue(&queue);
         }
     }
