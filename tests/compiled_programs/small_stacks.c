@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-enum { STACK = 48 << 10, GUARD = 1 << 20, BYTES = 16 << 20 };
+enum { STACK = 32 << 10, GUARD = 1 << 20, BYTES = 16 << 20 };
 
 static void *buffer;
 static CUcontext context;
