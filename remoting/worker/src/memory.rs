@@ -189,30 +189,8 @@ impl Session {
         if c.least > c.want {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let (device, least, want) = (c.device, c.least, c.want);
-        self.after_returns(
-            move |session| session.requests.grant(Asker::Client(seq), device, least, want),
-            move |session| session.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
-        )
-    }
-
-    /// Asks the appliance when it has back what the client gave back before. If then it cannot be asked, `refused` says so;
-    /// at once it is an error.
-    pub fn after_returns(
-        &mut self,
-        ask: impl FnOnce(&mut Session) -> bool + Send + 'static,
-        refused: impl FnOnce(&mut Session) + Send + 'static,
-    ) -> Result<()> {
-        if self.memory.returning.is_empty() {
-            return if ask(self) { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) };
-        }
-        let then = move |session: &mut Session, ()| {
-            if !ask(session) {
-                refused(session);
-            }
-        };
-        self.helpers.start_in_order(|_| (), then);
-        Ok(())
+        let asked = self.requests.grant(Asker::Client(seq), c.device, c.least, c.want);
+        if asked { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
     }
 
     pub fn grant_return(&mut self, device: u32, size: u64) -> Result<()> {
@@ -221,6 +199,9 @@ impl Session {
         }
         let granted = self.memory.granted.get_mut(&device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         *granted -= size;
+        if !self.memory.unmapping.is_empty() {
+            self.requests.push(Request::Leaving { device, size });
+        }
         self.memory.returning.push((device, size));
         self.return_memory();
         Ok(())
@@ -238,18 +219,6 @@ impl Session {
         if device >= self.device_count {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        self.after_returns(
-            move |session| session.requests.memory(seq, device),
-            move |session| session.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
-        )
-    }
-
-    /// At the end of the session: everything granted goes back.
-    pub fn return_everything(&mut self) {
-        let mut granted: Vec<_> = self.memory.granted.drain().filter(|(_, size)| *size > 0).collect();
-        granted.append(&mut self.memory.returning);
-        for (device, size) in granted {
-            self.requests.push(Request::Return { device, size });
-        }
+        if self.requests.memory(seq, device) { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
     }
 }

@@ -147,12 +147,13 @@ fn send_request(control: BorrowedFd<'_>, request: &Request, file: Option<Borrowe
 pub fn serve(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) {
     // Whatever breaks here, the session is over; what is left is to give its memory back.
     let _ = run(session, connection, control);
+    session.requests.push(Request::Ending);
+    let _ = send_requests(session, control);
     if let (false, Some(socket)) = (session.out.is_empty(), connection.socket()) {
         let _ = say_goodbye(session, socket);
     }
     connection.lose();
     session.scrub_everything();
-    session.return_everything();
     session.requests.stats(session.stats, session.out.bytes_out);
     let _ = send_requests(session, control);
 }
@@ -185,7 +186,13 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         }
         if connection.socket().is_some() != connected {
             connected = !connected;
-            session.requests.push(Request::Connection { connected });
+            session.requests.push(Request::Connection { connected, closed: connection.is_hung_up() });
+        }
+        if !session.settling.is_empty() && !more {
+            // What has come, or has not, is seen above.
+            if !settle(session, &mut reader, connection) {
+                continue;
+            }
         }
         moved |= session.take_turns(!more && !moved)?;
         send_requests(session, control)?;
@@ -262,17 +269,48 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
     true
 }
 
+/// Is more to be read of the client?
+fn reads(session: &Session) -> bool {
+    session.out.unsent() < MOST_UNREAD && !session.hold.is_full() && !session.is_crowded()
+}
+
+/// Answers the appliance, which asked what the client had sent. Returns whether nothing more has come, or nothing is read.
+fn settle(session: &mut Session, reader: &mut FrameReader, connection: &mut Connection) -> bool {
+    let received = session.out.received();
+    let Some(socket) = connection.socket().filter(|_| reads(session)) else {
+        session.tell_settled(u64::MAX);
+        return true;
+    };
+    let until = received + rustix::io::ioctl_fionread(socket).unwrap_or(0);
+    session.settling.iter_mut().for_each(|(_, settles)| *settles = settles.or(Some(until)));
+    // Behind those bytes is its end, if it has ended.
+    session.tell_settled(received);
+    match receive(session, reader, socket) {
+        Ok(false) => {
+            session.tell_settled(u64::MAX);
+            true
+        }
+        Ok(true) => false,
+        Err(_) => {
+            connection.lose();
+            false
+        }
+    }
+}
+
+/// Returns whether something came.
+///
 /// # Errors
 /// If the connection is gone.
-fn receive(session: &mut Session, reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<()> {
+fn receive(session: &mut Session, reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<bool> {
     match recv(connection, reader.space(), RecvFlags::DONTWAIT) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok((count, _)) => {
             reader.filled(count);
             session.out.note_received(count);
-            Ok(())
+            Ok(true)
         }
-        Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
         Err(e) => Err(e.into()),
     }
 }
@@ -309,8 +347,7 @@ fn wait(
     timeout: Option<Duration>,
 ) -> io::Result<Ready> {
     let mut interest = PollFlags::empty();
-    let reads = session.out.unsent() < MOST_UNREAD && !session.hold.is_full() && !session.is_crowded();
-    interest.set(PollFlags::IN, reads);
+    interest.set(PollFlags::IN, reads(session));
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());

@@ -272,21 +272,40 @@ pub fn pass(data: &OwnedFd, descriptor: BorrowedFd<'_>, packet: &[u8]) {
 }
 
 fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, limit: u64) {
-    let (mut packet, mut granted) = (vec![0; 1 << 16], 0);
+    let (mut packet, mut granted, mut leaving) = (vec![0; 1 << 16], 0, 0);
+    // Requests that what is on its way back will satisfy.
+    let mut waiting: Vec<Value> = Vec::new();
     while let Ok((count @ 1.., _)) = recv(control, &mut packet[..], RecvFlags::empty()) {
         let request: Value = serde_json::from_slice(&packet[..count]).expect("JSON");
         let number = |key: &str| request[key].as_u64().expect("a number");
         let answer = match request["op"].as_str().expect("op") {
+            "grant" if number("least") > limit - granted && number("least") <= limit - granted + leaving => {
+                waiting.push(request.clone());
+                None
+            }
             "grant" => {
                 let size = if number("least") > limit - granted { 0 } else { number("want").min(limit - granted) };
                 granted += size;
                 Some(json!({"op": "granted", "id": number("id"), "size": size}))
             }
-            "return" => {
-                granted -= number("size");
+            "leaving" => {
+                leaving += number("size");
                 None
             }
-            "memory" => Some(json!({"op": "memory", "id": number("id"), "limit": limit, "free": limit - granted})),
+            "return" => {
+                granted -= number("size");
+                leaving -= number("size").min(leaving);
+                let first = waiting.first().filter(|first| first["least"].as_u64() <= Some(limit - granted)).cloned();
+                first.map(|first| {
+                    waiting.remove(0);
+                    granted += first["least"].as_u64().expect("a number");
+                    json!({"op": "granted", "id": first["id"], "size": first["least"]})
+                })
+            }
+            "memory" => {
+                let free = limit - granted + leaving;
+                Some(json!({"op": "memory", "id": number("id"), "limit": limit, "free": free}))
+            }
             _ => None,
         };
         told.lock().expect("list").push(request);
