@@ -3,6 +3,7 @@ worker's grows, and another thread's call that releases the stream gets through.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -65,10 +66,8 @@ class Run:
     def _look(self, process: subprocess.Popen[str], worker: int) -> bool:
         if process.poll() is not None:
             return True
-        try:
+        with contextlib.suppress(FileNotFoundError, IndexError):
             self.most = max(self.most, resident(worker))
-        except (FileNotFoundError, IndexError):
-            pass
         return False
 
     def is_held_back(self) -> bool:

@@ -111,10 +111,9 @@ def test_the_same_natively(program: Path, how: str) -> None:
     assert found.groups()[1:] == ("0", "0")
 
 
+@pytest.mark.parametrize("small", ["socket"], indirect=True)
 def test_a_shell_runs_training_and_evaluation_in_turn(small: Share, program: Path) -> None:
     """As a script does: each step is a process of its own, of `sh`."""
-    if small.carrier != "socket":
-        pytest.skip("by TCP each step that is ended by _exit costs three seconds: the test above has them")
     steps = (
         f'for step in 1 2 3 4 5; do "{program}" return 1 {PERCENT} 0 && "{program}" exit 1 {PERCENT} 0 || exit 1; done'
     )
@@ -122,9 +121,8 @@ def test_a_shell_runs_training_and_evaluation_in_turn(small: Share, program: Pat
     assert [found[0] for found in RESULT.findall(printed)] == ["1"] * 10, printed
 
 
+@pytest.mark.parametrize("small", ["socket"], indirect=True)
 def test_a_killed_ones_memory_counts_as_free(small: Share, program: Path) -> None:
     """Nobody needs its memory, so nobody ends its session for that: it ends by itself, or counts as free before."""
     small.run(str(program), "kill", "1", str(PERCENT), "0")
-    until(
-        lambda: small.appliance.cli("ls", "--json", *small.options).stdout.count('"used_bytes": 0'), 120, "it is free"
-    )
+    until(lambda: small.appliance.cli("ls", "--json", *small.options).stdout.count('"used_bytes": 0'), 20, "it is free")
