@@ -122,7 +122,9 @@ impl Session {
             self.send(outbox)
         } else {
             self.wake_sender(&mut outbox);
-            if unsent > FULL && !outbox.full { self.send_some(&mut outbox) } else { Ok(()) }
+            let sent = if unsent > FULL && !outbox.full { self.send_some(&mut outbox) } else { Ok(()) };
+            drop(outbox);
+            sent
         };
         if let (true, Err(code)) = (awaited, sent) {
             let pending = lock(&self.pending).remove(&number);
