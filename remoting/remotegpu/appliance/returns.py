@@ -143,8 +143,8 @@ class Returns:
         ]
         line = (
             f"memory of the share did not come back within {_RETURN_SECONDS:.0f} s from "
-            f"{', '.join(holders) or 'its other processes'}: a kernel may keep the GPU from overwriting it; the program "
-            "gets CUDA_ERROR_OUT_OF_MEMORY and may try again"
+            f"{', '.join(holders) or 'its other processes'}: a kernel may keep the GPU from overwriting it; "
+            "the program gets CUDA_ERROR_OUT_OF_MEMORY and may try again"
         )
         _log.warning("session %s: %s", session.session_id[:8], line)
         return line
