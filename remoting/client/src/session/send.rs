@@ -114,10 +114,11 @@ impl Session {
             lock(&self.pending).insert(number, pending);
         }
         self.frame(&mut outbox, Header { code, seq: number, stream_id, ..Header::default() }, tail.len(), body);
+        // What follows a frame of a copy has a window of its own.
+        let bytes = outbox.kept.unsent().saturating_sub(before);
         outbox.tail(tail);
         stats::command();
         let unsent = outbox.kept.unsent();
-        let bytes = unsent.saturating_sub(before);
         let sent = if flush || tail.len() > COPIED_TAIL || unsent > MOST_AHEAD {
             self.send(outbox)
         } else {
