@@ -381,7 +381,7 @@ class Sessions:
             if device >= len(session.lease.quotas):
                 return
             self._account(session, process, operation, device, packet)
-        elif operation in ("export", "import", "release") and process is not None:
+        elif operation in ("export", "import", "release", "freed") and process is not None:
             _share(session, process, operation, packet, file)
         elif operation in ("code", "offer") and process is not None:
             self._share_code(session, process, operation, packet, file)
@@ -548,7 +548,11 @@ def _share(session: Session, process: SessionProcess, operation: str, packet: Pa
                 numbers |= {"device": export.device, "size": export.size}
                 process.send({"op": "imported", **numbers}, [export.file.fileno()])
         case "release":
-            exports.release(name, str(packet.get("token")))
+            token = str(packet.get("token"))
+            process.send({"op": "released", "token": token, "last": exports.release(name, token)})
+            note_change(session.lease)
+        case "freed":
+            exports.freed(name, str(packet.get("token")))
             note_change(session.lease)
 
 

@@ -33,6 +33,11 @@ pub enum Order {
         id: u64,
         token: Option<Token>,
     },
+    /// Nobody else has this memory, or somebody.
+    Released {
+        token: Token,
+        last: bool,
+    },
     /// With a descriptor, unless nothing has this token.
     Imported {
         id: u64,
@@ -91,6 +96,7 @@ impl Session {
                 self.reply_with(seq, 0, &MemoryState { limit, free }, &[]);
             }
             Order::Exported { id, token } => self.exported(id, token),
+            Order::Released { token, last } => self.released(token, last),
             Order::Imported { id, device, size } => self.imported(id, device, size, file),
             Order::Code { id } => self.shared_code(id, file),
             Order::Suspend { reason, seconds } => self.suspend(file, reason, Duration::from_secs(seconds)),

@@ -156,10 +156,14 @@ impl Session {
         }
         let Some(slab) = self.memory.remove(address) else { return Ok(()) };
         self.memory.unmapping.push((address, size));
+        if let Some(token) = slab.shared.filter(|token| self.memory.shared(*token).is_none()) {
+            self.part_with(token, slab, address);
+            return Ok(());
+        }
         let filler = self.filler(slab.device);
         self.helpers.start_in_order(
             move |driver| {
-                // Other processes may still use what is shared.
+                // This one still uses what is shared, at another address.
                 let scrubbed = slab.shared.is_some() || scrub(driver, slab.device, address, size, filler).is_ok();
                 (scrubbed, unmap(driver, address, size, slab.memory))
             },
@@ -170,11 +174,6 @@ impl Session {
                 }
                 if let Err(code) = unmapped {
                     session.late(code);
-                }
-                if let Some(token) = slab.shared
-                    && session.memory.shared(token).is_none()
-                {
-                    session.requests.push(Request::Release { token });
                 }
                 session.return_memory();
             },
@@ -207,7 +206,7 @@ impl Session {
         Ok(())
     }
 
-    fn return_memory(&mut self) {
+    pub fn return_memory(&mut self) {
         if self.memory.unmapping.is_empty() {
             for (device, size) in std::mem::take(&mut self.memory.returning) {
                 self.requests.push(Request::Return { device, size });

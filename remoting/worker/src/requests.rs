@@ -75,8 +75,12 @@ pub enum Request {
         id: u64,
         token: Token,
     },
-    /// What was exported or imported is not used any more.
+    /// What was exported or imported is not used any more. Of memory the answer says whether anybody else has it.
     Release {
+        token: Token,
+    },
+    /// Nobody has this memory any more.
+    Freed {
         token: Token,
     },
     /// Is there an image that has this hash? In hexadecimal digits.

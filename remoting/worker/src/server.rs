@@ -153,6 +153,8 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
         let _ = say_goodbye(session, socket);
     }
     connection.lose();
+    session.part_with_everything();
+    let _ = hear(session, control);
     session.scrub_everything();
     session.requests.stats(session.stats, session.out.bytes_out);
     let _ = send_requests(session, control);
@@ -389,6 +391,22 @@ fn wait(
         connection: client.is_some() && readable.intersects(something),
         passed: others.is_some() && passed.intersects(something),
     })
+}
+
+/// Waits for what the appliance says of memory that other processes may have, too.
+fn hear(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
+    let until = Instant::now() + GOODBYE;
+    while session.is_parting() {
+        send_requests(session, control)?;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        poll(&mut [PollFd::new(&control, PollFlags::IN)], Some(&timeout))?;
+        take_orders(session, control)?;
+    }
+    Ok(())
 }
 
 fn take_orders(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
