@@ -280,7 +280,7 @@ impl Context {
         let limits = std::mem::take(&mut *lock(&live.taken.limits));
         let modules = std::mem::take(&mut *lock(&live.taken.modules));
         live.device.memory.put_back_after(&live, limits.into_values().sum::<u64>() + modules, destroyed, true);
-        Ok(())
+        live.device.memory.give_back_context(&live)
     }
 }
 

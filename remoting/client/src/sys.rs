@@ -182,6 +182,11 @@ pub fn wait_until_writable(socket: RawFd, limit: Duration) {
     wait_until(socket, libc::POLLOUT, limit);
 }
 
+/// Returns when the other end is closed, or after `limit`.
+pub fn wait_until_closed(socket: RawFd, limit: Duration) {
+    wait_until(socket, libc::POLLRDHUP, limit);
+}
+
 fn wait_until(socket: RawFd, events: libc::c_short, limit: Duration) {
     let mut waited = libc::pollfd { fd: socket, events, revents: 0 };
     let limit = libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };

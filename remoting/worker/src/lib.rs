@@ -43,6 +43,7 @@ mod modules;
 pub mod objects;
 mod overwriting;
 mod pages;
+mod parting;
 mod peers;
 mod pending;
 mod plan;

@@ -112,6 +112,9 @@ pub struct Session {
     pub device_count: u32,
     pub hold: Hold,
     pub arrival: Arrival,
+    /// Questions of the appliance that are answered when all is taken that the client has sent: their ids, and how many
+    /// bytes that is.
+    pub settling: Vec<(u64, Option<u64>)>,
     /// If its appliance divides the time of its GPUs.
     pub turns: Option<Turns>,
     sched: Scheduler<Key>,
@@ -165,6 +168,7 @@ impl Session {
             device_count: count.max(0) as u32,
             hold: Hold::default(),
             arrival: Arrival::default(),
+            settling: Vec::new(),
             turns: None,
             sched: Scheduler::default(),
             topology: Topology::default(),
@@ -177,6 +181,14 @@ impl Session {
             text,
             ended: false,
         })
+    }
+
+    /// Answers what is settled if more than `received` bytes were taken.
+    pub fn tell_settled(&mut self, received: u64) {
+        let (now, later) = self.settling.drain(..).partition(|(_, until)| until.unwrap_or(0) < received);
+        self.settling = later;
+        let answers: Vec<(u64, Option<u64>)> = now;
+        answers.into_iter().for_each(|(id, _)| self.requests.push(Request::Settled { id }));
     }
 
     /// The client has all that it may have of a kind.

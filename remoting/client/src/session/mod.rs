@@ -13,6 +13,7 @@ mod host_box;
 mod jobs;
 mod opening;
 mod outbox;
+mod queues;
 mod receive;
 mod reconnect;
 mod ring;
@@ -46,6 +47,7 @@ use outbox::Outbox;
 use protocol::{
     ContextSynchronize, EVENTS_TELL, Message, MirrorsTold, Opened, Rebase, StreamSynchronize, UNCOUNTED, since,
 };
+use queues::Queues;
 use receive::Receiver;
 use ring::Ring;
 use send::Wake;
@@ -164,6 +166,7 @@ pub struct Session {
     /// What the worker said of mirrors, until a call lets the host see it.
     news: Mutex<Vec<News>>,
     news_bytes: AtomicUsize,
+    queues: Mutex<Queues>,
     stripes: Stripes,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
@@ -179,11 +182,17 @@ pub fn mint() -> u64 {
     NEXT.fetch_add(1, SeqCst)
 }
 
-/// Ends all sessions without waiting for anything: the process is going.
+/// How long a process that ends waits until its appliances know.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+/// Ends all sessions: the process is going. What it had is the next process's when it has gone, so the workers are heard,
+/// who close their ends when the appliances know.
 pub fn say_goodbye() {
-    if let Ok(sessions) = SESSIONS.try_lock() {
-        sessions.iter().for_each(|session| session.close());
-    }
+    let Ok(sessions) = SESSIONS.try_lock() else { return };
+    let until = Instant::now() + GOODBYE;
+    let told: Vec<_> = sessions.iter().filter(|session| session.close()).collect();
+    told.iter()
+        .for_each(|session| sys::wait_until_closed(session.fd(), until.saturating_duration_since(Instant::now())));
 }
 
 /// The session in whose arena an address lies.
@@ -249,6 +258,7 @@ impl Session {
             ring: Mutex::default(),
             news: Mutex::default(),
             news_bytes: AtomicUsize::new(0),
+            queues: Mutex::default(),
             stripes: Stripes::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
