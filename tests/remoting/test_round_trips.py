@@ -48,8 +48,9 @@ def test_a_wait_brings_the_words_of_all_mirrors_with_its_answer(remote: Applianc
     once, often = (statistics(remote, tmp_path / str(n), *mirrors(n, "in_stream")) for n in (20, 60))
     assert often["round_trips"] - once["round_trips"] == 40
     grown = {what: (often[what] - once[what]) / 40 for what in ("commands", "bytes_sent", "bytes_received")}
-    # Changes of all of them in few commands, an event, a launch and the wait; of 104 buffers of 4 KiB what changed.
-    assert grown["commands"] <= 12
+    # Changes of all of them in few commands, an event, a launch and the wait, now and then a fence of the queue; of 104
+    # buffers of 4 KiB what changed.
+    assert grown["commands"] <= 13
     assert grown["bytes_sent"] < 16_000 and grown["bytes_received"] < 16_000
 
 
