@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import urllib.request
@@ -74,6 +75,42 @@ def test_an_appliance_is_reached_by_every_address(listen: str, reached: tuple[st
     finally:
         process.terminate()
         process.wait(SECONDS)
+
+
+# In a network of its own: an appliance, its port of metrics, and a program on it.
+ALONE = """
+set -e
+{network}
+"$1" appliance --listen '[::]:7070' --http '[::]:7072' --insecure --memory 64MiB --backend software >"$2" 2>&1 &
+appliance=$!
+trap 'kill $appliance; wait $appliance' EXIT
+for _ in $(seq {seconds}); do
+    if "$3" -c "import sys, urllib.request as u; sys.exit(u.urlopen(sys.argv[1]).status != 200)" \
+        'http://{host}:7072/readyz' 2>/dev/null; then break; fi
+    sleep 1
+done
+"$3" -c "import sys, urllib.request as u; assert b'remotegpu_' in u.urlopen(sys.argv[1]).read()" \
+    'http://{host}:7072/metrics'
+"$1" run --appliance '{host}:7070' -p 0.5 -- "$3" -c "$4"
+"$1" ls --appliance '{host}:7070' >/dev/null
+"""
+UP = "ip link set lo up"
+NETWORKS = {
+    "IPv4 alone": (f"{UP}; echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6", "127.0.0.1"),
+    "IPv6 alone": (f"{UP}; ip address delete 127.0.0.1/8 dev lo", "[::1]"),
+    "both, by IPv6": (UP, "[::1]"),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_program_runs_in_a_network_of_one_family(network: str, tmp_path: Path) -> None:
+    made, host = NETWORKS[network]
+    script = ALONE.format(network=made, host=host, seconds=SECONDS)
+    command = ["unshare", "--net", "sh", "-c", script, "sh", REMOTEGPU, str(tmp_path / "log"), sys.executable, PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
+    said = (tmp_path / "log").read_text()
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr + said
 
 
 PROGRAM = """

@@ -69,6 +69,29 @@ def test_what_is_missing_is_named_and_counted(where: list[str], tmp_path: Path) 
     assert any("use streams of the whole device" in line for line in lines)
 
 
+LOADS = """
+import ctypes
+for name in ("libnvcuvid.so.1", "libnvidia-encode.so.1", "libnvoptix.so.1", "libnvidia-encode.so.1"):
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        pass
+"""
+
+
+def test_libraries_that_do_not_exist_are_named_without_a_call_of_cuda(where: list[str], tmp_path: Path) -> None:
+    """FFmpeg looks for NVENC before it uses CUDA, and says only that it cannot load the library."""
+    program, file = tmp_path / "loads.py", tmp_path / "report.json"
+    program.write_text(LOADS)
+    done = remotegpu(*where, "--report", "--report-file", str(file), "--", sys.executable, str(program))
+    assert done.returncode == 0, done.stderr
+    missing = {each["name"]: each for each in json.loads(file.read_text())["missing"]}
+    assert missing.keys() == {"libnvcuvid.so.1", "libnvidia-encode.so.1", "libnvoptix.so.1"}
+    assert missing["libnvidia-encode.so.1"]["times"] == 2
+    assert missing["libnvoptix.so.1"]["reason"] == "OptiX is not provided"
+    assert "NVENC, video encoding, is not provided: let the program do this work on the CPU" in done.stderr
+
+
 def test_a_program_that_lacks_nothing_gets_one_line(where: list[str]) -> None:
     done = remotegpu(*where, "--report", "--", sys.executable, str(PROGRAMS / "vector_add.py"))
     expected = "remotegpu: report: 1 process used CUDA and asked for nothing that is not provided\n"

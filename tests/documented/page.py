@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from documented.row import KINDS, Row
-from documented.rows import ROWS
+from documented.table import ROWS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "documented.md"
 

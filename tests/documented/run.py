@@ -16,7 +16,7 @@ from pathlib import Path
 
 from documented.driver import Library, Machine
 from documented.row import Row
-from documented.rows import ROWS
+from documented.table import ROWS
 
 
 def machine() -> Machine:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from documented.page import PAGE, text
 from documented.row import KINDS, Row
-from documented.rows import ROWS
+from documented.table import ROWS
 from support.system import DIST, Appliance, appliance
 
 GROUPS = (*KINDS, "alone")

@@ -17,12 +17,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from remotegpu.api.addresses import EVERYWHERE
 from remotegpu.cli import exits
 from remotegpu.rpc.client import DEFAULT_PORT, Endpoint
 
 _AUTHORITY_DAYS: Final = 3650
 # Renewed by another `init`, with the clients' new authority.
 _SERVER_DAYS: Final = 825
+# All addresses of both families.
+_LISTEN: Final = f"[{EVERYWHERE}]:{DEFAULT_PORT}"
 _ALWAYS: Final = ("localhost", "127.0.0.1")
 # How the appliance is started, and which file each option names.
 _SERVE: Final = ("-m", "remotegpu.cli", "appliance")
@@ -65,7 +68,7 @@ def init(folder: Path, hosts: Sequence[str], backend: str) -> str:
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca = _authority(authority, now)
     admin, user = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-    serve = [*_SERVE, f"--backend={backend}", f"--listen=0.0.0.0:{DEFAULT_PORT}"]
+    serve = [*_SERVE, f"--backend={backend}", f"--listen={_LISTEN}"]
     serve += [f"--{option}={folder.resolve() / name}" for option, name in _OPTIONS.items()]
     for name, content in (
         ("ca.pem", ca.public_bytes(serialization.Encoding.PEM)),
@@ -89,7 +92,7 @@ def init(folder: Path, hosts: Sequence[str], backend: str) -> str:
 
 The appliance, on this machine:
 
-    remotegpu appliance --backend {backend} --listen 0.0.0.0:{DEFAULT_PORT} --cert {pem} --key {key} --tokens {tokens}
+    remotegpu appliance --backend {backend} --listen {shlex.quote(_LISTEN)} --cert {pem} --key {key} --tokens {tokens}
 
 The same as a service of systemd, which starts it with the machine and after a failure:
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -20,6 +21,7 @@ REFUSED_BY_NVML: Final = "refused by NVML"
 BEYOND: Final = "beyond"
 UNKNOWN_FUNCTION: Final = "unknown function"
 UNKNOWN_TABLE: Final = "unknown table"
+ABSENT_LIBRARY: Final = "absent library"
 
 _TITLES: Final = {
     REFUSED: "answered with CUDA_ERROR_NOT_SUPPORTED (801):",
@@ -29,9 +31,27 @@ _TITLES: Final = {
     BEYOND: "more memory of the program, used by kernels in place, than a setting allows:",
     UNKNOWN_FUNCTION: "not found by cuGetProcAddress:",
     UNKNOWN_TABLE: "private tables not found by cuGetExportTable:",
+    ABSENT_LIBRARY: "libraries that were looked for and are not provided:",
 }
 
 _WITH_A_CODE: Final = (REFUSED, REFUSED_VALUE, REFUSED_SLOT, REFUSED_BY_NVML, BEYOND)
+
+# Parts of NVIDIA's driver, and the loaders of OpenCL and Vulkan, which find no device of ours.
+_ABSENT: Final = {
+    "libnvcuvid.so": "NVDEC, video decoding, is not provided",
+    "libnvidia-encode.so": "NVENC, video encoding, is not provided",
+    "libnvidia-opticalflow.so": "optical flow is not provided",
+    "libnvoptix.so": "OptiX is not provided",
+    "libOpenCL.so": "OpenCL is not provided",
+    "libnvidia-opencl.so": "OpenCL is not provided",
+    "libvulkan.so": "Vulkan is not provided",
+    "libGLX_nvidia.so": "Vulkan and OpenGL are not provided",
+    "libEGL_nvidia.so": "EGL is not provided",
+}
+# A line of the dynamic loader's `LD_DEBUG=files`.
+_LOOKED_FOR: Final = re.compile(
+    r"^ *(?P<process>\d+):\tfile=(?P<path>\S+) \[\d+\]; +(?:dynamically loaded|needed) by (?P<by>\S+) "
+)
 
 # What every copy of CUDA's runtime looks for when it starts, and does without: functions of tools, and two tables that
 # are newer than the rest.
@@ -56,6 +76,7 @@ _OTHERWISE: Final = {
     UNKNOWN_FUNCTION: "the program looks for a newer driver than this one stands for; if it ends for that, use one "
     "built for an older CUDA",
     UNKNOWN_TABLE: "a library uses an interface that NVIDIA does not document; if it fails, try another version of it",
+    ABSENT_LIBRARY: "let the program do this work on the CPU, or on a machine that has the GPU itself",
 }
 
 
@@ -123,9 +144,21 @@ def parse(lines: Iterable[str]) -> Report:
     return report
 
 
+def add_absent_libraries(report: Report, lines: Iterable[str]) -> None:
+    """Reads what the dynamic loader was asked for. A program may load such a library without a call of CUDA."""
+    for line in lines:
+        found = _LOOKED_FOR.match(line)
+        name = Path(found["path"]).name if found else ""
+        reason = _ABSENT.get(name.partition(".so")[0] + ".so")
+        if found and reason:
+            lack = Lack(ABSENT_LIBRARY, name, "", reason, found["by"])
+            report.times[lack] += 1
+            report.by_process.setdefault(lack, set()).add(int(found["process"]))
+
+
 def text(report: Report) -> str:
     who = _count(len(report.processes), "process", "processes")
-    if not report.processes:
+    if not report.processes and not report.lacks:
         return "report: no process used CUDA"
     if not report.lacks:
         done_without = sum(report.times.values())
@@ -178,11 +211,19 @@ def reporting(wanted: bool, file: Path | None) -> Iterator[dict[str, str]]:
     if not wanted and file is None:
         yield {}
         return
-    with tempfile.NamedTemporaryFile("r", prefix="remotegpu-report-", encoding="utf-8") as events:
+    with tempfile.TemporaryDirectory(prefix="remotegpu-report-") as folder:
+        events, loads = Path(folder) / "events", Path(folder) / "loads"
+        events.touch()
         try:
-            yield {names.REPORT_ENV: events.name}
+            # The loader tells each process what it looks for, also in vain. Who asks it for more keeps what it tells.
+            asked = {} if "LD_DEBUG" in os.environ else {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(loads)}
+            yield {names.REPORT_ENV: str(events)} | asked
         finally:
-            report = parse(events)
+            with events.open(encoding="utf-8") as lines:
+                report = parse(lines)
+            for each in sorted(events.parent.glob("loads.*")):
+                with each.open(encoding="utf-8", errors="replace") as lines:
+                    add_absent_libraries(report, lines)
             if file is not None:
                 file.write_text(json.dumps(as_json(report), indent=2) + "\n")
             if wanted:

@@ -298,7 +298,7 @@ def init_appliance(
 
 def _http_address(http: str, metrics_port: int) -> tuple[str, int] | None:
     if http:
-        return _address("--http", http, "0.0.0.0:7072")
+        return _address("--http", http, "[::]:7072")
     return ("127.0.0.1", metrics_port) if metrics_port else None
 
 
