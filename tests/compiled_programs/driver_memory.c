@@ -41,6 +41,7 @@ static void linear_fills(CUdeviceptr memory)
     for (int late = 0; late < 2; late++)
         for (unsigned bytes = 1; bytes <= 4; bytes *= 2) {
             OK(cuMemsetD8(memory, 0x55, SIZE));
+            OK(cuCtxSynchronize());
             CUdeviceptr at = memory + 16;
             if (bytes == 1) OK(late ? cuMemsetD8Async(at, pattern, 77, stream) : cuMemsetD8(at, pattern, 77));
             if (bytes == 2) OK(late ? cuMemsetD16Async(at, pattern, 77, stream) : cuMemsetD16(at, pattern, 77));
@@ -59,6 +60,7 @@ static void rectangular_fills(CUdeviceptr memory)
     for (int late = 0; late < 2; late++)
         for (unsigned bytes = 1; bytes <= 4; bytes *= 2) {
             OK(cuMemsetD8(memory, 0x55, 4 * PITCH));
+            OK(cuCtxSynchronize());
             CUdeviceptr at = memory + 8;
             if (bytes == 1)
                 OK(late ? cuMemsetD2D8Async(at, PITCH, pattern, WIDTH, HEIGHT, stream)

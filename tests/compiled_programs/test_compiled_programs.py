@@ -6,6 +6,7 @@ REMOTEGPU_NATIVE_LIB_DIR); remotely on a share of an appliance.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sysconfig
@@ -75,6 +76,22 @@ def test_program_checks_itself(runner: Run, compiled: Callable[[str], Path], sou
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
+# Its kernels wait for each other, which takes minutes on a busy machine.
+PATIENT = "flags_beside_data.cu"
+
+
+@pytest.mark.parametrize("source", [source for source in CHECKING if source != PATIENT])
+def test_program_orders_its_streams(compiled: Callable[[str], Path], source: str) -> None:
+    """The overlap checker finds nothing in it, and changes nothing of what it does."""
+    if not (building.native_libraries() / "libcuda.so.1").exists():
+        pytest.skip("the software GPU is not built (make build)")
+    settings = {"LD_LIBRARY_PATH": str(building.native_libraries()), "REMOTEGPU_CHECK": "overlap"}
+    run = subprocess.run(
+        [compiled(source)], check=False, capture_output=True, text=True, timeout=120, env=os.environ | settings
+    )
+    assert (run.returncode, run.stdout, "overlap" in run.stderr) == (0, "ok\n", False), run.stderr
+
+
 @pytest.mark.parametrize("source", IN_BOTH_FORMS)
 def test_program_with_a_default_stream_per_thread(runner: Run, compiled: Callable[..., Path], source: str) -> None:
     run = runner(compiled(source, *PER_THREAD))
@@ -133,6 +150,14 @@ def test_every_installed_runtime_starts(runner: Run, compiled: Callable[[str], P
     for runtime in runtimes:
         run = runner(compiled("start_runtime.c"), runtime)
         assert (run.returncode, run.stdout) == (0, "ok\n"), f"{runtime.name}: {run.stderr}"
+
+
+def test_what_kernels_print_is_there_after_a_wait_that_need_not_ask(
+    runner: Run, compiled: Callable[[str], Path]
+) -> None:
+    run = runner(compiled("idle_waits.cu"))
+    expected = [f"{who} {turn}" for turn in range(6) for who in ("kernel", "program")]
+    assert (run.returncode, run.stdout.splitlines()) == (0, [*expected, "ok"]), run.stderr
 
 
 def test_printf_of_kernels(runner: Run, compiled: Callable[[str], Path]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import tracer
-from support.system import DIST, PRELOADED, ROOT, Appliance, until
+from support.system import DIST, PRELOADED, ROOT, Appliance, appliance, native, until
 
 TRAIN = [sys.executable, str(ROOT / "examples" / "01-digits" / "train.py")]
 
@@ -32,6 +32,26 @@ def test_what_a_wait_has_told_is_not_asked(remote: Appliance, tmp_path: Path) ->
     once, often = (statistics(remote, tmp_path / n, "query_complete.py", n) for n in ("1", "11"))
     waits = 7
     assert often["round_trips"] - once["round_trips"] == 10 * waits
+
+
+def test_an_idle_wait_makes_no_round_trip(remote: Appliance, tmp_path: Path) -> None:
+    once, often = (statistics(remote, tmp_path / n, "idle_waits.py", n) for n in ("1", "101"))
+    assert often["round_trips"] == once["round_trips"]
+    assert often["calls"] - once["calls"] == 100 * 9
+
+
+def test_idle_waits_are_as_natively() -> None:
+    run = native("idle_waits.py", "3")
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("how", ["asked", "followed"])
+def test_a_late_error_is_told_once_by_whatever_tells_that_work_is_complete(how: str) -> None:
+    with appliance("--session-budget", "streams=3") as one:
+        run = one.run("late_once.py", how)
+    codes = [int(code) for code in run.stdout.split()]
+    assert (run.returncode, sorted(codes)) == (0, [0, 0, 0, 0, 2]), run.stderr
+    assert 2 in codes[:2], codes
 
 
 def test_a_known_module_is_not_sent_again(remote: Appliance, tmp_path: Path) -> None:

@@ -270,6 +270,48 @@ pub fn is_mapped(address: usize) -> bool {
     unsafe { libc::mincore(std::ptr::without_provenance_mut(address / PAGE * PAGE), 1, &raw mut resident) == 0 }
 }
 
+/// Reads memory of this process that may be gone by now; false if some of it is.
+pub fn read_memory(address: usize, to: &mut [u8]) -> bool {
+    let (own, remote) = (to.as_mut_ptr(), std::ptr::with_exposed_provenance_mut::<u8>(address));
+    // SAFETY: the kernel checks what it reads. Where a sandbox forbids the call, the memory is taken to be as registered.
+    unsafe { transfer(libc::process_vm_readv, own, remote, to.len()) }.unwrap_or_else(|| {
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(remote, own, to.len()) };
+        true
+    })
+}
+
+/// As [`read_memory`], but writes.
+pub fn write_memory(address: usize, from: &[u8]) -> bool {
+    let (own, remote) = (from.as_ptr(), std::ptr::with_exposed_provenance_mut::<u8>(address));
+    // SAFETY: as in `read_memory`; `own` is only read.
+    unsafe { transfer(libc::process_vm_writev, own.cast_mut(), remote, from.len()) }.unwrap_or_else(|| {
+        // SAFETY: as in `read_memory`.
+        unsafe { std::ptr::copy_nonoverlapping(own, remote, from.len()) };
+        true
+    })
+}
+
+type Transfer = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+/// Whether all of the bytes were copied; `None` if a sandbox forbids the call.
+unsafe fn transfer(call: Transfer, own: *mut u8, remote: *mut u8, len: usize) -> Option<bool> {
+    let end = |base: *mut u8| libc::iovec { iov_base: base.cast(), iov_len: len };
+    // SAFETY: `own` has `len` bytes, and the kernel answers for a remote range that is not there.
+    match unsafe { call(libc::getpid(), &end(own), 1, &end(remote), 1, 0) } {
+        count if count >= 0 => Some(count as usize == len),
+        _ if matches!(errno(), libc::EPERM | libc::ENOSYS) => None,
+        _ => Some(false),
+    }
+}
+
 /// Page-aligned zeroed memory for pinned allocations; null if there is none.
 pub fn allocate_pages(size: usize) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -369,6 +369,13 @@ impl KernelInfo {
     }
 }
 
+/// The version of the wire since which the answer to `EventQuery`, and `EventDone`, carry what an answer to a command that
+/// synchronises carries: all that was printed before, and the late error.
+pub const EVENTS_TELL: u32 = 11;
+
+/// Changes of mirrors smaller than this are not told apart.
+pub const MIRROR_WORD: usize = 4;
+
 /// In place of a number of launches, by who does not count them.
 pub const UNCOUNTED: u64 = u64::MAX;
 

@@ -94,9 +94,14 @@ impl Action {
         completed: Option<&Rc<RealEvent>>,
     ) -> Code {
         match (self, completed) {
-            (Action::Reply(_) | Action::Shared { .. } | Action::Striped { .. } | Action::Part { .. }, Some(event))
-                if code == 0 =>
-            {
+            (
+                Action::Reply(_)
+                | Action::Shared { .. }
+                | Action::Striped { .. }
+                | Action::Part { .. }
+                | Action::EventDone { .. },
+                Some(event),
+            ) if code == 0 => {
                 let settled =
                     current.set(driver, event.context()).and_then(|()| driver.event_synchronize(event.handle));
                 settled.err().unwrap_or(0)

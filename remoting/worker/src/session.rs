@@ -32,7 +32,7 @@ use crate::turns::taking::Turns;
 use crate::writer::Outbox;
 use driverapi::errors::*;
 use protocol::{
-    ContextSynchronize, Ending, Header, Message, Notice, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer,
+    ContextSynchronize, EVENTS_TELL, Ending, Header, Message, Notice, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -557,16 +557,30 @@ impl Session {
         self.out.push(Reply::CODE, seq, &Reply { code }, &w.bytes);
     }
 
-    /// The reply of a command that synchronises: everything printed goes before it, and it tells a late error.
+    /// The reply of a command that synchronises.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
-        self.push_text();
         self.check_launches();
-        // What broke the context is told by everything; what came of it earlier is no news.
-        if code == 0 || is_sticky(code) {
-            let late = self.late.take();
-            return self.reply(seq, if code == 0 { late.unwrap_or(0) } else { code });
-        }
+        let code = self.tell(code);
         self.reply(seq, code);
+    }
+
+    /// What an answer that something is complete says: everything printed goes before it, and it tells a late error.
+    pub fn tell(&mut self, code: Code) -> Code {
+        self.push_text();
+        // What broke the context is told by everything; what came of it earlier is no news.
+        let late = if code == 0 || is_sticky(code) { self.late.take() } else { None };
+        if code == 0 { late.unwrap_or(0) } else { code }
+    }
+
+    /// As [`Session::tell`], of an event, where the client takes that from such an answer. A record that failed is a late
+    /// error itself.
+    pub fn tell_of_event(&mut self, code: Code) -> Code {
+        if self.out.wire < EVENTS_TELL {
+            return code;
+        }
+        self.push_text();
+        let late = self.late.take();
+        if is_sticky(code) { code } else { late.unwrap_or(code) }
     }
 
     /// A launch was refused; the code is told as every late error.

@@ -193,6 +193,7 @@ impl Session {
     /// Tells the client that a record is complete, and the sessions that share the event.
     pub fn event_done(&mut self, event: u64, generation: u64, code: Code) {
         self.shared_event_done(event, generation);
+        let code = self.tell_of_event(code);
         self.out.push(EventDone::CODE, 0, &EventDone { event, generation, code }, &[]);
     }
 
@@ -202,7 +203,8 @@ impl Session {
             if answered {
                 self.event_done(event, generation, 0);
             } else {
-                self.reply(seq, 0);
+                let code = self.tell_of_event(0);
+                self.reply(seq, code);
             }
             return Ok(());
         };
@@ -218,10 +220,14 @@ impl Session {
             state => {
                 // Bytes that landed before go first.
                 self.collect();
+                let settles = Action::EventDone { event, generation };
                 let code = state.err().unwrap_or(0);
-                match answered {
-                    true => self.event_done(event, generation, code),
-                    false => self.reply(seq, code),
+                let code = settles.settle(&self.driver, &self.current, code, Some(&record));
+                if answered {
+                    self.event_done(event, generation, code);
+                } else {
+                    let code = self.tell_of_event(code);
+                    self.reply(seq, code);
                 }
             }
         }

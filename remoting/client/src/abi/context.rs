@@ -90,7 +90,7 @@ exports! {
     fn cuCtxSynchronize() {
         let live = context::current()?;
         check_no_capture(&live)?;
-        live.synchronise()?;
+        live.wait()?;
         mapped::after_wait(&live.session)
     }
 
@@ -98,7 +98,7 @@ exports! {
         let live = given_or_current(context)?.live()?;
         context::usable(&live)?;
         check_no_capture(&live)?;
-        live.synchronise()?;
+        live.wait()?;
         mapped::after_wait(&live.session)
     }
 

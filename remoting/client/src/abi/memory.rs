@@ -45,11 +45,12 @@ exports! {
         if let Some(freed) = GRAPHS.memories.free(address) {
             return freed;
         }
-        if managed::contains(address) {
+        let of_host = host::find(address as usize);
+        if of_host.is_some_and(|range| range.kind == HostKind::Managed) {
             GRAPHS.check_call()?;
             return managed::free(address as usize);
         }
-        let allocation = find_allocation(address).filter(|_| host::find(address as usize).is_none());
+        let allocation = find_allocation(address).filter(|_| of_host.is_none());
         let (device, piece) = allocation.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         GRAPHS.check_call()?;
         peer::wait_until_read(piece.address, piece.address + piece.size);

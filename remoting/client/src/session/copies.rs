@@ -1,6 +1,6 @@
 //! Copies between the program's memory and the device.
 
-use super::{HostBox, PeerSource, Pending, Session, Slot, Waiter, lock};
+use super::{HostBox, Known, PeerSource, Pending, Session, Slot, Waiter, lock};
 use crate::Code;
 use crate::stats;
 use protocol::{
@@ -148,7 +148,7 @@ impl Session {
         let slot = Slot::new();
         let command = self.ask_for_bytes(stream_id, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
         self.wait(&slot)?.success()?;
-        self.note_complete(stream_id, command);
+        self.note_complete(stream_id, Known::Told, command);
         Ok(())
     }
 

@@ -31,6 +31,7 @@ pub use host_box::{HostBox, load, store};
 pub use opening::Opening;
 pub use reconnect::{Reconnect, Retry};
 pub use shared_memory::file as shared_file;
+pub use streams::Known;
 pub use stripes::wanted_stripes;
 pub use wait::{Reply, Slot, lock};
 
@@ -43,7 +44,7 @@ use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_stick
 use held::Held;
 use jobs::Jobs;
 use outbox::Outbox;
-use protocol::{ContextSynchronize, Message, Opened, Rebase, StreamSynchronize, UNCOUNTED};
+use protocol::{ContextSynchronize, EVENTS_TELL, Message, Opened, Rebase, StreamSynchronize, UNCOUNTED};
 use queues::Queues;
 use receive::Receiver;
 use ring::Ring;
@@ -316,6 +317,11 @@ impl Session {
         }
     }
 
+    /// Do answers about events carry what was printed before, and the late error?
+    pub fn events_tell(&self) -> bool {
+        self.wire >= EVENTS_TELL
+    }
+
     fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -370,13 +376,23 @@ impl Session {
     /// # Errors
     /// As [`Session::synchronise`].
     pub fn synchronise_stream(&self, stream_id: u64) -> Result<(), Code> {
-        let before = self.newest_in_streams();
+        let before = self.last_command();
         let reply = self.call_frame(StreamSynchronize::CODE, stream_id, |w| {
             w.put(&StreamSynchronize { launches: self.launches.load(SeqCst) });
         })?;
         self.synchronised(&reply)?;
-        self.note_complete(stream_id, before);
+        self.note_complete(stream_id, Known::Told, before);
         Ok(())
+    }
+
+    /// A wait for what is known to be complete, of which the worker has told all: it needs no answer.
+    ///
+    /// # Errors
+    /// The code of an earlier copy that nobody waited for, or the session's sticky error.
+    pub fn wait_for_nothing(&self) -> Result<(), Code> {
+        self.flush()?;
+        self.check()?;
+        self.take_late()
     }
 
     /// Waits for the earlier work of a stream outside of any call: one that synchronises is told what failed.
@@ -402,9 +418,12 @@ impl Session {
 
     fn synchronised(&self, reply: &Reply) -> Result<(), Code> {
         match reply.code {
-            0 => {}
-            code => return Err(code),
+            0 => self.take_late(),
+            code => Err(code),
         }
+    }
+
+    fn take_late(&self) -> Result<(), Code> {
         match self.late.swap(0, SeqCst) {
             0 => Ok(()),
             code => Err(code),
@@ -417,8 +436,18 @@ impl Session {
     }
 
     /// Is everything known to be complete that streams of the program were given, if all commands up to this one are?
-    pub fn is_quiet(&self, synchronised: u64) -> bool {
-        lock(&self.outbox).streams.is_quiet(synchronised)
+    pub fn is_quiet(&self, how: Known, synchronised: u64) -> bool {
+        lock(&self.outbox).streams.is_quiet(how, synchronised)
+    }
+
+    /// As [`Session::is_quiet`], of what one stream was given.
+    pub fn is_stream_complete(&self, stream_id: u64, how: Known, synchronised: u64) -> bool {
+        lock(&self.outbox).streams.is_complete(stream_id, how, synchronised)
+    }
+
+    /// As [`Session::is_stream_complete`], for a legacy stream.
+    pub fn is_legacy_complete(&self, stream_id: u64, how: Known, synchronised: u64) -> bool {
+        lock(&self.outbox).streams.is_legacy_complete(stream_id, how, synchronised)
     }
 
     /// A stream of the library's own: what it is given is no work of the program's.
@@ -431,19 +460,15 @@ impl Session {
         lock(&self.outbox).streams.disown(stream_id);
     }
 
-    /// The last command that a stream was given, or a later one of another.
-    pub fn last_in_stream(&self, stream_id: u64) -> u64 {
-        lock(&self.outbox).streams.last(stream_id)
-    }
-
-    /// A stream has been waited for: what it and those that it waits for were given up to this command is complete.
-    pub fn note_complete(&self, stream_id: u64, number: u64) {
-        lock(&self.outbox).streams.note_complete(stream_id, number);
+    /// A stream has been waited for, or asked about: what it and those that it waits for were given up to this command is
+    /// complete.
+    pub fn note_complete(&self, stream_id: u64, how: Known, number: u64) {
+        lock(&self.outbox).streams.note_complete(stream_id, how, number);
     }
 
     /// The command up to which all is known to be complete that a stream and those that it waits for were given.
-    pub fn complete_in_stream(&self, stream_id: u64) -> u64 {
-        lock(&self.outbox).streams.complete(stream_id)
+    pub fn complete_in_stream(&self, stream_id: u64, how: Known) -> u64 {
+        lock(&self.outbox).streams.complete(stream_id, how)
     }
 
     /// As [`Session::call`] for a generated function.

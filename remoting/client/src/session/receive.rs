@@ -265,6 +265,9 @@ impl Session {
             EventDone::CODE => {
                 let (done, _) = EventDone::decode(payload).map_err(unreadable)?;
                 self.note_code(done.code);
+                if self.events_tell() {
+                    self.note_late(done.code);
+                }
                 if let Some(progress) = lock(&self.events).get(&done.event).and_then(std::sync::Weak::upgrade) {
                     progress.done.fetch_max(done.generation, SeqCst);
                 }

@@ -105,6 +105,8 @@ impl Session {
         let number = outbox.last;
         if stream_id != 0 && code != StreamSynchronize::CODE && code != StreamQuery::CODE {
             outbox.streams.note(stream_id, number);
+        } else if pending.is_none() {
+            outbox.streams.note_loose(number);
         }
         if code == Launch::CODE || code == GraphLaunch::CODE {
             self.launches.fetch_add(1, SeqCst);

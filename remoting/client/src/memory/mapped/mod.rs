@@ -3,36 +3,25 @@
 //!
 //! Memory that is allocated so has one address on both sides, inside the arena; registered memory has a second one.
 
+mod one;
+
 use super::budget;
-use super::changes::{differences, written_by_both};
 use super::granules::Granules;
 use super::heap::Piece;
 use super::host::{self, HostKind, HostRange};
 use crate::Code;
 use crate::context::{self, LEAST_PRIORITY, Live};
-use crate::log;
 use crate::memory::Origin;
-use crate::session::{DeviceBox, HostBox, Session, is_unsettled, lock, mint};
+use crate::session::{HostBox, Known, Session, is_unsettled, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
-use protocol::{EventCreate, EventRecord, Extent, StreamWaitEvent};
+use one::Mapped;
+use protocol::{EventCreate, EventRecord, StreamWaitEvent};
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 
 /// More separate changes than this are sent as one, with what lies between them, if the device writes nothing.
 const MOST_RUNS: usize = 1024;
-
-struct Mapped {
-    host: usize,
-    kind: HostKind,
-    device: u64,
-    /// The device's allocation that it is; else it lies in granules.
-    piece: Option<u64>,
-    live: Arc<Live>,
-    /// What both sides had when they were last compared.
-    shadow: Vec<u8>,
-}
 
 /// What brings the bytes to and from one context's device: a stream of the library's own.
 struct Carrier {
@@ -56,8 +45,10 @@ struct Mirror {
 /// Why memory has no mirror that a device can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoMirror {
-    /// All of them together would be more than the setting allows.
-    Budget,
+    /// All of them together would be more bytes than may have one.
+    Budget {
+        most: usize,
+    },
     /// What this device could have at that address lies elsewhere, or with another device.
     Elsewhere,
     Failed(Code),
@@ -66,68 +57,6 @@ pub enum NoMirror {
 static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Vec::new(), granules: Granules::new() });
 /// How many there are: programs without such memory pay for one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-impl Mapped {
-    fn is_of(&self, session: &Arc<Session>) -> bool {
-        Arc::ptr_eq(&self.live.session, session)
-    }
-
-    /// Does a device find it where the program does?
-    fn is_on(&self, live: &Live) -> bool {
-        self.device == self.host as u64 && std::ptr::eq(self.live.device, live.device)
-    }
-
-    fn contains(&self, address: u64, span: u64) -> bool {
-        let offset = address.wrapping_sub(self.host as u64);
-        offset.checked_add(span).is_some_and(|end| offset < self.shadow.len() as u64 && end <= self.shadow.len() as u64)
-    }
-
-    fn host_bytes(&self) -> &'static [u8] {
-        // SAFETY: the memory is the program's and stays until it is forgotten here; the program may write at any time.
-        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.host), self.shadow.len()) }
-    }
-
-    fn device_box(&self, run: &Range<usize>) -> DeviceBox {
-        let extent = Extent::linear(run.len() as u64);
-        DeviceBox { context: self.live.id, address: self.device + run.start as u64, extent }
-    }
-
-    fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
-        let from = HostBox::linear(self.shadow[run.clone()].as_ptr().expose_provenance(), run.len() as u64);
-        self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
-    }
-
-    /// Takes in what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.
-    fn fetch(&mut self, stream_id: u64) -> Result<(), Code> {
-        let mut now = vec![0u8; self.shadow.len()];
-        let to = HostBox::linear(now.as_mut_ptr().expose_provenance(), now.len() as u64);
-        self.live.session.copy_to_host(stream_id, &to, &self.device_box(&(0..now.len())))?;
-        let runs = differences(&self.shadow, &now);
-        if let Some(at) = written_by_both(&self.shadow, self.host_bytes(), &now, &runs) {
-            self.tell_of_a_lost_word(at);
-        }
-        for run in runs {
-            let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + run.start);
-            // SAFETY: as in `host_bytes`; the run is inside.
-            unsafe { std::ptr::copy_nonoverlapping(now[run.clone()].as_ptr(), place, run.len()) };
-        }
-        self.shadow = now;
-        Ok(())
-    }
-
-    /// Once: a program that does it mostly does it all the time.
-    fn tell_of_a_lost_word(&self, at: usize) {
-        static TOLD: Once = Once::new();
-        let (host, size, kind) = (self.host, self.shadow.len(), self.kind);
-        TOLD.call_once(|| {
-            log::error(&format!(
-                "the program wrote byte {at} of {size} bytes of {kind} memory at {host:#x} after a launch and before it \
-                 waited for it, and the kernel wrote there, too: the program's value is lost. Both at once is not \
-                 provided (CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0): let the program wait before it writes"
-            ));
-        });
-    }
-}
 
 impl Carrier {
     fn new(live: &Arc<Live>) -> Result<Carrier, Code> {
@@ -172,35 +101,34 @@ impl Mirror {
 
     fn add(&mut self, live: &Arc<Live>, range: &HostRange, device: u64, piece: Option<u64>) -> Result<(), Code> {
         let HostRange { start: host, size, kind, .. } = *range;
-        let mapped = Mapped { host, kind, device, piece, live: Arc::clone(live), shadow: vec![0; size] };
-        let mapped = Mapped { shadow: mapped.host_bytes().to_vec(), ..mapped };
+        let mut mapped = Mapped::new(live, (host, size), kind, device, piece);
+        mapped.take_all(0)?;
         let carrier = self.carrier(live)?;
         mapped.send(carrier.stream_id, &(0..size))?;
         carrier.sent()?;
         self.all.push(mapped);
-        COUNT.store(self.all.len(), SeqCst);
+        self.recount();
         Ok(())
     }
 
     /// Makes the mirror of created memory as long as this has become, beside which more was mapped.
-    fn grow(&mut self, place: usize, live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    fn grow(&mut self, place: usize, live: &Arc<Live>, range: &HostRange, most: usize) -> Result<(), NoMirror> {
         let old = self.all[place].shadow.len();
-        self.check_room(range.kind, range.size - old)?;
+        check_room(range.kind, most, range.size - old)?;
         self.granules.take(live, (range.start + old) as u64, (range.size - old) as u64)?;
         let stream_id = self.carrier(live).map_err(NoMirror::Failed)?.stream_id;
         let mapped = &mut self.all[place];
         mapped.shadow.resize(range.size, 0);
-        let now = mapped.host_bytes();
-        mapped.shadow[old..].copy_from_slice(&now[old..]);
+        mapped.take_all(old).map_err(NoMirror::Failed)?;
         mapped.send(stream_id, &(old..range.size)).map_err(NoMirror::Failed)?;
+        self.recount();
         self.carrier(live).and_then(|carrier| carrier.sent()).map_err(NoMirror::Failed)
     }
 
-    fn check_room(&self, kind: HostKind, size: usize) -> Result<(), NoMirror> {
-        let budget = budget::of(kind);
-        let same = self.all.iter().filter(|mapped| std::ptr::eq(budget::of(mapped.kind), budget));
-        let all = same.map(|mapped| mapped.shadow.len()).sum::<usize>().saturating_add(size);
-        if all <= budget.bytes() { Ok(()) } else { Err(NoMirror::Budget) }
+    /// Notes how many there are.
+    fn recount(&self) {
+        COUNT.store(self.all.len(), SeqCst);
+        budget::note(self.all.iter().map(|mapped| (mapped.kind, mapped.shadow.len())));
     }
 
     fn hold(&mut self, session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
@@ -213,7 +141,7 @@ impl Mirror {
     /// Ends a mirror that nothing uses any more. Its memory is not looked at again, also where that fails.
     fn end(&mut self, place: usize) -> Result<(), Code> {
         let mut mapped = self.all.swap_remove(place);
-        COUNT.store(self.all.len(), SeqCst);
+        self.recount();
         // Nobody reads memory that is being freed.
         let stays = matches!(mapped.kind, HostKind::Registered | HostKind::Created);
         let is_kept = stays || host::find(mapped.host).is_some();
@@ -258,15 +186,13 @@ impl Mirror {
         let Mirror { all, carriers, .. } = self;
         for mapped in all.iter_mut().filter(|mapped| mapped.is_of(session)) {
             let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == mapped.live.id) else { continue };
-            let mut runs = differences(&mapped.shadow, mapped.host_bytes());
+            let mut runs = mapped.take_changes();
             // Between the changes lies what the device may be writing. It is not waited for: it may itself wait for what
             // the program does next.
             if runs.len() > MOST_RUNS && session.newest_in_streams() <= carrier.fetched {
                 runs = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
             }
             for run in &runs {
-                let now = mapped.host_bytes();
-                mapped.shadow[run.clone()].copy_from_slice(&now[run.clone()]);
                 mapped.send(carrier.stream_id, run)?;
             }
             if !runs.is_empty() {
@@ -275,6 +201,10 @@ impl Mirror {
         }
         Ok(())
     }
+}
+
+fn check_room(kind: HostKind, most: usize, more: usize) -> Result<(), NoMirror> {
+    if budget::of(kind).allows(most, more) { Ok(()) } else { Err(NoMirror::Budget { most }) }
 }
 
 /// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
@@ -309,6 +239,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
         mirror.in_the_way(live, range).is_some()
     };
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     if elsewhere {
         settle(&live.session).map_err(NoMirror::Failed)?;
     }
@@ -323,9 +254,9 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let shorter =
         |mapped: &Mapped| mapped.host == range.start && mapped.shadow.len() < range.size && mapped.is_on(live);
     if let Some(place) = mirror.all.iter().position(shorter) {
-        return mirror.grow(place, live, range);
+        return mirror.grow(place, live, range, most);
     }
-    mirror.check_room(range.kind, range.size)?;
+    check_room(range.kind, most, range.size)?;
     mirror.granules.take(live, start, len)?;
     mirror.add(live, range, start, None).map_err(NoMirror::Failed)
 }
@@ -336,11 +267,12 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
 /// Why it cannot.
 pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     let mirror = &mut *lock(&MIRROR);
     if mirror.all.iter().any(|mapped| mapped.host == range.start) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
-    mirror.check_room(range.kind, range.size)?;
+    check_room(range.kind, most, range.size)?;
     let device = live.device.memory.allocate(live, range.size as u64, Origin::default()).map_err(NoMirror::Failed)?;
     mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
 }
@@ -350,15 +282,15 @@ pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
 /// # Errors
 /// Why it cannot.
 pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     let mirror = &mut *lock(&MIRROR);
-    mirror.check_room(range.kind, range.size)?;
+    check_room(range.kind, most, range.size)?;
     let HostRange { start: host, size, kind, .. } = *range;
     let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;
-    let live = Arc::clone(live);
-    let mut mapped = Mapped { host, kind, device: host as u64, piece: None, live, shadow: vec![0; size] };
+    let mut mapped = Mapped::new(live, (host, size), kind, host as u64, None);
     mapped.fetch(stream_id).map_err(NoMirror::Failed)?;
     mirror.all.push(mapped);
-    COUNT.store(mirror.all.len(), SeqCst);
+    mirror.recount();
     Ok(())
 }
 
@@ -424,7 +356,7 @@ pub fn end_in(live: &Arc<Live>) {
         // A session that has failed has nothing to give back.
         let _ = mirror.release(&mapped);
     }
-    COUNT.store(mirror.all.len(), SeqCst);
+    mirror.recount();
 }
 
 /// The mirror that has this very address on the device.
@@ -537,7 +469,7 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     let newest = session.newest_in_streams();
     let all_live = context::all_live();
     let lives = all_live.iter().filter(|live| Arc::ptr_eq(&live.session, session));
-    let is_quiet = session.is_quiet(lives.map(|live| live.synchronised()).min().unwrap_or(0));
+    let is_quiet = session.is_quiet(Known::Complete, lives.map(|live| live.synchronised()).min().unwrap_or(0));
     let Mirror { all, carriers, .. } = &mut *lock(&MIRROR);
     let of_session = |carrier: &&mut Carrier| Arc::ptr_eq(&carrier.live.session, session);
     for carrier in carriers.iter_mut().filter(of_session).filter(|carrier| carrier.fetched < newest) {
