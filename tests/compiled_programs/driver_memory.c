@@ -188,10 +188,21 @@ static void batches_of_boxes(CUdeviceptr a, CUdeviceptr b)
     OK(cuStreamSynchronize(stream));
 }
 
+/* Who wants one of two answers leaves the other out. */
+static void one_answer(void)
+{
+    size_t all = 0, left = 0;
+    OK(cuMemGetInfo(&left, NULL));
+    OK(cuMemGetInfo(NULL, &all));
+    OK(cuMemGetInfo(NULL, NULL));
+    REQUIRE(left > 0 && all >= left);
+}
+
 int main(void)
 {
     CUdeviceptr a, b;
     start();
+    one_answer();
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuMemAlloc(&a, 4096));
     OK(cuMemAlloc(&b, 4096));

@@ -54,6 +54,10 @@ CHECKING = [
     "capabilities.c",
     "destroyed_context.c",
     "at_the_end.cpp",
+    "brief_streams.c",
+    "cancelled.c",
+    "children.c",
+    "closed_streams.c",
     "identity.c",
     "private_tables.c",
     *building.DRIVER_PROGRAMS,
@@ -66,7 +70,8 @@ IN_BOTH_FORMS = [
 ]  # fmt: skip
 # Beside a socket of this machine, which an appliance on it takes by itself.
 BY_EVERY_CARRIER = [
-    "driver_pools.c", "graph_children.c", "host_side_on_device.c", "host_virtual_memory.c", "texture_views.c",
+    "children.c", "closed_streams.c", "driver_pools.c", "graph_children.c", "host_side_on_device.c",
+    "host_virtual_memory.c", "small_stacks.c", "texture_views.c",
 ]  # fmt: skip
 
 
@@ -104,6 +109,12 @@ def test_program_by_the_other_carriers(
     share: Appliance, compiled: Callable[[str], Path], source: str, carrier: str
 ) -> None:
     run = share.run(str(compiled(source)), env={"REMOTEGPU_CARRIER": carrier})
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("kind", ["thread", "fiber"])
+def test_first_calls_on_small_stacks(runner: Run, compiled: Callable[[str], Path], kind: str) -> None:
+    run = runner(compiled("small_stacks.c"), *([kind] if kind == "fiber" else []))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def test_table(runner: Run) -> None:
 
 
 def test_unknown_fields_and_devices_are_refused(runner: Run) -> None:
-    assert runner(SMI, "--query-gpu=colour", "--format=csv").returncode == 2
+    """A program that tries a field to see whether it exists reads NVIDIA's sentence on standard output."""
+    refused = runner(SMI, "--query-gpu=name,colour", "--format=csv")
+    assert (refused.returncode, refused.stdout.strip()) == (2, 'Field "colour" is not a valid field to query.')
     assert runner(SMI, "-L", "-i", "77").returncode == 6
 
 
@@ -60,3 +63,75 @@ def test_processes_of_the_lease(runner: Run, compiled: Callable[[str], Path]) ->
     assert line.startswith(str(program))  # its arguments may follow
     assert line.endswith(", 100 MiB")
     assert runner(SMI, "--query-compute-apps=pid", "--format=csv,noheader").stdout == ""
+
+
+def test_every_field_that_the_help_lists_is_answered(runner: Run) -> None:
+    """Agents ask for dozens of fields at once, and one that is refused would cost them all."""
+    shown = runner(SMI, "--help-query-gpu").stdout.split("Fields of --query-compute-apps")[0]
+    fields = [line.split(" or ")[0] for line in shown.splitlines() if line and not line.endswith(":")]
+    assert len(fields) > 150
+    run = runner(SMI, f"--query-gpu={','.join(fields)}", "--format=csv")
+    assert run.returncode == 0, run.stdout + run.stderr
+    header, values = (line.split(", ") for line in run.stdout.splitlines()[:2])
+    assert [name.split(" [")[0] for name in header] == fields
+    answers = dict(zip(fields, values, strict=True))
+    assert answers["display_mode"] == "Disabled"
+    assert answers["pcie.link.gen.max"].isdigit()
+    assert answers["temperature.memory"] == "[N/A]"
+
+
+def test_xml_has_what_exporters_read(runner: Run) -> None:
+    """The elements that Telegraf's and Netdata's collectors look up, with numbers and units where they split them."""
+    run = runner(SMI, "-q", "-x")
+    assert run.returncode == 0, run.stderr
+    log = ElementTree.fromstring(run.stdout)
+    assert log.tag == "nvidia_smi_log"
+    assert log.findtext("attached_gpus") == str(len(log.findall("gpu")))
+    for gpu in log.findall("gpu"):
+        assert re.fullmatch(r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.0", gpu.attrib["id"])
+        assert gpu.findtext("uuid", "").startswith("GPU-")
+        sizes = {name: gpu.findtext(f"fb_memory_usage/{name}", "") for name in ("total", "used", "free", "reserved")}
+        assert all(re.fullmatch(r"\d+ MiB|N/A", size) for size in sizes.values())
+        assert re.fullmatch(r"\d+ %", gpu.findtext("utilization/gpu_util", ""))
+        for path in (
+            "product_name", "product_architecture", "fan_speed", "performance_state", "compute_mode",
+            "utilization/memory_util", "utilization/encoder_util", "encoder_stats/session_count",
+            "temperature/gpu_temp", "gpu_power_readings/power_draw", "gpu_power_readings/current_power_limit",
+            "clocks/graphics_clock", "clocks/mem_clock", "max_clocks/sm_clock", "bar1_memory_usage/total",
+            "pci/pci_bus_id", "pci/pci_gpu_link_info/pcie_gen/current_link_gen",
+            "pci/pci_gpu_link_info/link_widths/max_link_width", "ecc_mode/current_ecc", "mig_mode/current_mig",
+        ):  # fmt: skip
+            assert gpu.findtext(path), path
+        assert gpu.find("processes") is not None
+
+
+def test_details_by_section(runner: Run) -> None:
+    run = runner(SMI, "-q", "-d", "MEMORY,UTILIZATION")
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"^    FB Memory Usage\n        Total {29}: \d+ MiB$", run.stdout, re.MULTILINE)
+    assert "Utilization" in run.stdout
+    assert "Product Name" not in run.stdout
+    assert runner(SMI, "-q", "-d", "COLOUR").returncode == 2
+
+
+def test_monitors_and_topology(runner: Run) -> None:
+    run = runner(SMI, "dmon", "-s", "um", "-c", "1")
+    names, units, values = (line.split() for line in run.stdout.splitlines())
+    assert (names[:3], units[:3], len(values)) == (["#", "gpu", "sm"], ["#", "Idx", "%"], len(names) - 1)
+    assert int(values[names.index("fb") - 1]) >= 0
+    first, *_ = runner(SMI, "pmon", "-c", "1").stdout.splitlines()
+    assert first.split() == ["#", "gpu", "pid", "type", "sm", "mem", "enc", "dec", "jpg", "ofa", "command"]
+    assert runner(SMI, "topo", "-m").stdout.splitlines()[1].startswith("GPU0\t X \t")
+
+
+def test_a_loop_into_a_file_ends_with_its_count(runner: Run, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = runner(SMI, "dmon", "-c", "2", "-f", log)
+    assert (run.returncode, run.stdout, len(log.read_text().splitlines())) == (0, "", 4)
+
+
+def test_milliseconds_between_two_looks(runner: Run) -> None:
+    """It goes on until its reader has gone."""
+    line = f"{SMI} --query-gpu=index --format=csv,noheader -lms 50 | head -n 3"
+    run = runner("sh", "-c", line)
+    assert run.stdout.split() == ["0", "0", "0"], run.stderr

@@ -385,16 +385,15 @@ pub fn release_primary(ordinal: i32) -> Result<(), Code> {
     if *retained == 0 { context.deactivate(false) } else { Ok(()) }
 }
 
-/// Destroys the primary context's state; it can be used again at once by those who retain it. CUDA documents that all
-/// its allocations are destroyed: those from pools, too (not measured).
+/// Destroys the primary context's state; the next retain makes it anew. As CUDA documents, that releases nothing: who
+/// retained the context releases it still. All its allocations are destroyed: those from pools, too (not measured).
 ///
 /// # Errors
-/// Why it could not be made again.
+/// The session's sticky error.
 pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
     let context = &devices::get(ordinal)?.primary;
-    let retained = lock(&context.retained);
-    context.deactivate(true)?;
-    if *retained > 0 { context.activate() } else { Ok(()) }
+    let _retained = lock(&context.retained);
+    context.deactivate(true)
 }
 
 /// Handles, the current one last; 0 is none.

@@ -1,5 +1,7 @@
 //! System calls that the standard library does not offer in the form needed here.
 
+use crate::stats;
+use driverapi::descriptors::apart;
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -21,15 +23,64 @@ pub fn set_errno(value: i32) {
 /// # Errors
 /// If the system has no more threads.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let builder = thread::Builder::new().name(name.to_owned());
+    without_signals(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
+}
+
+/// Runs `work` on a thread of ours and waits for it: the calling thread may have a small stack. What it sends counts for
+/// the call that this thread is in.
+///
+/// # Errors
+/// If the system has no more threads.
+pub fn aside<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let call = stats::call();
+    let work = move || {
+        stats::go_on(call);
+        (work(), stats::call())
+    };
+    let (result, call) = thread::scope(|scope| {
+        let builder = thread::Builder::new().name(name.to_owned());
+        let started = without_signals(|| builder.spawn_scoped(scope, work))?;
+        started.join().map_err(|_| io::Error::other("a thread panicked"))
+    })?;
+    stats::go_on(call);
+    Ok(result)
+}
+
+/// Runs `start` with all signals blocked, as the threads that it starts then have them.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: the sets are initialised by sigfillset and pthread_sigmask before they are read.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let started = builder.spawn(body);
+        let started = start();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        started.map(drop)
+        started
+    }
+}
+
+/// While it lives the calling thread is not cancelled (`pthread_cancel`): that would unwind through frames of ours. A
+/// thread that was asked to end does so at its next cancellation point.
+pub struct Uncancelled(libc::c_int);
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+impl Uncancelled {
+    pub fn new() -> Self {
+        const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
+        let mut before = 0;
+        // SAFETY: writes one number.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: a state that the function gave.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
 
@@ -171,7 +222,7 @@ impl Watch {
     pub fn new(socket: RawFd) -> io::Result<Self> {
         // SAFETY: epoll_create1 returns a new descriptor or -1.
         let epoll = unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            let fd = apart(|| libc::epoll_create1(libc::EPOLL_CLOEXEC));
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }

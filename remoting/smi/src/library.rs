@@ -1,8 +1,8 @@
 //! NVML, loaded by name. One wrapper per shape of function; a function that is missing or fails answers `None`.
 
 use driverapi::nvml::{
-    NVML_ERROR_INSUFFICIENT_SIZE, NVML_SUCCESS, error_string, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t,
-    nvmlPciInfo_t, nvmlProcessInfo_v2_t, nvmlReturn_t, nvmlUtilization_t, struct_version,
+    NVML_ERROR_INSUFFICIENT_SIZE, NVML_SUCCESS, error_string, nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t,
+    nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_v2_t, nvmlReturn_t, nvmlUtilization_t, struct_version,
 };
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -15,8 +15,15 @@ pub struct Library(*mut c_void);
 #[derive(Clone, Copy)]
 pub struct Device(nvmlDevice_t);
 
+/// Where a device is, and which card; a share is no vendor's card, and its ids are 0.
+pub struct Pci {
+    pub bus_id: String,
+    pub device_id: c_uint,
+    pub subsystem_id: c_uint,
+}
+
 macro_rules! call {
-    ($library:expr, $name:literal, ($($type:ty),*), $($argument:expr),*) => {
+    ($library:expr, $name:expr, ($($type:ty),*), $($argument:expr),*) => {
         // SAFETY: the name belongs to a function of this signature, and pointers are to locals of the caller.
         $library.find($name).is_some_and(|address| unsafe {
             let function: unsafe extern "C" fn($($type),*) -> nvmlReturn_t = std::mem::transmute(address);
@@ -147,6 +154,18 @@ impl Library {
         power_limit = c"nvmlDeviceGetEnforcedPowerLimit" -> c_uint;
         persistence_mode = c"nvmlDeviceGetPersistenceMode" -> c_uint;
         display_active = c"nvmlDeviceGetDisplayActive" -> c_uint;
+        display_mode = c"nvmlDeviceGetDisplayMode" -> c_uint;
+        minor_number = c"nvmlDeviceGetMinorNumber" -> c_uint;
+        architecture = c"nvmlDeviceGetArchitecture" -> c_uint;
+        pcie_generation = c"nvmlDeviceGetCurrPcieLinkGeneration" -> c_uint;
+        pcie_max_generation = c"nvmlDeviceGetMaxPcieLinkGeneration" -> c_uint;
+        pcie_gpu_max_generation = c"nvmlDeviceGetGpuMaxPcieLinkGeneration" -> c_uint;
+        pcie_width = c"nvmlDeviceGetCurrPcieLinkWidth" -> c_uint;
+        pcie_max_width = c"nvmlDeviceGetMaxPcieLinkWidth" -> c_uint;
+        requested_power_limit = c"nvmlDeviceGetPowerManagementLimit" -> c_uint;
+        default_power_limit = c"nvmlDeviceGetPowerManagementDefaultLimit" -> c_uint;
+        clock_reasons = c"nvmlDeviceGetCurrentClocksThrottleReasons" -> u64;
+        bar1 = c"nvmlDeviceGetBAR1MemoryInfo" -> nvmlBAR1Memory_t;
         compute_mode = c"nvmlDeviceGetComputeMode" -> c_uint;
         utilization = c"nvmlDeviceGetUtilizationRates" -> nvmlUtilization_t;
         memory_v1 = c"nvmlDeviceGetMemoryInfo" -> nvmlMemory_t;
@@ -156,28 +175,32 @@ impl Library {
         temperature = c"nvmlDeviceGetTemperature";
         clock = c"nvmlDeviceGetClockInfo";
         max_clock = c"nvmlDeviceGetMaxClockInfo";
+        applications_clock = c"nvmlDeviceGetApplicationsClock";
+        default_applications_clock = c"nvmlDeviceGetDefaultApplicationsClock";
     }
 
     device_pairs! {
         compute_capability = c"nvmlDeviceGetCudaComputeCapability";
         mig_mode = c"nvmlDeviceGetMigMode";
         ecc_mode = c"nvmlDeviceGetEccMode";
+        encoder_utilization = c"nvmlDeviceGetEncoderUtilization";
+        decoder_utilization = c"nvmlDeviceGetDecoderUtilization";
+        power_limits = c"nvmlDeviceGetPowerManagementLimitConstraints";
     }
 
-    /// Errors that could not be corrected since the driver was loaded.
-    pub fn volatile_ecc_errors(&self, device: Device) -> Option<u64> {
-        let (uncorrected, volatile, mut count) = (1, 0, 0);
-        let types = (device.0, uncorrected, volatile, &raw mut count);
-        call!(
-            self,
-            c"nvmlDeviceGetTotalEccErrors",
-            (nvmlDevice_t, c_uint, c_uint, *mut u64),
-            types.0,
-            types.1,
-            types.2,
-            types.3
-        )
-        .then_some(count)
+    /// Errors of one kind (0: corrected, 1: not) that were counted since the driver was loaded (0), or ever (1).
+    pub fn ecc_errors(&self, device: Device, kind: c_uint, counter: c_uint) -> Option<u64> {
+        let mut count = 0;
+        let to = &raw mut count;
+        let name = c"nvmlDeviceGetTotalEccErrors";
+        call!(self, name, (nvmlDevice_t, c_uint, c_uint, *mut u64), device.0, kind, counter, to).then_some(count)
+    }
+
+    /// Returns how far up the machine's tree one has to go from one device to the other (`NVML_TOPOLOGY_*`).
+    pub fn common_ancestor(&self, one: Device, other: Device) -> Option<c_uint> {
+        let mut level = 0;
+        let name = c"nvmlDeviceGetTopologyCommonAncestor";
+        call!(self, name, (nvmlDevice_t, nvmlDevice_t, *mut c_uint), one.0, other.0, &mut level).then_some(level)
     }
 
     /// Memory with what the driver reserves apart, from drivers that tell.
@@ -187,7 +210,7 @@ impl Library {
             .then_some(memory)
     }
 
-    pub fn bus_id(&self, device: Device) -> Option<String> {
+    pub fn pci(&self, device: Device) -> Option<Pci> {
         let mut info = nvmlPciInfo_t {
             busIdLegacy: [0; 16],
             domain: 0,
@@ -197,8 +220,11 @@ impl Library {
             pciSubSystemId: 0,
             busId: [0; 32],
         };
-        call!(self, c"nvmlDeviceGetPciInfo_v3", (nvmlDevice_t, *mut nvmlPciInfo_t), device.0, &mut info)
-            .then(|| until_nul(&info.busId.map(|byte| byte as u8)))
+        call!(self, c"nvmlDeviceGetPciInfo_v3", (nvmlDevice_t, *mut nvmlPciInfo_t), device.0, &mut info).then(|| Pci {
+            bus_id: until_nul(&info.busId.map(|byte| byte as u8)),
+            device_id: info.pciDeviceId,
+            subsystem_id: info.pciSubSystemId,
+        })
     }
 
     pub fn compute_processes(&self, device: Device) -> Vec<nvmlProcessInfo_v2_t> {

@@ -2,17 +2,21 @@
 //! Tools that call NVIDIA's program find this one in a pod that has no GPU of its own.
 
 mod clock;
+mod details;
+mod fields;
 mod library;
+mod monitor;
 mod options;
 mod query;
 mod snapshot;
 mod table;
+mod topology;
 
 use options::{Options, Output};
 use snapshot::System;
+use std::fs::File;
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Exit codes that NVIDIA's program documents.
 const INVALID_ARGUMENT: u8 = 2;
@@ -21,15 +25,30 @@ const NOT_FOUND: u8 = 6;
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
-        Err(message) => return fail(&message, INVALID_ARGUMENT),
+        // NVIDIA's program says it on standard output, where readers look for it.
+        Err(message) => {
+            println!("{message}");
+            return ExitCode::from(INVALID_ARGUMENT);
+        }
     };
-    if let Output::Text(text) = options.output {
-        return print(text);
+    let mut out: Box<dyn Write> = match &options.file {
+        None => Box::new(std::io::stdout()),
+        Some(path) => match File::create(path) {
+            Ok(file) => Box::new(file),
+            Err(error) => return fail(&format!("Cannot write to {}: {error}.", path.display()), INVALID_ARGUMENT),
+        },
+    };
+    if let Output::Text(text) = &options.output {
+        return print(&mut out, text);
     }
     let library = match library::Library::load() {
         Ok(library) => library,
         Err((message, code)) => return fail(&message, code),
     };
+    if let Output::Monitor(monitor) = &options.output {
+        print(&mut out, &monitor.header());
+    }
+    let mut left = options.count;
     loop {
         let mut system = System::read(&library);
         if let Some(wanted) = &options.device {
@@ -38,23 +57,30 @@ fn main() -> ExitCode {
                 return fail(&format!("No device is {wanted:?}; nvidia-smi -L lists them."), NOT_FOUND);
             }
         }
-        let text = match &options.output {
-            Output::List => table::list(&system),
-            Output::Gpus(query) => query.gpus(&system),
-            Output::Processes(query) => query.processes(&system),
-            Output::Table | Output::Text(_) => table::overview(&system),
-        };
-        let code = print(&text);
-        match options.repeat_seconds {
-            Some(seconds) if code == ExitCode::SUCCESS => std::thread::sleep(Duration::from_secs(seconds)),
+        let code = print(&mut out, &shown(&options.output, &system));
+        left = left.map(|left| left - 1);
+        match options.repeat {
+            Some(pause) if code == ExitCode::SUCCESS && left != Some(0) => std::thread::sleep(pause),
             _ => return code,
         }
     }
 }
 
+fn shown(output: &Output, system: &System) -> String {
+    match output {
+        Output::List => table::list(system),
+        Output::Gpus(query) => query.gpus(system),
+        Output::Processes(query) => query.processes(system),
+        Output::Details { xml: true, sections } => details::xml(system, sections),
+        Output::Details { xml: false, sections } => details::text(system, sections),
+        Output::Monitor(monitor) => monitor.values(system),
+        Output::Topology => topology::matrix(system),
+        Output::Table | Output::Text(_) => table::overview(system),
+    }
+}
+
 /// A reader that went away (`nvidia-smi | head -1`) is not an error worth words.
-fn print(text: &str) -> ExitCode {
-    let mut out = std::io::stdout().lock();
+fn print(out: &mut impl Write, text: &str) -> ExitCode {
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok() {
         ExitCode::SUCCESS
     } else {

@@ -1,6 +1,12 @@
 //! The command line.
 
-use crate::query::{self, Query};
+use crate::details::SECTIONS;
+use crate::fields;
+use crate::monitor::Monitor;
+use crate::query::Query;
+use std::iter::Peekable;
+use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Debug, PartialEq)]
 pub enum Output {
@@ -8,16 +14,28 @@ pub enum Output {
     List,
     Gpus(Query),
     Processes(Query),
+    /// Everything, or the named sections.
+    Details {
+        xml: bool,
+        sections: Vec<&'static str>,
+    },
+    Monitor(Monitor),
+    Topology,
     /// Help and the like, which need no driver.
-    Text(&'static str),
+    Text(String),
 }
 
 #[derive(Debug, PartialEq)]
 pub struct Options {
     pub output: Output,
-    /// Index, UUID or PCI bus id.
+    /// Indices, UUIDs or PCI bus ids, with commas between them.
     pub device: Option<String>,
-    pub repeat_seconds: Option<u64>,
+    /// How long to wait before it is all shown again.
+    pub repeat: Option<Duration>,
+    /// After how many times it ends.
+    pub count: Option<u64>,
+    /// Where it is written in place of standard output.
+    pub file: Option<PathBuf>,
 }
 
 const HELP: &str = "\
@@ -25,45 +43,102 @@ nvidia-smi of remotegpu: shows the GPUs that CUDA programs started here see.
 
     nvidia-smi                                  table of GPUs and processes
     nvidia-smi -L, --list-gpus                  one line per GPU
+    nvidia-smi -q, --query [-x] [-d SECTIONS]   all values, as XML (-x, --xml-format), of SECTIONS (-d, --display)
     nvidia-smi --query-gpu=FIELDS --format=csv[,noheader][,nounits]
     nvidia-smi --query-compute-apps=FIELDS --format=csv[,noheader][,nounits]
     nvidia-smi --help-query-gpu                 the fields
-Options: -i, --id=INDEX|UUID|BUS-ID   only this GPU;  -l, --loop=SECONDS   repeat
+    nvidia-smi dmon [-s pucvmet] [-d SECONDS] [-c COUNT]   a line per GPU, each second
+    nvidia-smi pmon [-s um] [-d SECONDS] [-c COUNT]        a line per process
+    nvidia-smi topo -m                          how GPUs reach each other
+Options: -i, --id=INDEX|UUID|BUS-ID[,...]  only these GPUs;  -f, --filename=FILE  write to FILE
+         -l, --loop[=SECONDS], -lms, --loop-ms=MILLISECONDS   repeat
 Settings of a GPU cannot be changed with this program.
 ";
 
+/// What the last word on a line without a value of its own takes, as NVIDIA's program does.
+const LOOP: Duration = Duration::from_secs(5);
+
 impl Options {
     pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self { output: Output::Table, device: None, repeat_seconds: None };
-        let mut format = None;
-        let mut arguments = arguments.peekable();
-        while let Some(argument) = arguments.next() {
-            let (name, attached) = match argument.split_once('=') {
-                Some((name, value)) if name.starts_with("--") => (name.to_owned(), Some(value.to_owned())),
-                _ => (argument.clone(), None),
-            };
-            let mut value = || {
-                let value = attached.clone().or_else(|| arguments.next());
-                value.ok_or_else(|| format!("{name} needs a value."))
-            };
+        let mut words = Words { arguments: arguments.peekable(), attached: None };
+        let command = words.arguments.next_if(|word| ["dmon", "pmon", "topo"].contains(&word.as_str()));
+        match command.as_deref() {
+            Some("topo") => Self::topology(words),
+            Some(command) => Self::monitor(command == "pmon", words),
+            None => Self::plain(words),
+        }
+    }
+
+    fn new(output: Output) -> Self {
+        Self { output, device: None, repeat: None, count: None, file: None }
+    }
+
+    fn topology(mut words: Words<impl Iterator<Item = String>>) -> Result<Self, String> {
+        let mut options = Self::new(Output::Text(HELP.to_owned()));
+        while let Some(name) = words.next() {
             match name.as_str() {
-                "-h" | "--help" => options.output = Output::Text(HELP),
-                "--version" => {
-                    options.output = Output::Text(concat!("nvidia-smi of remotegpu ", env!("CARGO_PKG_VERSION"), "\n"))
-                }
-                "--help-query-gpu" => options.output = Output::Text(query::FIELD_HELP),
-                "-L" | "--list-gpus" => options.output = Output::List,
-                "--query-gpu" => options.output = Output::Gpus(Query::of_gpus(&value()?)?),
-                "--query-compute-apps" => options.output = Output::Processes(Query::of_processes(&value()?)?),
-                "--format" => format = Some(value()?),
-                "-i" | "--id" => options.device = Some(value()?),
-                "-l" | "--loop" => {
-                    let text = value()?;
-                    let seconds = text.parse().ok().filter(|&seconds| seconds > 0);
-                    options.repeat_seconds = Some(seconds.ok_or_else(|| format!("Not a number of seconds: {text}"))?);
-                }
-                _ => return Err(format!("Unknown option: {argument}. Try nvidia-smi --help.")),
+                "-m" | "--matrix" => options.output = Output::Topology,
+                "-i" | "--id" => options.device = Some(words.value(&name)?),
+                "-h" | "--help" => {}
+                _ => return Err(unknown(&name)),
             }
+        }
+        Ok(options)
+    }
+
+    fn monitor(processes: bool, mut words: Words<impl Iterator<Item = String>>) -> Result<Self, String> {
+        let mut monitor = if processes { Monitor::of_processes() } else { Monitor::of_gpus() };
+        let mut options = Self::new(Output::Table);
+        options.repeat = Some(Duration::from_secs(1));
+        while let Some(name) = words.next() {
+            match name.as_str() {
+                "-h" | "--help" => return Ok(Self::new(Output::Text(HELP.to_owned()))),
+                "-i" | "--id" => options.device = Some(words.value(&name)?),
+                "-s" | "--select" => monitor.set_metrics(&words.value(&name)?)?,
+                "-d" | "--delay" => options.repeat = Some(Duration::from_secs(words.number(&name)?)),
+                "-c" | "--count" => options.count = Some(words.number(&name)?),
+                "-f" | "--filename" => options.file = Some(words.value(&name)?.into()),
+                _ => return Err(unknown(&name)),
+            }
+        }
+        options.output = Output::Monitor(monitor);
+        Ok(options)
+    }
+
+    fn plain(mut words: Words<impl Iterator<Item = String>>) -> Result<Self, String> {
+        let mut options = Self::new(Output::Table);
+        let (mut format, mut xml, mut sections) = (None, false, None);
+        while let Some(name) = words.next() {
+            match name.as_str() {
+                "-h" | "--help" => options.output = Output::Text(HELP.to_owned()),
+                "--version" => {
+                    let version = concat!("nvidia-smi of remotegpu ", env!("CARGO_PKG_VERSION"), "\n");
+                    options.output = Output::Text(version.to_owned());
+                }
+                "--help-query-gpu" | "--help-query-compute-apps" => options.output = Output::Text(fields::help()),
+                "-L" | "--list-gpus" => options.output = Output::List,
+                "-q" | "--query" => options.output = Output::Details { xml: false, sections: Vec::new() },
+                "-x" | "--xml-format" => xml = true,
+                "-d" | "--display" => sections = Some(chosen_sections(&words.value(&name)?)?),
+                "--query-gpu" => options.output = Output::Gpus(Query::of_gpus(&words.value(&name)?)?),
+                "--query-compute-apps" => {
+                    options.output = Output::Processes(Query::of_processes(&words.value(&name)?)?)
+                }
+                "--format" => format = Some(words.value(&name)?),
+                "-i" | "--id" => options.device = Some(words.value(&name)?),
+                "-f" | "--filename" => options.file = Some(words.value(&name)?.into()),
+                "-l" | "--loop" if words.is_last_of_its_own() => options.repeat = Some(LOOP),
+                "-l" | "--loop" => options.repeat = Some(Duration::from_secs(words.number(&name)?)),
+                "-lms" | "--loop-ms" => options.repeat = Some(Duration::from_millis(words.number(&name)?)),
+                _ => return Err(unknown(&name)),
+            }
+        }
+        match (&mut options.output, xml || sections.is_some()) {
+            (Output::Details { xml: as_xml, sections: shown }, _) => {
+                (*as_xml, *shown) = (xml, sections.unwrap_or_default())
+            }
+            (_, true) => return Err("-x and -d go with -q.".to_owned()),
+            _ => {}
         }
         match (&mut options.output, format) {
             (Output::Gpus(query) | Output::Processes(query), Some(format)) => query.set_format(&format)?,
@@ -74,6 +149,55 @@ impl Options {
             _ => {}
         }
         Ok(options)
+    }
+}
+
+fn unknown(name: &str) -> String {
+    format!("Unknown option: {name}. Try nvidia-smi --help.")
+}
+
+fn chosen_sections(names: &str) -> Result<Vec<&'static str>, String> {
+    let section = |name: &str| {
+        let known = SECTIONS.iter().find(|known| known.eq_ignore_ascii_case(name.trim()));
+        known.copied().ok_or_else(|| format!("Section {name:?} is not known: {}.", SECTIONS.join(", ")))
+    };
+    names.split(',').map(section).collect()
+}
+
+/// The words of a command line; a value is the next word, or follows `=`.
+struct Words<I: Iterator<Item = String>> {
+    arguments: Peekable<I>,
+    attached: Option<String>,
+}
+
+impl<I: Iterator<Item = String>> Words<I> {
+    fn next(&mut self) -> Option<String> {
+        let word = self.arguments.next()?;
+        match word.split_once('=') {
+            Some((name, value)) if name.starts_with('-') => {
+                self.attached = Some(value.to_owned());
+                Some(name.to_owned())
+            }
+            _ => {
+                self.attached = None;
+                Some(word)
+            }
+        }
+    }
+
+    fn value(&mut self, name: &str) -> Result<String, String> {
+        let value = self.attached.take().or_else(|| self.arguments.next());
+        value.ok_or_else(|| format!("{name} needs a value."))
+    }
+
+    fn number(&mut self, name: &str) -> Result<u64, String> {
+        let text = self.value(name)?;
+        let number = text.parse().ok().filter(|&number| number > 0);
+        number.ok_or_else(|| format!("{name} needs a whole number of at least 1, not {text:?}."))
+    }
+
+    fn is_last_of_its_own(&mut self) -> bool {
+        self.attached.is_none() && self.arguments.peek().is_none_or(|next| next.starts_with('-'))
     }
 }
 
@@ -93,7 +217,14 @@ mod tests {
         assert_eq!(query.device.as_deref(), Some("0"));
         assert!(matches!(query.output, Output::Gpus(_)));
         assert_eq!(parse("--query-gpu name --format csv").unwrap(), parse("--query-gpu=name --format=csv").unwrap());
-        assert_eq!(parse("-l 2").unwrap().repeat_seconds, Some(2));
+        assert_eq!(parse("-l 2").unwrap().repeat, Some(Duration::from_secs(2)));
+        assert_eq!(parse("-lms 500").unwrap().repeat, Some(Duration::from_millis(500)));
+        assert_eq!(parse("-l -L").unwrap().repeat, Some(LOOP));
+        let all = Output::Details { xml: true, sections: vec!["MEMORY", "PIDS"] };
+        assert_eq!(parse("-x -q -d memory,PIDS").unwrap().output, all);
+        let monitor = parse("dmon -c 3 -s um -f log").unwrap();
+        assert_eq!((monitor.count, monitor.repeat), (Some(3), Some(Duration::from_secs(1))));
+        assert_eq!(parse("topo -m").unwrap().output, Output::Topology);
     }
 
     #[test]
@@ -107,6 +238,14 @@ mod tests {
             "--query-gpu",
             "-l 0",
             "-i",
+            "-x",
+            "-d MEMORY",
+            "-q -d COLOUR",
+            "dmon -s x",
+            "pmon -s p",
+            "dmon -q",
+            "topo -x",
+            "-lms 0.5",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -1,130 +1,51 @@
 //! `--query-gpu` and `--query-compute-apps`: chosen fields as comma-separated lines.
 
-use crate::clock;
-use crate::snapshot::{Gpu, Process, System};
+use crate::fields::{Field, GPU_FIELDS, PROCESS_FIELDS, without_value};
+use crate::snapshot::{Gpu, System};
 use std::fmt::Write;
 
 /// What scripts see where there is no value.
 const NOT_AVAILABLE: &str = "[N/A]";
 
-type Read<Row> = fn(&System, &Gpu, &Row) -> Option<String>;
-
-struct Field<Row: 'static> {
-    /// The first name is the one in the header.
-    names: &'static [&'static str],
-    unit: &'static str,
-    read: Read<Row>,
+#[derive(Debug, PartialEq)]
+enum Column {
+    /// Position in the table of fields.
+    Field(usize),
+    /// A field of the manual that is never told.
+    Empty { name: String, unit: &'static str },
 }
 
 #[derive(Debug, PartialEq)]
 pub struct Query {
-    /// Positions in the table of fields.
-    fields: Vec<usize>,
+    columns: Vec<Column>,
     header: bool,
     units: bool,
 }
 
-fn text(value: impl ToString) -> Option<String> {
-    Some(value.to_string())
-}
-
-fn state(on: bool) -> Option<String> {
-    text(if on { "Enabled" } else { "Disabled" })
-}
-
-fn watts(milliwatts: u32) -> Option<String> {
-    Some(format!("{:.2}", f64::from(milliwatts) / 1000.0))
-}
-
-/// Parts of "00000000:18:00.0".
-fn bus_part(gpu: &Gpu, index: usize) -> Option<String> {
-    let id = gpu.bus_id.as_ref()?;
-    Some(format!("0x{}", id.split([':', '.']).nth(index)?))
-}
-
-macro_rules! fields {
-    ($row:ty: $([$($name:literal),+], $unit:literal, $read:expr;)*) => {
-        &[$(Field::<$row> { names: &[$($name),+], unit: $unit, read: $read }),*]
-    };
-}
-
-const GPU_FIELDS: &[Field<()>] = fields! { ():
-    ["timestamp"], "", |_, _, ()| Some(clock::now(c"%Y/%m/%d %H:%M:%S.000"));
-    ["driver_version"], "", |system, _, ()| system.driver_version.clone();
-    ["count"], "", |system, _, ()| text(system.gpus.len());
-    ["name", "gpu_name"], "", |_, gpu, ()| gpu.name.clone();
-    ["serial", "gpu_serial"], "", |_, gpu, ()| gpu.serial.clone();
-    ["uuid", "gpu_uuid"], "", |_, gpu, ()| gpu.uuid.clone();
-    ["index"], "", |_, gpu, ()| text(gpu.index);
-    ["pci.bus_id", "gpu_bus_id"], "", |_, gpu, ()| gpu.bus_id.clone();
-    ["pci.domain"], "", |_, gpu, ()| bus_part(gpu, 0);
-    ["pci.bus"], "", |_, gpu, ()| bus_part(gpu, 1);
-    ["pci.device"], "", |_, gpu, ()| bus_part(gpu, 2);
-    ["vbios_version"], "", |_, gpu, ()| gpu.vbios_version.clone();
-    ["compute_cap"], "", |_, gpu, ()| gpu.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
-    ["compute_mode"], "", |_, gpu, ()| text(gpu.compute_mode_name()?);
-    ["persistence_mode"], "", |_, gpu, ()| state(gpu.persistence_mode?);
-    ["display_active"], "", |_, gpu, ()| state(gpu.display_active?);
-    ["mig.mode.current"], "", |_, gpu, ()| state(gpu.mig_mode?);
-    ["ecc.mode.current"], "", |_, gpu, ()| state(gpu.ecc_mode?);
-    ["ecc.errors.uncorrected.volatile.total"], "", |_, gpu, ()| text(gpu.ecc_errors?);
-    ["fan.speed"], "%", |_, gpu, ()| text(gpu.fan_speed?);
-    ["pstate"], "", |_, gpu, ()| gpu.performance_state.map(|state| format!("P{state}"));
-    ["memory.total"], "MiB", |_, gpu, ()| text(gpu.memory_total?);
-    ["memory.reserved"], "MiB", |_, gpu, ()| text(gpu.memory_reserved?);
-    ["memory.used"], "MiB", |_, gpu, ()| text(gpu.memory_used?);
-    ["memory.free"], "MiB", |_, gpu, ()| text(gpu.memory_free?);
-    ["utilization.gpu"], "%", |_, gpu, ()| text(gpu.utilization?);
-    ["utilization.memory"], "%", |_, gpu, ()| text(gpu.memory_utilization?);
-    ["temperature.gpu"], "", |_, gpu, ()| text(gpu.temperature?);
-    ["power.draw"], "W", |_, gpu, ()| watts(gpu.power_usage?);
-    ["enforced.power.limit"], "W", |_, gpu, ()| watts(gpu.power_limit?);
-    ["power.limit"], "W", |_, gpu, ()| watts(gpu.power_limit?);
-    ["clocks.current.graphics", "clocks.gr"], "MHz", |_, gpu, ()| text(gpu.clock_graphics?);
-    ["clocks.current.sm", "clocks.sm"], "MHz", |_, gpu, ()| text(gpu.clock_sm?);
-    ["clocks.current.memory", "clocks.mem"], "MHz", |_, gpu, ()| text(gpu.clock_memory?);
-    ["clocks.max.sm"], "MHz", |_, gpu, ()| text(gpu.max_clock_sm?);
-    ["clocks.max.memory", "clocks.max.mem"], "MHz", |_, gpu, ()| text(gpu.max_clock_memory?);
-};
-
-const PROCESS_FIELDS: &[Field<Process>] = fields! { Process:
-    ["timestamp"], "", |_, _, _| Some(clock::now(c"%Y/%m/%d %H:%M:%S.000"));
-    ["gpu_name"], "", |_, gpu, _| gpu.name.clone();
-    ["gpu_bus_id"], "", |_, gpu, _| gpu.bus_id.clone();
-    ["gpu_serial"], "", |_, gpu, _| gpu.serial.clone();
-    ["gpu_uuid"], "", |_, gpu, _| gpu.uuid.clone();
-    ["pid"], "", |_, _, process| text(process.id);
-    ["process_name", "name"], "", |_, _, process| process.name.clone();
-    ["used_gpu_memory", "used_memory"], "MiB", |_, _, process| text(process.memory?);
-};
-
-pub const FIELD_HELP: &str = "\
-Fields of --query-gpu:
-timestamp driver_version count name serial uuid index pci.bus_id pci.domain pci.bus pci.device vbios_version compute_cap
-compute_mode persistence_mode display_active mig.mode.current ecc.mode.current ecc.errors.uncorrected.volatile.total
-fan.speed pstate memory.total memory.reserved memory.used memory.free utilization.gpu utilization.memory
-temperature.gpu power.draw power.limit enforced.power.limit clocks.current.graphics clocks.current.sm
-clocks.current.memory clocks.max.sm clocks.max.memory
-Fields of --query-compute-apps:
-timestamp gpu_name gpu_bus_id gpu_serial gpu_uuid pid process_name used_gpu_memory
-";
-
 impl Query {
     pub fn of_gpus(names: &str) -> Result<Self, String> {
-        Self::new(names, GPU_FIELDS)
+        Self::new(names, GPU_FIELDS, without_value)
     }
 
     pub fn of_processes(names: &str) -> Result<Self, String> {
-        Self::new(names, PROCESS_FIELDS)
+        Self::new(names, PROCESS_FIELDS, |_| None)
     }
 
-    fn new<Row>(names: &str, table: &[Field<Row>]) -> Result<Self, String> {
-        let position = |name: &str| {
-            let found = table.iter().position(|field| field.names.contains(&name.trim()));
-            found.ok_or_else(|| format!("Field {name:?} is not known; nvidia-smi --help-query-gpu lists them."))
+    fn new<Row>(
+        names: &str,
+        table: &[Field<Row>],
+        without_value: fn(&str) -> Option<&'static str>,
+    ) -> Result<Self, String> {
+        let column = |name: &str| {
+            let name = name.trim();
+            let found = table.iter().position(|field| field.names.contains(&name)).map(Column::Field);
+            found
+                .or_else(|| Some(Column::Empty { name: name.to_owned(), unit: without_value(name)? }))
+                .ok_or_else(|| format!("Field \"{name}\" is not a valid field to query.\n"))
         };
-        let fields = names.split(',').map(position).collect::<Result<_, _>>()?;
-        Ok(Self { fields, header: true, units: true })
+        // NVIDIA's program takes a comma at the end.
+        let names = names.strip_suffix(',').unwrap_or(names);
+        Ok(Self { columns: names.split(',').map(column).collect::<Result<_, _>>()?, header: true, units: true })
     }
 
     pub fn set_format(&mut self, format: &str) -> Result<(), String> {
@@ -155,20 +76,26 @@ impl Query {
         system: &System,
         rows: impl Iterator<Item = (&'a Gpu, &'a Row)>,
     ) -> String {
-        let fields: Vec<_> = self.fields.iter().map(|&position| &table[position]).collect();
         let mut out = String::new();
         if self.header {
-            let names = fields.iter().map(|field| match field.unit {
-                "" => field.names[0].to_owned(),
-                unit => format!("{} [{unit}]", field.names[0]),
+            let names = self.columns.iter().map(|column| {
+                let (name, unit) = match column {
+                    Column::Field(place) => (table[*place].names[0], table[*place].unit),
+                    Column::Empty { name, unit } => (name.as_str(), *unit),
+                };
+                if unit.is_empty() { name.to_owned() } else { format!("{name} [{unit}]") }
             });
             let _ = writeln!(out, "{}", names.collect::<Vec<_>>().join(", "));
         }
         for (gpu, row) in rows {
-            let values = fields.iter().map(|field| match ((field.read)(system, gpu, row), field.unit) {
-                (None, _) => NOT_AVAILABLE.to_owned(),
-                (Some(value), unit) if self.units && !unit.is_empty() => format!("{value} {unit}"),
-                (Some(value), _) => value,
+            let values = self.columns.iter().map(|column| {
+                let Column::Field(place) = column else { return NOT_AVAILABLE.to_owned() };
+                let field = &table[*place];
+                match ((field.read)(system, gpu, row), field.unit) {
+                    (None, _) => NOT_AVAILABLE.to_owned(),
+                    (Some(value), unit) if self.units && !unit.is_empty() => format!("{value} {unit}"),
+                    (Some(value), _) => value,
+                }
             });
             let _ = writeln!(out, "{}", values.collect::<Vec<_>>().join(", "));
         }
@@ -179,6 +106,7 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::Process;
 
     fn system() -> System {
         let process = Process { id: 77, name: Some("python3".to_owned()), memory: Some(300) };
@@ -192,7 +120,7 @@ mod tests {
             processes: vec![process],
             ..Gpu::default()
         };
-        System { driver_version: Some("580.1".to_owned()), cuda_version: Some(13_000), gpus: vec![gpu] }
+        System { driver_version: Some("580.1".to_owned()), cuda_version: Some(13_000), attached: 1, gpus: vec![gpu] }
     }
 
     fn gpus(fields: &str, format: &str) -> String {
@@ -219,9 +147,17 @@ mod tests {
     }
 
     #[test]
-    fn help_names_every_field() {
-        let known = |name: &str| FIELD_HELP.split_whitespace().any(|word| word == name);
-        assert!(GPU_FIELDS.iter().all(|field| known(field.names[0])));
-        assert!(PROCESS_FIELDS.iter().all(|field| known(field.names[0]) || field.names[0] == "process_name"));
+    fn a_field_of_the_manual_without_a_value_refuses_nothing() {
+        assert_eq!(
+            gpus("name,temperature.memory,power.draw.instant,ecc.errors.corrected.volatile.dram,", "csv"),
+            "name, temperature.memory, power.draw.instant [W], ecc.errors.corrected.volatile.dram\n\
+             Soft GPU, [N/A], [N/A], [N/A]\n"
+        );
+    }
+
+    #[test]
+    fn a_field_of_no_manual_is_refused_in_nvidias_words() {
+        let refused = Query::of_gpus("name,colour").unwrap_err();
+        assert_eq!(refused, "Field \"colour\" is not a valid field to query.\n");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::library::{Device, Library};
 use driverapi::nvml::{
-    NVML_CLOCK_GRAPHICS, NVML_CLOCK_MEM, NVML_CLOCK_SM, NVML_PSTATE_UNKNOWN, NVML_TEMPERATURE_GPU,
+    NVML_CLOCK_GRAPHICS, NVML_CLOCK_MEM, NVML_CLOCK_SM, NVML_CLOCK_VIDEO, NVML_PSTATE_UNKNOWN, NVML_TEMPERATURE_GPU,
     NVML_VALUE_NOT_AVAILABLE,
 };
 
@@ -13,6 +13,8 @@ pub struct System {
     pub driver_version: Option<String>,
     /// 13000 is 13.0.
     pub cuda_version: Option<u32>,
+    /// How many GPUs there are, shown or not.
+    pub attached: usize,
     pub gpus: Vec<Gpu>,
 }
 
@@ -48,6 +50,40 @@ pub struct Gpu {
     pub mig_mode: Option<bool>,
     pub ecc_mode: Option<bool>,
     pub ecc_errors: Option<u64>,
+    pub ecc_errors_ever: Option<u64>,
+    pub corrected_ecc_errors: Option<u64>,
+    pub corrected_ecc_errors_ever: Option<u64>,
+    pub ecc_mode_pending: Option<bool>,
+    pub mig_mode_pending: Option<bool>,
+    pub display_mode: Option<bool>,
+    pub minor_number: Option<u32>,
+    pub architecture: Option<u32>,
+    pub pci_device_id: Option<u32>,
+    pub pci_subsystem_id: Option<u32>,
+    pub pcie_generation: Option<u32>,
+    pub pcie_max_generation: Option<u32>,
+    pub pcie_gpu_max_generation: Option<u32>,
+    pub pcie_width: Option<u32>,
+    pub pcie_max_width: Option<u32>,
+    pub requested_power_limit: Option<u32>,
+    pub default_power_limit: Option<u32>,
+    pub min_power_limit: Option<u32>,
+    pub max_power_limit: Option<u32>,
+    pub encoder_utilization: Option<u32>,
+    pub decoder_utilization: Option<u32>,
+    pub bar1_total: Option<u64>,
+    pub bar1_used: Option<u64>,
+    pub clock_video: Option<u32>,
+    pub max_clock_graphics: Option<u32>,
+    pub max_clock_video: Option<u32>,
+    pub applications_clock_graphics: Option<u32>,
+    pub applications_clock_memory: Option<u32>,
+    pub default_applications_clock_graphics: Option<u32>,
+    pub default_applications_clock_memory: Option<u32>,
+    /// `nvmlClocksEventReason*` bits.
+    pub clock_reasons: Option<u64>,
+    /// How far up one has to go to each GPU (`NVML_TOPOLOGY_*`), in the order of indices.
+    pub ancestors: Vec<Option<u32>>,
     pub processes: Vec<Process>,
 }
 
@@ -64,26 +100,32 @@ impl System {
         Self {
             driver_version: library.driver_version(),
             cuda_version: library.cuda_version().and_then(|version| u32::try_from(version).ok()),
-            gpus: devices.into_iter().enumerate().map(|(index, device)| Gpu::read(library, index, device)).collect(),
+            attached: devices.len(),
+            gpus: (0..devices.len()).map(|index| Gpu::read(library, index, &devices)).collect(),
         }
     }
 }
 
 impl Gpu {
-    fn read(library: &Library, index: usize, device: Device) -> Self {
+    fn read(library: &Library, index: usize, devices: &[Device]) -> Self {
+        let device = devices[index];
         let plain = library.memory_v1(device);
         let detailed = library.memory_v2(device);
         let memory = |from_detailed: fn(&driverapi::nvml::nvmlMemory_v2_t) -> u64, from_plain: Option<u64>| {
             detailed.as_ref().map(from_detailed).or(from_plain).map(|bytes| bytes / MIB)
         };
         let utilization = library.utilization(device);
-        let enabled = |(current, _pending): (u32, u32)| current != 0;
+        let (mig, ecc) = (library.mig_mode(device), library.ecc_mode(device));
+        let (now, pending) = (|mode: (u32, u32)| mode.0 != 0, |mode: (u32, u32)| mode.1 != 0);
+        let pci = library.pci(device);
+        let bar1 = library.bar1(device);
+        let power_limits = library.power_limits(device);
         Self {
             index,
             name: library.name(device),
             uuid: library.uuid(device),
             serial: library.serial(device),
-            bus_id: library.bus_id(device),
+            bus_id: pci.as_ref().map(|pci| pci.bus_id.clone()),
             vbios_version: library.vbios_version(device),
             compute_capability: library.compute_capability(device),
             memory_total: memory(|memory| memory.total, plain.map(|memory| memory.total)),
@@ -105,17 +147,50 @@ impl Gpu {
             persistence_mode: library.persistence_mode(device).map(|mode| mode != 0),
             display_active: library.display_active(device).map(|active| active != 0),
             compute_mode: library.compute_mode(device),
-            mig_mode: library.mig_mode(device).map(enabled),
-            ecc_mode: library.ecc_mode(device).map(enabled),
-            ecc_errors: library.volatile_ecc_errors(device),
+            mig_mode: mig.map(now),
+            mig_mode_pending: mig.map(pending),
+            ecc_mode: ecc.map(now),
+            ecc_mode_pending: ecc.map(pending),
+            ecc_errors: library.ecc_errors(device, 1, 0),
+            ecc_errors_ever: library.ecc_errors(device, 1, 1),
+            corrected_ecc_errors: library.ecc_errors(device, 0, 0),
+            corrected_ecc_errors_ever: library.ecc_errors(device, 0, 1),
+            display_mode: library.display_mode(device).map(|mode| mode != 0),
+            minor_number: library.minor_number(device),
+            architecture: library.architecture(device),
+            pci_device_id: pci.as_ref().map(|pci| pci.device_id).filter(|&id| id != 0),
+            pci_subsystem_id: pci.as_ref().map(|pci| pci.subsystem_id).filter(|&id| id != 0),
+            pcie_generation: library.pcie_generation(device),
+            pcie_max_generation: library.pcie_max_generation(device),
+            pcie_gpu_max_generation: library.pcie_gpu_max_generation(device),
+            pcie_width: library.pcie_width(device),
+            pcie_max_width: library.pcie_max_width(device),
+            requested_power_limit: library.requested_power_limit(device),
+            default_power_limit: library.default_power_limit(device),
+            min_power_limit: power_limits.map(|limits| limits.0),
+            max_power_limit: power_limits.map(|limits| limits.1),
+            encoder_utilization: library.encoder_utilization(device).map(|(percent, _period)| percent),
+            decoder_utilization: library.decoder_utilization(device).map(|(percent, _period)| percent),
+            bar1_total: bar1.map(|bar1| bar1.bar1Total / MIB),
+            bar1_used: bar1.map(|bar1| bar1.bar1Used / MIB),
+            clock_video: library.clock(device, NVML_CLOCK_VIDEO),
+            max_clock_graphics: library.max_clock(device, NVML_CLOCK_GRAPHICS),
+            max_clock_video: library.max_clock(device, NVML_CLOCK_VIDEO),
+            applications_clock_graphics: library.applications_clock(device, NVML_CLOCK_GRAPHICS),
+            applications_clock_memory: library.applications_clock(device, NVML_CLOCK_MEM),
+            default_applications_clock_graphics: library.default_applications_clock(device, NVML_CLOCK_GRAPHICS),
+            default_applications_clock_memory: library.default_applications_clock(device, NVML_CLOCK_MEM),
+            clock_reasons: library.clock_reasons(device),
+            ancestors: devices.iter().map(|&other| library.common_ancestor(device, other)).collect(),
             processes: library.compute_processes(device).iter().map(|info| Process::read(library, info)).collect(),
         }
     }
 
-    /// Whether this is the GPU that index, UUID or bus id name.
+    /// Whether `wanted`, a list of indices, UUIDs and bus ids, names this GPU.
     pub fn is(&self, wanted: &str) -> bool {
-        let matches = |own: &Option<String>| own.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(wanted));
-        wanted == self.index.to_string() || matches(&self.uuid) || matches(&self.bus_id)
+        let is = |own: &Option<String>, one: &str| own.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(one));
+        let names = |one: &str| one == self.index.to_string() || is(&self.uuid, one) || is(&self.bus_id, one);
+        wanted.split(',').any(|one| names(one.trim()))
     }
 
     pub fn compute_mode_name(&self) -> Option<&'static str> {
@@ -125,6 +200,14 @@ impl Gpu {
             3 => "Exclusive_Process",
             _ => "Unknown",
         })
+    }
+}
+
+impl Gpu {
+    /// Returns the name of the generation, as NVIDIA's program prints it.
+    pub fn architecture_name(&self) -> Option<&'static str> {
+        let names = ["Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"];
+        names.get(usize::try_from(self.architecture?.checked_sub(2)?).ok()?).copied()
     }
 }
 

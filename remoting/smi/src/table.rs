@@ -171,8 +171,12 @@ mod tests {
 
     #[test]
     fn all_lines_are_as_wide_and_hold_the_values() {
-        let system =
-            System { driver_version: Some("580.65.06".to_owned()), cuda_version: Some(13_000), gpus: vec![gpu()] };
+        let system = System {
+            driver_version: Some("580.65.06".to_owned()),
+            cuda_version: Some(13_000),
+            attached: 1,
+            gpus: vec![gpu()],
+        };
         let text = overview(&system);
         let boxed: Vec<_> = text.lines().filter(|line| line.starts_with(['|', '+'])).collect();
         assert!(boxed.iter().all(|line| line.len() == 91), "{text}");

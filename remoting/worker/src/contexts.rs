@@ -177,6 +177,7 @@ impl Session {
 
     /// Everything in the context completes first, then its memory is no longer lent, then it goes.
     pub fn context_destroy(&mut self, seq: u64, c: &ContextDestroy) -> Result<Outcome> {
+        self.mirrors.forget_context(c.context);
         self.context_join(c.context, seq, Then::DestroyContext { context: c.context, token: c.token })?;
         Ok(Outcome::Held)
     }

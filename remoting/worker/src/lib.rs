@@ -38,6 +38,7 @@ mod launch_shape;
 mod layout;
 mod mapping;
 mod memory;
+mod mirrors;
 mod modules;
 pub mod objects;
 mod overwriting;

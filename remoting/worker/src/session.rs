@@ -7,7 +7,7 @@ use crate::brought::Arrival;
 use crate::budgets::Budgets;
 use crate::client_memory::ClientMemory;
 use crate::command::{Command, Frame, Key, Topology};
-use crate::completions::Completions;
+use crate::completions::{Action, Completions};
 use crate::contexts::Created;
 use crate::current::CurrentContext;
 use crate::defences::{Defence, stands};
@@ -18,6 +18,7 @@ use crate::helpers::Helpers;
 use crate::hold::Hold;
 use crate::images::ImageStore;
 use crate::late_copies::LateCopies;
+use crate::mirrors::{Mirrors, Told};
 use crate::objects::{Context, Event, Graph, Module, Stream, Table};
 use crate::requests::{Request, Requests, Stats};
 use crate::rules::{Rule, kept};
@@ -98,6 +99,7 @@ pub struct Session {
     pub completions: Completions,
     pub late_copies: LateCopies,
     pub client_memory: ClientMemory,
+    pub mirrors: Mirrors,
     pub stripes: Stripes,
     /// Streams held by a callback, by its token: the command that is to be finished.
     pub callbacks: HashMap<u64, u64>,
@@ -155,6 +157,7 @@ impl Session {
             completions: Completions::default(),
             late_copies: LateCopies::default(),
             client_memory: ClientMemory::default(),
+            mirrors: Mirrors::default(),
             stripes: Stripes::default(),
             callbacks: HashMap::new(),
             gates: Gates::default(),
@@ -490,7 +493,10 @@ impl Session {
 
     /// Is there something that only looking at the GPU again will show?
     pub fn needs_looking_after(&self) -> bool {
-        self.completions.is_pending() || self.shared_events.is_pending() || !self.closing.is_empty()
+        self.completions.is_pending()
+            || !self.mirrors.is_idle()
+            || self.shared_events.is_pending()
+            || !self.closing.is_empty()
     }
 
     /// Everything that can be done now without new frames. Returns whether anything was.
@@ -506,6 +512,7 @@ impl Session {
         // The watchers of events of these contexts are notified by this `collect`, before they go.
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
+        any |= self.read_mirrors();
         any |= self.take_shared_waits();
         for (seq, context, token) in closing {
             match self.close_context(seq, context, token) {
@@ -557,8 +564,16 @@ impl Session {
         self.out.push(Reply::CODE, seq, &Reply { code }, &w.bytes);
     }
 
-    /// The reply of a command that synchronises.
+    /// The reply of a command that synchronises, when mirrors have been read.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
+        match code == 0 && self.mirrors.holds_back() {
+            true => self.mirrors.wait(Told { seq, code, action: Action::Synchronised }),
+            false => self.synchronised_now(seq, code),
+        }
+    }
+
+    /// The reply of a command that synchronises.
+    pub fn synchronised_now(&mut self, seq: u64, code: Code) {
         self.check_launches();
         let code = self.tell(code);
         self.reply(seq, code);

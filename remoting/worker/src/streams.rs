@@ -123,7 +123,10 @@ impl Session {
         let state = self.driver.stream_query(stream);
         // Bytes that landed before go first.
         self.collect();
-        self.reply(seq, state.err().unwrap_or(0));
+        match state {
+            Ok(()) => self.publish(seq, 0, Action::Answer { of_event: false }),
+            Err(code) => self.reply(seq, code),
+        }
         Ok(())
     }
 
@@ -199,13 +202,12 @@ impl Session {
 
     /// `answered`: the record was not even handed to the driver when the query came, and 600 was the reply.
     pub fn event_query(&mut self, seq: u64, answered: bool, event: u64, generation: u64) -> Result<()> {
+        let answer = match answered {
+            true => Action::EventDone { event, generation },
+            false => Action::Answer { of_event: true },
+        };
         let Some(record) = self.events.get(event)?.at(generation) else {
-            if answered {
-                self.event_done(event, generation, 0);
-            } else {
-                let code = self.tell_of_event(0);
-                self.reply(seq, code);
-            }
+            self.publish(seq, 0, answer);
             return Ok(());
         };
         let record = record?;
@@ -223,12 +225,7 @@ impl Session {
                 let settles = Action::EventDone { event, generation };
                 let code = state.err().unwrap_or(0);
                 let code = settles.settle(&self.driver, &self.current, code, Some(&record));
-                if answered {
-                    self.event_done(event, generation, code);
-                } else {
-                    let code = self.tell_of_event(code);
-                    self.reply(seq, code);
-                }
+                self.publish(seq, code, answer);
             }
         }
         Ok(())

@@ -178,7 +178,7 @@ exports! {
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
         let context = &devices::get(device)?.primary;
         write(flags, context.flags.load(SeqCst))?;
-        write(active, c_int::from(context.is_retained()))
+        write(active, c_int::from(context.is_retained() && context.live().is_ok()))
     }
 }
 

@@ -59,12 +59,10 @@ exports! {
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         let live = context::current()?;
-        if free.is_null() || total.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
         let (free_bytes, total_bytes) = live.device.memory.info(&live)?;
-        write(free, free_bytes as usize)?;
-        write(total, total_bytes as usize)
+        write_optional(free, free_bytes as usize);
+        write_optional(total, total_bytes as usize);
+        Ok(())
     }
 
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {

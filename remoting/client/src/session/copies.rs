@@ -197,7 +197,11 @@ impl Session {
         window.outstanding == 0 || window.outstanding + len <= SEND_WINDOW
     }
 
-    pub(super) fn reserve_window(&self, len: u64) -> Result<(), Code> {
+    /// Waits until there is room to send this much.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn reserve_window(&self, len: u64) -> Result<(), Code> {
         loop {
             let slot = Slot::new();
             {

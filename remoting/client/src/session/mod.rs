@@ -44,7 +44,9 @@ use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_stick
 use held::Held;
 use jobs::Jobs;
 use outbox::Outbox;
-use protocol::{ContextSynchronize, EVENTS_TELL, Message, Opened, Rebase, StreamSynchronize, UNCOUNTED};
+use protocol::{
+    ContextSynchronize, EVENTS_TELL, Message, MirrorsTold, Opened, Rebase, StreamSynchronize, UNCOUNTED, since,
+};
 use queues::Queues;
 use receive::Receiver;
 use ring::Ring;
@@ -52,7 +54,7 @@ use send::Wake;
 use shared_memory::Shared;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use stripes::Stripes;
@@ -78,6 +80,15 @@ impl Waiter {
             slot.finish(Reply { code, tail: Vec::new() });
         }
     }
+}
+
+/// Bytes of news that wait for a call that lets the host see them.
+const MOST_NEWS: usize = 16 << 20;
+
+/// What the device wrote to mirrors: the worker's words, and the bytes of the runs.
+pub struct News {
+    pub told: MirrorsTold,
+    pub bytes: Vec<u8>,
 }
 
 /// What the answer to a command, or its pushes, are for.
@@ -152,6 +163,9 @@ pub struct Session {
     jobs: Jobs,
     shared: Shared,
     ring: Mutex<Ring>,
+    /// What the worker said of mirrors, until a call lets the host see it.
+    news: Mutex<Vec<News>>,
+    news_bytes: AtomicUsize,
     queues: Mutex<Queues>,
     stripes: Stripes,
     arena: OnceLock<Arena>,
@@ -242,6 +256,8 @@ impl Session {
             jobs: Jobs::default(),
             shared: Shared::default(),
             ring: Mutex::default(),
+            news: Mutex::default(),
+            news_bytes: AtomicUsize::new(0),
             queues: Mutex::default(),
             stripes: Stripes::default(),
             arena: OnceLock::new(),
@@ -315,6 +331,23 @@ impl Session {
             0 => Ok(()),
             code => Err(code),
         }
+    }
+
+    /// What the worker said of mirrors since the last time, in its order.
+    pub fn take_news(&self) -> Vec<News> {
+        let mut news = lock(&self.news);
+        self.news_bytes.store(0, SeqCst);
+        std::mem::take(&mut *news)
+    }
+
+    /// Is that so much that a program which neither waits nor asks is not to be waited for?
+    pub fn has_much_news(&self) -> bool {
+        self.news_bytes.load(SeqCst) > MOST_NEWS
+    }
+
+    /// Does the worker's version have such a command? Where it does not, there is another way.
+    pub fn has(&self, code: u32) -> bool {
+        since(code) <= self.wire
     }
 
     /// Do answers about events carry what was printed before, and the late error?

@@ -3,6 +3,7 @@
 //!
 //! Memory that is allocated so has one address on both sides, inside the arena; registered memory has a second one.
 
+mod carrier;
 mod one;
 
 use super::budget;
@@ -10,31 +11,17 @@ use super::granules::Granules;
 use super::heap::Piece;
 use super::host::{self, HostKind, HostRange};
 use crate::Code;
-use crate::context::{self, LEAST_PRIORITY, Live};
+use crate::context::{self, Live};
 use crate::memory::Origin;
-use crate::session::{HostBox, Known, Session, is_unsettled, lock, mint};
-use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
+use crate::session::{HostBox, Known, News, Session, is_unsettled, lock};
+use carrier::{Carrier, Changes};
 use one::Mapped;
-use protocol::{EventCreate, EventRecord, StreamWaitEvent};
-use std::collections::HashMap;
+use protocol::without;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 /// More separate changes than this are sent as one, with what lies between them, if the device writes nothing.
 const MOST_RUNS: usize = 1024;
-
-/// What brings the bytes to and from one context's device: a stream of the library's own.
-struct Carrier {
-    live: Arc<Live>,
-    stream_id: u64,
-    /// Recorded behind the bytes; other streams wait for it.
-    event: u64,
-    generation: u64,
-    seen: HashMap<u64, u64>,
-    /// When the bytes last came back, all that streams were given up to this command was complete: nothing but a later
-    /// one can have written on the device since.
-    fetched: u64,
-}
 
 struct Mirror {
     all: Vec<Mapped>,
@@ -58,34 +45,6 @@ static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Ve
 /// How many there are: programs without such memory pay for one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-impl Carrier {
-    fn new(live: &Arc<Live>) -> Result<Carrier, Code> {
-        let stream_id = live.start_stream(CU_STREAM_NON_BLOCKING, LEAST_PRIORITY)?;
-        live.session.own_stream(stream_id);
-        let event = mint();
-        live.session.post(0, &EventCreate { event, context: live.id, flags: CU_EVENT_DISABLE_TIMING })?;
-        let (live, seen) = (Arc::clone(live), HashMap::new());
-        Ok(Carrier { live, stream_id, event, generation: 0, seen, fetched: 0 })
-    }
-
-    fn sent(&mut self) -> Result<(), Code> {
-        self.generation += 1;
-        let record = EventRecord { event: self.event, generation: self.generation, flags: 0 };
-        self.live.session.post(self.stream_id, &record).map(drop)
-    }
-
-    /// What is given to the stream from now on sees the bytes that were sent.
-    fn hold(&mut self, stream_id: u64) -> Result<(), Code> {
-        let Carrier { event, generation, .. } = *self;
-        if self.seen.get(&stream_id).copied().unwrap_or(0) < generation {
-            let wait = StreamWaitEvent { event, generation, flags: CU_EVENT_WAIT_DEFAULT };
-            self.live.session.post(stream_id, &wait)?;
-            self.seen.insert(stream_id, generation);
-        }
-        Ok(())
-    }
-}
-
 impl Mirror {
     fn carrier(&mut self, live: &Arc<Live>) -> Result<&mut Carrier, Code> {
         let place = match self.carriers.iter().position(|carrier| carrier.live.id == live.id) {
@@ -105,6 +64,7 @@ impl Mirror {
         mapped.take_all(0)?;
         let carrier = self.carrier(live)?;
         mapped.send(carrier.stream_id, &(0..size))?;
+        mapped.follow(carrier.stream_id, 0)?;
         carrier.sent()?;
         self.all.push(mapped);
         self.recount();
@@ -121,6 +81,9 @@ impl Mirror {
         mapped.shadow.resize(range.size, 0);
         mapped.take_all(old).map_err(NoMirror::Failed)?;
         mapped.send(stream_id, &(old..range.size)).map_err(NoMirror::Failed)?;
+        if mapped.is_told() {
+            mapped.follow(stream_id, old).map_err(NoMirror::Failed)?;
+        }
         self.recount();
         self.carrier(live).and_then(|carrier| carrier.sent()).map_err(NoMirror::Failed)
     }
@@ -140,6 +103,7 @@ impl Mirror {
 
     /// Ends a mirror that nothing uses any more. Its memory is not looked at again, also where that fails.
     fn end(&mut self, place: usize) -> Result<(), Code> {
+        self.take_news(&Arc::clone(&self.all[place].live.session));
         let mut mapped = self.all.swap_remove(place);
         self.recount();
         // Nobody reads memory that is being freed.
@@ -147,7 +111,7 @@ impl Mirror {
         let is_kept = stays || host::find(mapped.host).is_some();
         let carrier = self.carriers.iter().find(|carrier| is_kept && carrier.live.id == mapped.live.id);
         let fetched = carrier.map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
-        self.release(&mapped).and(fetched)
+        self.release(&mut mapped).and(fetched)
     }
 
     /// Does the device of `live` find this memory where the program does?
@@ -173,7 +137,8 @@ impl Mirror {
     }
 
     /// Takes back what the mirror was made of.
-    fn release(&mut self, mapped: &Mapped) -> Result<(), Code> {
+    fn release(&mut self, mapped: &mut Mapped) -> Result<(), Code> {
+        mapped.forget()?;
         match mapped.piece {
             // It goes with its module.
             None if mapped.kind == HostKind::Variable => Ok(()),
@@ -184,22 +149,57 @@ impl Mirror {
 
     fn send_changes(&mut self, session: &Arc<Session>) -> Result<(), Code> {
         let Mirror { all, carriers, .. } = self;
-        for mapped in all.iter_mut().filter(|mapped| mapped.is_of(session)) {
-            let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == mapped.live.id) else { continue };
-            let mut runs = mapped.take_changes();
-            // Between the changes lies what the device may be writing. It is not waited for: it may itself wait for what
-            // the program does next.
-            if runs.len() > MOST_RUNS && session.newest_in_streams() <= carrier.fetched {
-                runs = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
+        for carrier in carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
+            let (mut changes, mut any, context) = (Changes::default(), false, carrier.live.id);
+            for mapped in all.iter_mut().filter(|mapped| mapped.live.id == context) {
+                let mut runs = mapped.take_changes();
+                // Between the changes lies what the device may be writing. It is not waited for: it may itself wait for
+                // what the program does next.
+                if runs.len() > MOST_RUNS && session.newest_in_streams() <= carrier.fetched {
+                    runs = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
+                }
+                any |= !runs.is_empty();
+                for run in &runs {
+                    if !mapped.is_told() {
+                        mapped.send(carrier.stream_id, run)?;
+                    }
+                    for (mirror, at, piece) in mapped.by_parts(run) {
+                        carrier.add(&mut changes, mirror, at, &mapped.shadow, &piece)?;
+                    }
+                }
             }
-            for run in &runs {
-                mapped.send(carrier.stream_id, run)?;
-            }
-            if !runs.is_empty() {
+            carrier.send(&mut changes)?;
+            if any {
                 carrier.sent()?;
             }
         }
         Ok(())
+    }
+
+    /// Takes in what the worker said that the device wrote, but for what the host has sent later.
+    fn take_news(&mut self, session: &Session) {
+        let Mirror { all, carriers, .. } = self;
+        for News { told, bytes } in session.take_news() {
+            let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == told.context) else { continue };
+            carrier.applied(told.applied);
+            let mut rest = &bytes[..];
+            for part in told.parts {
+                // One that has ended is none any more.
+                let mut found = all.iter_mut().find_map(|mapped| mapped.part(part.mirror).map(|at| (mapped, at)));
+                for run in part.runs {
+                    let Some((now, others)) = rest.split_at_checked(run.len as usize) else { break };
+                    rest = others;
+                    let Some((mapped, at)) = &mut found else { continue };
+                    let start = *at + run.at as usize;
+                    let run = start..start + now.len();
+                    if run.end <= mapped.shadow.len() {
+                        for piece in without(&run, carrier.later(part.mirror)) {
+                            mapped.take_in(piece.start, &now[piece.start - start..piece.end - start]);
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -344,17 +344,18 @@ pub fn end_in(live: &Arc<Live>) {
         let _ = live.synchronise();
     }
     let mirror = &mut *lock(&MIRROR);
+    mirror.take_news(&live.session);
     if let Some(stream_id) = mirror.carriers.iter().find(|carrier| carrier.live.id == context).map(|it| it.stream_id) {
         for mapped in mirror.all.iter_mut().filter(|mapped| is_left(mapped)) {
             let _ = mapped.fetch(stream_id);
         }
     }
+    for mut mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {
+        // A session that has failed has nothing to give back.
+        let _ = mirror.release(&mut mapped);
+    }
     for carrier in mirror.carriers.extract_if(.., |carrier| carrier.live.id == context) {
         live.session.disown_stream(carrier.stream_id);
-    }
-    for mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {
-        // A session that has failed has nothing to give back.
-        let _ = mirror.release(&mapped);
     }
     mirror.recount();
 }
@@ -418,6 +419,9 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
         return Ok(());
     }
     let mut mirror = lock(&MIRROR);
+    if session.has_much_news() {
+        mirror.take_news(session);
+    }
     mirror.send_changes(session)?;
     mirror.hold(session, stream_id)
 }
@@ -439,6 +443,11 @@ pub fn send(session: &Arc<Session>) -> Result<(), Code> {
 /// The session's sticky error.
 pub fn hold(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     lock(&MIRROR).hold(session, stream_id)
+}
+
+/// Is there any mirror?
+pub fn is_any() -> bool {
+    COUNT.load(SeqCst) > 0
 }
 
 /// What the host wrote is on the device when this returns, whatever the program's streams do meanwhile.
@@ -470,12 +479,13 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     let all_live = context::all_live();
     let lives = all_live.iter().filter(|live| Arc::ptr_eq(&live.session, session));
     let is_quiet = session.is_quiet(Known::Complete, lives.map(|live| live.synchronised()).min().unwrap_or(0));
-    let Mirror { all, carriers, .. } = &mut *lock(&MIRROR);
+    let mirror = &mut *lock(&MIRROR);
+    mirror.take_news(session);
+    let Mirror { all, carriers, .. } = mirror;
     let of_session = |carrier: &&mut Carrier| Arc::ptr_eq(&carrier.live.session, session);
     for carrier in carriers.iter_mut().filter(of_session).filter(|carrier| carrier.fetched < newest) {
-        for mapped in all.iter_mut().filter(|mapped| mapped.live.id == carrier.live.id) {
-            mapped.fetch(carrier.stream_id)?;
-        }
+        let whole = |mapped: &&mut Mapped| mapped.live.id == carrier.live.id && !mapped.is_told();
+        all.iter_mut().filter(whole).try_for_each(|mapped| mapped.fetch(carrier.stream_id))?;
         if is_quiet {
             carrier.fetched = newest;
         }

@@ -4,15 +4,21 @@ use super::super::changes::written_by_both;
 use super::super::host::HostKind;
 use crate::Code;
 use crate::context::Live;
-use crate::session::{DeviceBox, HostBox, Session};
+use crate::session::{DeviceBox, HostBox, Session, mint};
 use crate::{log, sys};
-use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
-use protocol::{Extent, differences};
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use protocol::{Extent, Message, MirrorAdd, MirrorEnd, differences};
 use std::ops::Range;
 use std::sync::{Arc, Once};
 
 /// Memory of the program that may be gone is read by so many bytes at once.
 const WINDOW: usize = 256 << 10;
+
+/// From here on, to where the next one begins, it has this number.
+struct Part {
+    mirror: u64,
+    at: usize,
+}
 
 pub struct Mapped {
     pub host: usize,
@@ -23,6 +29,8 @@ pub struct Mapped {
     pub live: Arc<Live>,
     /// What both sides had when they were last compared.
     pub shadow: Vec<u8>,
+    /// What it consists of for the worker, which tells what the device writes; without any it is fetched whole.
+    parts: Vec<Part>,
     /// The program has taken the memory away: nothing is read or written there any more.
     is_gone: bool,
 }
@@ -36,7 +44,16 @@ impl Mapped {
         device: u64,
         piece: Option<u64>,
     ) -> Mapped {
-        Mapped { host, kind, device, piece, live: Arc::clone(live), shadow: vec![0; size], is_gone: false }
+        Mapped {
+            host,
+            kind,
+            device,
+            piece,
+            live: Arc::clone(live),
+            shadow: vec![0; size],
+            parts: Vec::new(),
+            is_gone: false,
+        }
     }
 
     pub fn is_of(&self, session: &Arc<Session>) -> bool {
@@ -110,6 +127,49 @@ impl Mapped {
     pub fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
         let from = HostBox::linear(self.shadow[run.clone()].as_ptr().expose_provenance(), run.len() as u64);
         self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
+    }
+
+    /// Lets the worker tell from now on what the device writes from here on, if it can. The device has what the shadow has.
+    pub fn follow(&mut self, stream_id: u64, at: usize) -> Result<(), Code> {
+        let session = &self.live.session;
+        if !session.has(MirrorAdd::CODE) {
+            return Ok(());
+        }
+        let (mirror, context, size) = (mint(), self.live.id, (self.shadow.len() - at) as u64);
+        let add = MirrorAdd { mirror, context, address: self.device + at as u64, size };
+        match session.call(stream_id, &add)?.code {
+            0 => self.parts.push(Part { mirror, at }),
+            // More than the worker keeps for a session: it is fetched whole.
+            CUDA_ERROR_OUT_OF_MEMORY => self.forget()?,
+            code => return Err(code),
+        }
+        Ok(())
+    }
+
+    /// The worker tells no more, and reads no more.
+    pub fn forget(&mut self) -> Result<(), Code> {
+        let session = &self.live.session;
+        self.parts.drain(..).try_for_each(|part| session.post(0, &MirrorEnd { mirror: part.mirror }).map(drop))
+    }
+
+    /// Does the worker tell what the device writes?
+    pub fn is_told(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Where the part with this number begins.
+    pub fn part(&self, mirror: u64) -> Option<usize> {
+        self.parts.iter().find(|part| part.mirror == mirror).map(|part| part.at)
+    }
+
+    /// A run by parts: the number of each, where it begins, and the bytes of the run that are in it.
+    pub fn by_parts(&self, run: &Range<usize>) -> Vec<(u64, usize, Range<usize>)> {
+        let ends = self.parts.iter().skip(1).map(|next| next.at).chain([self.shadow.len()]);
+        let pieces = self.parts.iter().zip(ends).map(|(part, end)| {
+            let piece = run.start.max(part.at)..run.end.min(end);
+            (part.mirror, part.at, piece)
+        });
+        pieces.filter(|(.., piece)| piece.start < piece.end).collect()
     }
 
     /// Fetches what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.
