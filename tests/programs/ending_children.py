@@ -1,4 +1,4 @@
-"""Children of a process that has not used CUDA, each of which computes and then ends in its own way."""
+"""Children of a process that has not used CUDA, each of which takes most of the share and ends in its own way."""
 
 import json
 import os
@@ -20,6 +20,7 @@ def calls():
 
 def compute(way):
     start()
+    ok(cu.cuMemAlloc(ok(cu.cuMemGetInfo())[1] * 6 // 10))
     for _ in range(5):
         upload(np.arange(1000))
     ok(cu.cuCtxSynchronize())
