@@ -54,7 +54,7 @@ for name in libnvJitLink.so.12 libnvJitLink.so.13; do
     made=$server_built/$name
     echo "$name { local: stand_in_*; };" >"$made.versions"
     cc -O2 -Wall -shared -fPIC "-DSONAME=$name" "-Wl,-soname,$name,--version-script,$made.versions" \
-        remoting/softgpu/nvjitlink.c -o "$made"
+        remoting/softgpu/nvjitlink.c remoting/client/sanitizer.c -o "$made"
     put "$made" "$dist/native/stand-ins/$name"
 done
 # Taichi and Dr.Jit open the names without a version, which a driver's development links have.

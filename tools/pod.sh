@@ -26,23 +26,23 @@ ln -s libcuda.so.1 "$new/lib/libnvidia-ml.so"
 cp "$dist/native/ptxas" "$new/lib/"
 cp "$dist"/native/stand-ins/*.so.* "$new/lib/stand-ins/"
 
-# empty OUTPUT SONAME [NEEDED...]: a library without code that needs others, by their names alone.
-empty() {
-    local output=$1 soname=$2 needed=()
-    shift 2
+# library SOURCE OUTPUT SONAME [NEEDED...]: a library that needs others, by their names alone.
+library() {
+    local source=$1 output=$2 soname=$3 needed=()
+    shift 3
     for name in "$@"; do
         cc -shared -nostdlib -Xlinker -soname -Xlinker "$name" -x c /dev/null -o "$new/needed-${#needed[@]}.so"
         needed+=("$new/needed-${#needed[@]}.so")
     done
-    cc -shared -nostdlib -s -Wl,--no-as-needed,--disable-new-dtags,-rpath,"$folder" -Wl,-soname,"$soname" \
-        -x c /dev/null -x none "${needed[@]}" -o "$new/$output"
+    cc -O2 -fPIC -shared -nostdlib -s -Wl,--no-as-needed,--disable-new-dtags,-rpath,"$folder" -Wl,-soname,"$soname" \
+        -x c "$source" -x none "${needed[@]}" -o "$new/$output"
     rm "${needed[@]}"
 }
 
 # An image may have another libcuda.so.1 in LD_LIBRARY_PATH or in the loader's cache. The loader takes a library that is
 # loaded already before it searches, and it remembers every name under which it has found one: this one, preloaded, makes
 # it find the client under all of them, by an RPATH, which comes before LD_LIBRARY_PATH.
-empty lib/libremotegpu.so libremotegpu.so libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-ml.so
+library remoting/client/sanitizer.c lib/libremotegpu.so libremotegpu.so libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-ml.so
 echo "$folder/libremotegpu.so" >"$new/ld.so.preload"
 {
     cat "$new/ld.so.preload"
@@ -51,7 +51,7 @@ echo "$folder/libremotegpu.so" >"$new/ld.so.preload"
 
 # musl's loader reads no preload file and finds no library that glibc's symbols need. It reports what is missing by name,
 # so the name is the sentence.
-empty musl/libcuda.so.1 libcuda.so.1 "remotegpu: this image uses musl (Alpine), and CUDA programs need glibc: \
+library /dev/null musl/libcuda.so.1 libcuda.so.1 "remotegpu: this image uses musl (Alpine), and CUDA programs need glibc: \
 use an image of Debian, Ubuntu, Fedora or another distribution with glibc"
 
 echo "This file is no device. RemoteGPU put it here because JAX uses no GPU where there is no such file." >"$new/nvidiactl"

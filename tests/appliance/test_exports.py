@@ -42,10 +42,25 @@ def test_memory_counts_once_until_the_last_holder_lets_go(quota: Quota, tmp_path
     exports.forget("a")
     assert (quota.used, file.closed) == (SLAB, True)
     assert exports.hold("c", token) is None
-    exports.release("c", token)
+    assert not exports.release("c", token)
     assert quota.used == SLAB
-    exports.release("b", token)
-    assert (quota.used, len(exports)) == (0, 0)
+    # Nobody else has it: it counts until it is overwritten.
+    assert exports.release("b", token)
+    assert (quota.used, sum(quota.leaving.values())) == (SLAB, SLAB)
+    exports.freed("b", token)
+    assert (quota.used, len(exports), quota.leaving) == (0, 0, {})
+
+
+def test_whoever_ends_before_it_has_overwritten_what_nobody_else_has_keeps_nothing(
+    quota: Quota, tmp_path: Path
+) -> None:
+    exports = Exports([quota])
+    token = exports.add("a", 0, SLAB, opened(tmp_path))
+    assert token is not None
+    assert exports.release("a", token)
+    assert exports.hold("b", token) is None, "nobody gets what is being overwritten"
+    exports.forget("a")
+    assert (len(exports), quota.used) == (0, 3 * SLAB)
 
 
 @pytest.mark.parametrize("size", [4 * SLAB + 1, LIMIT, 1 << 62])
@@ -78,15 +93,16 @@ def test_records_of_a_process_that_ended_are_complete(quota: Quota, tmp_path: Pa
     os.close(other)
 
 
-@given(st.lists(st.tuples(st.sampled_from("hrf"), st.sampled_from("abc"), st.integers(0, 3))))
+@given(st.lists(st.tuples(st.sampled_from("hrof"), st.sampled_from("abc"), st.integers(0, 3))))
 def test_nothing_stays_when_all_have_ended(steps: list[tuple[str, str, int]]) -> None:
-    """h: a session imports one of the exports, r: releases it, f: its process ends."""
+    """h: a session imports one of the exports, r: releases it, o: has overwritten it, f: its process ends."""
     quota = Quota(LIMIT)
     quota.grant("a", 4 * SLAB, 4 * SLAB)
     exports = Exports([quota])
     tokens = [exports.add("a", 0, SLAB, FileIO(os.memfd_create("slab"))) or "" for _ in range(4)]
     for step, session, number in steps:
-        {"h": exports.hold, "r": exports.release}.get(step, lambda s, _: exports.forget(s))(session, tokens[number])
+        does = {"h": exports.hold, "r": exports.release, "o": exports.freed}
+        does.get(step, lambda s, _: exports.forget(s))(session, tokens[number])
         assert quota.used == len(exports) * SLAB
     for session in "abc":
         exports.forget(session)
@@ -115,9 +131,11 @@ def test_what_is_handed_over_goes_on(quota: Quota, tmp_path: Path) -> None:
     assert held is not None
     assert os.path.sameopenfile(held.file.fileno(), files[0].fileno())
     assert quota.used == 4 * SLAB
-    after.release("b", let_go)
-    after.release("a", kept)
+    assert after.release("b", let_go)
+    after.freed("b", let_go)
+    assert not after.release("a", kept)
     assert quota.used == 3 * SLAB
-    after.release("c", kept)
+    assert after.release("c", kept)
+    after.freed("c", kept)
     assert (quota.used, len(after)) == (2 * SLAB, 0)
     files[0].close()

@@ -27,6 +27,12 @@ class QuotaMachine(RuleBasedStateMachine):
         self.held[session] += size
 
     @rule(session=SESSIONS, size=st.integers(-LIMIT, 2 * LIMIT))
+    def leave(self, session: str, size: int) -> None:
+        """What is on its way back is still granted, and no more than that is believed."""
+        self.quota.leave(session, size)
+        assert 0 <= self.quota.leaving[session] <= self.held[session]
+
+    @rule(session=SESSIONS, size=st.integers(-LIMIT, 2 * LIMIT))
     def give_back(self, session: str, size: int) -> None:
         """Also more than it has, and less than nothing: a worker may lie."""
         self.quota.give_back(session, size)
@@ -41,6 +47,7 @@ class QuotaMachine(RuleBasedStateMachine):
     def the_sum_is_right_and_fits(self) -> None:
         assert self.quota.used == sum(self.held.values()) <= LIMIT
         assert self.quota.free == LIMIT - self.quota.used
+        assert all(self.quota.leaving.get(name, 0) <= held for name, held in self.held.items())
 
 
 TestQuota = QuotaMachine.TestCase

@@ -76,6 +76,7 @@ static unsigned run(CUgraphExec exec, unsigned start, unsigned chosen)
     unsigned result;
     OK(cuMemsetD32(count, start, 1));
     OK(cuMemsetD32(value, chosen, 1));
+    OK(cuCtxSynchronize());
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
     OK(cuMemcpyDtoH(&result, count, 4));

@@ -38,6 +38,13 @@ static inline int attribute(CUdevice_attribute which)
     return value;
 }
 
+/* Fills words of the device and waits, which the fill itself need not do. */
+static inline void fill(CUdeviceptr where, unsigned value, size_t words)
+{
+    OK(cuMemsetD32(where, value, words));
+    OK(cuCtxSynchronize());
+}
+
 /* Fills the words with a recognisable sequence. */
 static inline void count_up(unsigned *words, unsigned first)
 {

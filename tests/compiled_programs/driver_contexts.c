@@ -87,16 +87,12 @@ static void settings(void)
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuProfilerStop());
 }
 
-/* Whether a reset forgets who retained the context before it, drivers may decide. */
-static void release_all(void)
+static void require_active(int expected)
 {
     unsigned flags;
-    int active, releases = 0;
-    while (releases < 3 && cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS) releases++;
-    REQUIRE(releases == 1 || releases == 2);
-    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(0));
+    int active = -1;
     OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
-    REQUIRE(active == 0);
+    REQUIRE(active == expected);
 }
 
 static void primary(void)
@@ -117,17 +113,29 @@ static void primary(void)
     OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
     REQUIRE(active == 1);
 
-    /* A reset ends the context under everybody's hands. */
+    /* A reset ends the context under everybody's hands, and releases nothing: as documented, who retained it releases it. */
     OK(cuCtxSetCurrent(first));
     CUdeviceptr memory;
     OK(cuMemAlloc(&memory, 1024));
     OK(cuDevicePrimaryCtxReset(0));
-    OK(cuDevicePrimaryCtxRetain(&first, 0));
-    OK(cuCtxSetCurrent(first));
+    require_active(0);
+    EXPECT(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree(memory));
+    EXPECT(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAlloc(&memory, 1024));
+    OK(cuDevicePrimaryCtxReset(0));
+    OK(cuDevicePrimaryCtxRetain(&second, 0));
+    REQUIRE(first == second);
+    require_active(1);
     FAILS(cuMemFree(memory));
     OK(cuMemAlloc(&memory, 1024));
     OK(cuMemFree(memory));
-    release_all();
+    OK(cuDevicePrimaryCtxRelease(0));
+    require_active(1);
+    OK(cuDevicePrimaryCtxReset(0));
+    OK(cuDevicePrimaryCtxRelease(0));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxReset(0));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(0));
+    require_active(0);
 }
 
 int main(void)

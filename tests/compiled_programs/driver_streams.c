@@ -138,7 +138,7 @@ static void events(void)
     OK(cuEventCreate(&last, CU_EVENT_BLOCKING_SYNC));
     OK(cuEventCreate(&untimed, CU_EVENT_DISABLE_TIMING));
     OK(cuEventQuery(first)); /* never recorded */
-    OK(cuMemsetD32(memory, 1, 1));
+    fill(memory, 1, 1);
     OK(cuEventRecord(first, held));
     OK(cuLaunchHostFunc(held, wait_at_gate, NULL));
     OK(cuMemsetD32Async(memory, 2, 1, held));

@@ -37,6 +37,7 @@ int main()
     OK(cudaMalloc(&wrong, sizeof *wrong));
     OK(cudaMemset(lines, 0, 64 * sizeof(uint4)));
     OK(cudaMemset(wrong, 0, sizeof *wrong));
+    OK(cudaDeviceSynchronize());
     cudaStream_t streams[2];
     for (int i = 0; i < 2; i++) {
         OK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));

@@ -79,7 +79,7 @@ static void require_after_launch(CUgraphExec exec, CUdeviceptr where, unsigned v
 {
     /* A launch right behind a change takes another way than the ones after it. */
     for (int i = 0; i < 3; i++) {
-        OK(cuMemsetD32(where, 1000, WORDS));
+        fill(where, 1000, WORDS);
         OK(cuGraphLaunch(exec, NULL));
         REQUIRE(word(where) == value);
     }
@@ -421,8 +421,8 @@ static void side_stream(int joins, CUresult ends)
     if (!ends) {
         CUgraphExec exec = instantiated(graph);
         for (int i = 0; i < 3; i++) {
-            OK(cuMemsetD32(other, 1, WORDS));
-            OK(cuMemsetD32(data + WORDS * 4, 1, 2));
+            fill(other, 1, WORDS);
+            fill(data + WORDS * 4, 1, 2);
             OK(cuGraphLaunch(exec, stream));
             OK(cuStreamSynchronize(stream));
             REQUIRE(word(other) == 7 && word(data + WORDS * 4) == 9 && word(data + WORDS * 4 + 4) == 7);

@@ -45,7 +45,7 @@ static void launch_graph(CUgraph graph, CUstream stream, unsigned before, unsign
     CUgraphExec exec;
     OK(cuGraphInstantiate(&exec, graph, 0));
     for (int i = 0; i < 3; i++) {
-        OK(cuMemsetD32(data, before, WORDS));
+        fill(data, before, WORDS);
         OK(cuGraphLaunch(exec, stream));
         OK(cuStreamSynchronize(stream));
         REQUIRE(word(data) == after);

@@ -40,7 +40,7 @@ static void captured(void)
     CUgraph graph;
     CUgraphExec exec;
     CUstream stream = new_stream();
-    OK(cuMemsetD32(data, 7, WORDS));
+    fill(data, 7, WORDS);
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(status_of(stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
     OK(cuMemcpyHtoDAsync(data, source, sizeof source, stream));
@@ -71,7 +71,7 @@ static void forked(void)
     CUgraph graph;
     CUgraphExec exec;
     CUstream main = new_stream(), side = new_stream();
-    CUevent fork = new_event(), join = new_event();
+    CUevent fork = new_event(), copied = new_event(), join = new_event();
     OK(cuStreamBeginCapture(main, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     OK(cuMemsetD32Async(data, 1, WORDS, main));
     OK(cuEventRecord(fork, main));
@@ -92,7 +92,9 @@ static void forked(void)
     OK(cuEventRecord(fork, main));
     OK(cuStreamWaitEvent(side, fork, 0));
     OK(cuMemcpyDtoDAsync(other, data, WORDS * 4, side));
+    OK(cuEventRecord(copied, side));
     OK(launch(side, other, 10));
+    OK(cuStreamWaitEvent(main, copied, 0));
     OK(launch(main, data, 2));
     OK(cuEventRecord(join, side));
     OK(cuStreamWaitEvent(main, join, 0));
@@ -101,7 +103,7 @@ static void forked(void)
     size_t roots, edges;
     OK(cuGraphGetRootNodes(graph, NULL, &roots));
     OK(cuGraphGetEdges(graph, NULL, NULL, NULL, &edges));
-    REQUIRE(nodes_of(graph) == 5 && roots == 1 && edges == 5);
+    REQUIRE(nodes_of(graph) == 5 && roots == 1 && edges == 6);
     OK(cuGraphInstantiate(&exec, graph, 0));
     for (int i = 0; i < 3; i++) OK(cuGraphLaunch(exec, i % 2 ? side : main));
     OK(cuCtxSynchronize());
@@ -187,7 +189,7 @@ static void nested(void)
     OK(launch(stream, data, 2));
     OK(cuStreamEndCapture(stream, &inner));
     OK(cuGraphInstantiate(&exec, inner, 0));
-    OK(cuMemsetD32(data, 1, WORDS));
+    fill(data, 1, WORDS);
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuGraphLaunch(exec, stream));
     OK(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));

@@ -48,7 +48,7 @@ static void held(CUevent begun, CUevent triggered)
     CUstream first, second;
     CUevent last;
     gate = 0;
-    OK(cuMemsetD32(data, 1, WORDS));
+    fill(data, 1, WORDS);
     OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
     OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
     OK(cuEventCreate(&last, CU_EVENT_DISABLE_TIMING));
@@ -87,7 +87,7 @@ static void again_and_again(CUevent event)
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     unsigned expected = 1;
-    OK(cuMemsetD32(data, 1, WORDS));
+    fill(data, 1, WORDS);
     for (int i = 0; i < 100; i++) {
         OK(launch(stream, i % 2 ? event : NULL, i % 2 ? NULL : event));
         expected = expected * 2 + 5;
@@ -132,7 +132,7 @@ static void refusals(CUcontext context, CUevent untimed)
     OK(cuCtxCreate(&another, NULL, 0, 0));
     OK(cuEventCreate(&foreign, CU_EVENT_DISABLE_TIMING));
     OK(cuCtxSetCurrent(context));
-    OK(cuMemsetD32(data, 3, WORDS));
+    fill(data, 3, WORDS);
     FAILS(launch(NULL, timed, NULL));
     FAILS(launch(NULL, NULL, timed));
     FAILS(launch(NULL, foreign, NULL));

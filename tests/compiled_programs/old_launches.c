@@ -32,6 +32,7 @@ static void wrote(unsigned count, unsigned value)
     OK(cuMemcpyDtoH_v2(words, data, sizeof words));
     for (unsigned i = 0; i < WORDS; i++) REQUIRE(words[i] == (i < count ? value : 0));
     OK(cuMemsetD32_v2(data, 0, WORDS));
+    OK(cuCtxSynchronize());
 }
 
 static void parameters(unsigned word, float real, unsigned long long last)
@@ -52,6 +53,7 @@ int main(void)
     OK(cuModuleGetFunction(&mixed, module, "mixed"));
     OK(cuMemAlloc_v2(&data, 4 * WORDS));
     OK(cuMemsetD32_v2(data, 0, WORDS));
+    OK(cuCtxSynchronize());
 
     parameters(7, 1.5f, 100);
     OK(cuFuncSetBlockShape(mixed, 4, 2, 1));

@@ -39,6 +39,7 @@ int main()
     OK(cudaMalloc(&data, sizeof *data));
     OK(cudaMallocHost(&host, sizeof *host));
     OK(cudaMemset(data, 0, sizeof *data));
+    OK(cudaStreamSynchronize(0)); // a fill may go on behind its call
     OK(cudaLaunchHostFunc(0, wait_for_flag, &flag));
     std::thread([=] {
         fill<<<1, 1>>>(data, 1, 5);

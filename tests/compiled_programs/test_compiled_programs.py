@@ -6,6 +6,7 @@ REMOTEGPU_NATIVE_LIB_DIR); remotely on a share of an appliance.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sysconfig
@@ -53,6 +54,10 @@ CHECKING = [
     "capabilities.c",
     "destroyed_context.c",
     "at_the_end.cpp",
+    "brief_streams.c",
+    "cancelled.c",
+    "children.c",
+    "closed_streams.c",
     "identity.c",
     "private_tables.c",
     *building.DRIVER_PROGRAMS,
@@ -65,7 +70,8 @@ IN_BOTH_FORMS = [
 ]  # fmt: skip
 # Beside a socket of this machine, which an appliance on it takes by itself.
 BY_EVERY_CARRIER = [
-    "driver_pools.c", "graph_children.c", "host_side_on_device.c", "host_virtual_memory.c", "texture_views.c",
+    "children.c", "closed_streams.c", "driver_pools.c", "graph_children.c", "host_side_on_device.c",
+    "host_virtual_memory.c", "small_stacks.c", "texture_views.c",
 ]  # fmt: skip
 
 
@@ -73,6 +79,22 @@ BY_EVERY_CARRIER = [
 def test_program_checks_itself(runner: Run, compiled: Callable[[str], Path], source: str) -> None:
     run = runner(compiled(source))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+# Its kernels wait for each other, which takes minutes on a busy machine.
+PATIENT = "flags_beside_data.cu"
+
+
+@pytest.mark.parametrize("source", [source for source in CHECKING if source != PATIENT])
+def test_program_orders_its_streams(compiled: Callable[[str], Path], source: str) -> None:
+    """The overlap checker finds nothing in it, and changes nothing of what it does."""
+    if not (building.native_libraries() / "libcuda.so.1").exists():
+        pytest.skip("the software GPU is not built (make build)")
+    settings = {"LD_LIBRARY_PATH": str(building.native_libraries()), "REMOTEGPU_CHECK": "overlap"}
+    run = subprocess.run(
+        [compiled(source)], check=False, capture_output=True, text=True, timeout=120, env=os.environ | settings
+    )
+    assert (run.returncode, run.stdout, "overlap" in run.stderr) == (0, "ok\n", False), run.stderr
 
 
 @pytest.mark.parametrize("source", IN_BOTH_FORMS)
@@ -87,6 +109,12 @@ def test_program_by_the_other_carriers(
     share: Appliance, compiled: Callable[[str], Path], source: str, carrier: str
 ) -> None:
     run = share.run(str(compiled(source)), env={"REMOTEGPU_CARRIER": carrier})
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("kind", ["thread", "fiber"])
+def test_first_calls_on_small_stacks(runner: Run, compiled: Callable[[str], Path], kind: str) -> None:
+    run = runner(compiled("small_stacks.c"), *([kind] if kind == "fiber" else []))
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
@@ -133,6 +161,14 @@ def test_every_installed_runtime_starts(runner: Run, compiled: Callable[[str], P
     for runtime in runtimes:
         run = runner(compiled("start_runtime.c"), runtime)
         assert (run.returncode, run.stdout) == (0, "ok\n"), f"{runtime.name}: {run.stderr}"
+
+
+def test_what_kernels_print_is_there_after_a_wait_that_need_not_ask(
+    runner: Run, compiled: Callable[[str], Path]
+) -> None:
+    run = runner(compiled("idle_waits.cu"))
+    expected = [f"{who} {turn}" for turn in range(6) for who in ("kernel", "program")]
+    assert (run.returncode, run.stdout.splitlines()) == (0, [*expected, "ok"]), run.stderr
 
 
 def test_printf_of_kernels(runner: Run, compiled: Callable[[str], Path]) -> None:

@@ -429,6 +429,7 @@ def test_a_training_that_is_moved_often_ends_with_the_same_bits(
         "random_graphs.py 1 20",
         "managed_variables.py",
         "mapped_memory.py",
+        "mirrored_words.py 12 300 300 2 each 3",
         "pinned_in_kernels.py",
         "query_events.py 40",
         "relay_through_pinned.py",

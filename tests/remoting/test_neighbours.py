@@ -136,9 +136,9 @@ def pair(request: pytest.FixtureRequest, folder: Path) -> Iterator[Appliance]:
         yield it
 
 
-@pytest.mark.parametrize("program", [*SELF_CHECKING, "random_graphs.py"])
+@pytest.mark.parametrize("program", [*SELF_CHECKING, "random_graphs.py 1 20", "mirrored_words.py 20 1024 16 1 each 2"])
 def test_programs_that_check_themselves(pair: Appliance, program: str) -> None:
-    run = pair.run(program, *(("1", "20") if program == "random_graphs.py" else ()))
+    run = pair.run(*program.split())
     assert run.returncode == 0, run.stderr
     assert "do not fit" not in run.stderr
 

@@ -65,7 +65,8 @@ LINES = {
 def test_a_slow_network_changes_no_result(remote: Appliance, name: str, carrier: str) -> None:
     """Sums, what a kernel sees of page-locked memory, host functions between launches, and 2 MB there and back: each
     program compares all bits that it gets."""
-    programs = ("vector_add.py", "relay_through_pinned.py", "callbacks.py", "echo_tensor.py 7 2000000")
+    mirrors = "mirrored_words.py 20 1024 8 7 each"
+    programs = ("vector_add.py", "relay_through_pinned.py", "callbacks.py", "echo_tensor.py 7 2000000", mirrors)
     script = " && ".join(f"{sys.executable} {PROGRAMS}/{program}" for program in programs)
     begun = time.monotonic()
     with proxies(remote) as both:

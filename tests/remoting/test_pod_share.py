@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -122,6 +122,74 @@ def test_an_appliance_that_moved_is_found_again(
             tls.renew()
             reached_at("127.0.0.3")
             assert line(running) == "finished"
+
+
+def through(directory: Path, appliance: ClaimAppliance, host: str) -> Callable[[], list[FaultProxy]]:
+    """Makes ways to both ports of an appliance; the session file names them already."""
+    there, port = appliance.endpoint.rsplit(":", 1)
+    session = json.loads((directory / "session").read_text())
+    session["appliances"][0]["endpoint"] = f"{host}:{port}"
+    (directory / "session").write_text(json.dumps(session))
+    numbers = [int(port) + more for more in (0, 1)]
+    return lambda: [FaultProxy(there, number, listen_host=host, listen_port=number) for number in numbers]
+
+
+@pytest.mark.parametrize("before", ["nobody listens", "connections break", "nothing comes back"])
+def test_a_program_waits_for_its_pods_network(
+    appliance: ClaimAppliance, claim: Claim, pod: Pod, tmp_path: Path, before: str
+) -> None:
+    """A network policy that learns late of the pod, a sidecar that starts beside it: then the program goes on."""
+    directory = appliance.pod_directory(tmp_path, claim, pod)
+    make = through(directory, appliance, "127.0.0.4")
+    with contextlib.ExitStack() as opened:
+        ways = [opened.enter_context(way) for way in make()] if before != "nobody listens" else []
+        for way in ways:
+            (way.refuse if before == "connections break" else way.swallow)()
+        command = [sys.executable, str(PROGRAMS / "vector_add.py")]
+        with subprocess.Popen(
+            command, env=environment(directory), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stderr
+            told = running.stderr.readline()
+            assert "is not reached yet" in told
+            assert f"kubectl describe gpuclaim {claim.name} -n {claim.namespace}" in told
+            for way in ways or [opened.enter_context(way) for way in make()]:
+                (way.accept if before == "connections break" else way.carry)()
+            out, err = running.communicate(timeout=90)
+    assert (running.returncode, out) == (0, "ok\n"), err
+    assert "is reached after" in err
+
+
+def test_nvidia_smi_does_not_wait_for_a_network(
+    appliance: ClaimAppliance, claim: Claim, pod: Pod, tmp_path: Path
+) -> None:
+    directory = appliance.pod_directory(tmp_path, claim, pod)
+    with contextlib.ExitStack() as opened:
+        for way in through(directory, appliance, "127.0.0.5")():
+            opened.enter_context(way).swallow()
+        done = run(directory, str(DIST / "bin" / "nvidia-smi"))
+    assert done.returncode != 0
+    assert "no answer from 127.0.0.5" in done.stderr
+    assert "within 5 s" in done.stderr
+
+
+def test_cuda_is_asked_again_where_there_was_no_device(
+    appliance: ClaimAppliance, claim: Claim, pod: Pod, tmp_path: Path
+) -> None:
+    directory = appliance.pod_directory(tmp_path, claim, pod)
+    session = (directory / "session").read_text()
+    (directory / "session").write_text("")
+    command = [sys.executable, str(PROGRAMS / "ask_again.py")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(directory), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as it:
+        assert it.stdin
+        assert line(it) == "100"
+        (directory / "session").write_text(session)
+        it.stdin.write("again\n")
+        it.stdin.flush()
+        assert line(it) == "0"
+        out, err = it.communicate(timeout=30)
+    assert (it.returncode, out) == (0, "1\n"), err
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,16 @@ def test_a_training_that_is_cut_every_200_ms_ends_with_the_same_bits(
     until(lambda: patient.leased_bytes() == 0, 5, "a program that ends gives its share back at once")
 
 
-@pytest.mark.parametrize("program", ["callbacks.py", "copies_back.py", "random_graphs.py 1 20", "vector_add.py"])
+CUT = [
+    "callbacks.py",
+    "copies_back.py",
+    "mirrored_words.py 20 1024 300 6 each",
+    "random_graphs.py 1 20",
+    "vector_add.py",
+]
+
+
+@pytest.mark.parametrize("program", CUT)
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
 def test_programs_that_check_themselves_are_cut_every_200_ms(patient: Appliance, program: str, carrier: str) -> None:
     name, *arguments = program.split()

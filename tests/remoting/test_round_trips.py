@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import tracer
-from support.system import DIST, PRELOADED, ROOT, Appliance, until
+from support.system import DIST, PRELOADED, ROOT, Appliance, appliance, native, until
 
 TRAIN = [sys.executable, str(ROOT / "examples" / "01-digits" / "train.py")]
 
@@ -32,6 +32,67 @@ def test_what_a_wait_has_told_is_not_asked(remote: Appliance, tmp_path: Path) ->
     once, often = (statistics(remote, tmp_path / n, "query_complete.py", n) for n in ("1", "11"))
     waits = 7
     assert often["round_trips"] - once["round_trips"] == 10 * waits
+
+
+def test_an_idle_wait_makes_no_round_trip(remote: Appliance, tmp_path: Path) -> None:
+    once, often = (statistics(remote, tmp_path / n, "idle_waits.py", n) for n in ("1", "101"))
+    assert often["round_trips"] == once["round_trips"]
+    assert often["calls"] - once["calls"] == 100 * 9
+
+
+def mirrors(steps: int, *how: str) -> tuple[str, ...]:
+    return ("mirrored_words.py", "104", "1024", str(steps), "7", *how)
+
+
+def test_a_wait_brings_the_words_of_all_mirrors_with_its_answer(remote: Appliance, tmp_path: Path) -> None:
+    once, often = (statistics(remote, tmp_path / str(n), *mirrors(n, "in_stream")) for n in (20, 60))
+    assert often["round_trips"] - once["round_trips"] == 40
+    grown = {what: (often[what] - once[what]) / 40 for what in ("commands", "bytes_sent", "bytes_received")}
+    # Changes of all of them in few commands, an event, a launch and the wait; of 104 buffers of 4 KiB what changed.
+    assert grown["commands"] <= 12
+    assert grown["bytes_sent"] < 16_000 and grown["bytes_received"] < 16_000
+
+
+def test_a_wait_with_mirrors_that_nothing_changed_costs_no_byte_more(remote: Appliance, tmp_path: Path) -> None:
+    none, many = (statistics(remote, tmp_path / n, "waits_beside_mirrors.py", n, "50") for n in ("0", "104"))
+    added = 104
+    assert many["round_trips_of"]["cuMemHostGetDevicePointer_v2"] <= added + 2
+    assert many["round_trips_of"]["cuStreamSynchronize"] == none["round_trips_of"]["cuStreamSynchronize"] == 50
+    assert many["bytes_received"] - none["bytes_received"] < 150 * added
+
+
+@pytest.mark.parametrize("carrier", ["direct", "grpc", "own"])
+def test_the_words_of_mirrors_are_right_after_a_wait_of_each_kind(remote: Appliance, carrier: str) -> None:
+    env = {} if carrier == "own" else {"REMOTEGPU_CARRIER": carrier}
+    for shape in ("104 1024 140 3 each", "9 300000 28 4 each", "20 1024 70 5 each 4"):
+        run = remote.run("mirrored_words.py", *shape.split(), env=env)
+        assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+def test_mirrors_beyond_what_an_appliance_keeps_are_fetched_whole() -> None:
+    with appliance("--session-budget", "mirror-bytes=100000") as one:
+        run = one.run(*mirrors(28, "each"))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+    assert run.stderr.count("bytes of mirrors") == 1, run.stderr
+
+
+def test_words_of_mirrors_are_right_natively() -> None:
+    run = native(*mirrors(28, "each"))
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+def test_idle_waits_are_as_natively() -> None:
+    run = native("idle_waits.py", "3")
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("how", ["asked", "followed"])
+def test_a_late_error_is_told_once_by_whatever_tells_that_work_is_complete(how: str) -> None:
+    with appliance("--session-budget", "streams=3") as one:
+        run = one.run("late_once.py", how)
+    codes = [int(code) for code in run.stdout.split()]
+    assert (run.returncode, sorted(codes)) == (0, [0, 0, 0, 0, 2]), run.stderr
+    assert 2 in codes[:2], codes
 
 
 def test_a_known_module_is_not_sent_again(remote: Appliance, tmp_path: Path) -> None:

@@ -269,6 +269,7 @@ def test_a_training_that_is_suspended_often_ends_with_the_same_bits(remote: Appl
         "copies_back.py",
         "random_graphs.py 1 20",
         "mapped_memory.py",
+        "mirrored_words.py 12 300 300 1 each 3",
         "pinned_in_kernels.py",
         "relay_through_pinned.py",
     ],

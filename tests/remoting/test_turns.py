@@ -48,6 +48,7 @@ def place(it: Appliance) -> dict[str, Any]:
         ["vector_add.py"],
         ["graph_launches.py", "3"],
         ["callbacks.py"],
+        ["mirrored_words.py", "20", "1024", "16", "8", "each"],
         ["full_queue.py"],
         ["spin_and_release.py"],
     ],

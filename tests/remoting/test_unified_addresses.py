@@ -56,6 +56,22 @@ def test_a_launch_with_more_than_mirrors_may_have_is_refused_at_the_call(remote:
     assert "page-locked" not in enough.stderr
 
 
+def test_a_pointer_beyond_the_budget_names_memory_and_setting(remote: Appliance) -> None:
+    run = remote.run("device_pointers.py", "3", env={"REMOTEGPU_PINNED_MIRROR_MIB": "2"}, options=("--report",))
+    assert run.stdout.splitlines() == ["0", "801"], run.stderr
+    (line,) = (line for line in run.stderr.splitlines() if "3145728 bytes of page-locked memory" in line)
+    assert "REMOTEGPU_PINNED_MIRROR_MIB=2" in line and "code 801" in line
+    assert "1x REMOTEGPU_PINNED_MIRROR_MIB (error 801)" in run.stderr, run.stderr
+
+
+def test_mirrors_may_have_half_of_what_the_share_has_free_and_say_what_they_cost(remote: Appliance) -> None:
+    enough = remote.run("device_pointers.py", "96")
+    assert enough.stdout.splitlines() == ["0", "0"], enough.stderr
+    assert enough.stderr.count("compared before each command") == 1, enough.stderr
+    most = remote.run("device_pointers.py", "400")
+    assert most.stdout.splitlines() == ["0", "801"] and "half of what the share has free" in most.stderr, most.stderr
+
+
 def test_a_mirror_that_the_share_has_no_room_for_is_out_of_memory() -> None:
     with appliance(memory_mib=128) as one:
         run = one.run("too_much_pinned.py", "48", share="0.25")
@@ -86,6 +102,14 @@ def test_registering_answers_as_natively(remote: Appliance) -> None:
     pairs = zip(native_run.stdout.splitlines(), remote_run.stdout.splitlines(), strict=True)
     assert not [pair for pair in pairs if pair[0] != pair[1]]
     assert "register flags 4 801" in native_run.stdout and "register around 712" in native_run.stdout
+
+
+@pytest.mark.parametrize("how", ["unmapped", "protected", "read_only", "page"])
+def test_registered_memory_may_go_without_a_word(remote: Appliance, how: str) -> None:
+    for run in (native("registered_and_gone.py", how), remote.run("registered_and_gone.py", how)):
+        assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+    lost = [line for line in run.stderr.splitlines() if "cuMemHostUnregister" in line]
+    assert len(lost) == (how != "read_only"), run.stderr
 
 
 @pytest.mark.parametrize("part", ["graph", "threads"])

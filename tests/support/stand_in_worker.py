@@ -55,8 +55,15 @@ class Worker:
     def ask(self, **packet: Any) -> dict[str, Any]:
         self.next_id += 1
         self.send(id=self.next_id, **packet)
-        answer: dict[str, Any] = json.loads(self.control.recv(65536))
-        return answer
+        while True:
+            answer: dict[str, Any] = json.loads(self.control.recv(65536))
+            if answer["op"] != "settle":
+                return answer
+            self.settle(answer)
+
+    def settle(self, order: dict[str, Any]) -> None:
+        """Everything that the tenant had said was carried out as it came."""
+        self.send(op="settled", id=order["id"])
 
     def carry_out(self, line: str) -> Any:
         verb, *rest = line.split()
@@ -66,6 +73,8 @@ class Worker:
                 return self.ask(op="grant", device=device, least=least, want=want)
             case "return":
                 return self.send(op="return", device=int(rest[0]), size=int(rest[1]))
+            case "leaving":
+                return self.send(op="leaving", device=int(rest[0]), size=int(rest[1]))
             case "memory":
                 return self.ask(op="memory", device=int(rest[0]))
             case "environ":
@@ -104,6 +113,9 @@ class Worker:
                 packet, fds, _, _ = socket.recv_fds(self.control, 65536, 1)
                 if packet and json.loads(packet)["op"] == "suspend":
                     self.suspend(fds[0])
+                    continue
+                if packet and json.loads(packet)["op"] == "settle":
+                    self.settle(json.loads(packet))
                     continue
                 if packet and connection is not None and json.loads(packet)["op"] == "end":
                     connection.sendall(packet + b"\n")

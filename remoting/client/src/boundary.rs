@@ -44,7 +44,7 @@ macro_rules! exports {
     )*};
 }
 
-/// Declares exported functions that answer before `cuInit`, too.
+/// Declares exported functions that answer before `cuInit`, too, and in a forked child.
 #[macro_export]
 macro_rules! early_exports {
     ($(fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
@@ -53,7 +53,7 @@ macro_rules! early_exports {
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::Code {
             static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
             #[allow(unused_unsafe)]
-            $crate::boundary::guard(&COUNTER, || unsafe { $body })
+            $crate::boundary::guard_early(&COUNTER, || unsafe { $body })
         }
     )*};
 }
@@ -69,10 +69,25 @@ macro_rules! stream_exports {
     };
 }
 
-/// Runs the body of an exported function: counted, with errno kept, and no panic gets out.
+/// Runs the body of an exported function: counted, with errno kept, and no panic gets out, nor the end of a thread that is
+/// cancelled meanwhile.
 pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
+    guard_if(process::check_alive, counter, body)
+}
+
+/// As [`guard`], of a function that a forked child may call.
+pub fn guard_early(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
+    guard_if(process::check_not_gone, counter, body)
+}
+
+fn guard_if(
+    check: fn() -> Result<(), Code>,
+    counter: &'static Counter,
+    body: impl FnOnce() -> Result<(), Code>,
+) -> Code {
     let errno = sys::errno();
-    let result = process::check_alive().and_then(|()| {
+    let _not_now = sys::Uncancelled::new();
+    let result = check().and_then(|()| {
         counter.begin();
         let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(CUDA_ERROR_UNKNOWN));
         counter.end();

@@ -5,7 +5,7 @@ use crate::answers::Answers;
 use crate::devices::{self, Access, Device};
 use crate::handles::{Kind, Table};
 use crate::process;
-use crate::session::{Session, in_callback, lock, mint};
+use crate::session::{Known, Session, in_callback, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
 use driverapi::context_storage;
 use driverapi::errors::*;
@@ -160,17 +160,40 @@ impl Live {
     }
 
     /// Is this command, which a stream of the context was given, known to be complete?
-    pub fn is_complete(&self, stream_id: u64, command: u64) -> bool {
-        command <= self.synchronised() || command <= self.session.complete_in_stream(stream_id)
+    pub fn is_complete(&self, stream_id: u64, how: Known, command: u64) -> bool {
+        command <= self.synchronised() || command <= self.session.complete_in_stream(stream_id, how)
     }
 
     /// Is everything known to be complete that the stream waits for? For the legacy stream that is what any was given.
-    pub fn is_stream_complete(&self, stream_id: u64) -> bool {
-        let last = match stream_id == self.legacy_stream {
-            true => self.session.newest_in_streams(),
-            false => self.session.last_in_stream(stream_id),
-        };
-        self.is_complete(stream_id, last)
+    pub fn is_stream_complete(&self, stream_id: u64, how: Known) -> bool {
+        match stream_id == self.legacy_stream {
+            true => self.session.is_legacy_complete(stream_id, how, self.synchronised()),
+            false => self.session.is_stream_complete(stream_id, how, self.synchronised()),
+        }
+    }
+
+    /// Waits for all earlier work of a stream for the program, without a question where all is known and told.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn wait_for_stream(&self, stream_id: u64) -> Result<(), Code> {
+        match self.is_stream_complete(stream_id, Known::Told) && self.has_told_all() {
+            true => self.session.wait_for_nothing(),
+            false => self.session.synchronise_stream(stream_id),
+        }
+    }
+
+    /// As [`Live::wait_for_stream`], for all earlier work of the context.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn wait(&self) -> Result<(), Code> {
+        if self.has_told_all() { self.session.wait_for_nothing() } else { self.synchronise() }
+    }
+
+    /// Is nothing under way that may have broken a context, and of which every wait tells?
+    fn has_told_all(&self) -> bool {
+        !self.session.has_calls() && self.session.is_quiet(Known::Told, self.synchronised())
     }
 }
 
@@ -257,7 +280,7 @@ impl Context {
         let limits = std::mem::take(&mut *lock(&live.taken.limits));
         let modules = std::mem::take(&mut *lock(&live.taken.modules));
         live.device.memory.put_back_after(&live, limits.into_values().sum::<u64>() + modules, destroyed, true);
-        Ok(())
+        live.device.memory.give_back_context(&live)
     }
 }
 
@@ -362,16 +385,15 @@ pub fn release_primary(ordinal: i32) -> Result<(), Code> {
     if *retained == 0 { context.deactivate(false) } else { Ok(()) }
 }
 
-/// Destroys the primary context's state; it can be used again at once by those who retain it. CUDA documents that all
-/// its allocations are destroyed: those from pools, too (not measured).
+/// Destroys the primary context's state; the next retain makes it anew. As CUDA documents, that releases nothing: who
+/// retained the context releases it still. All its allocations are destroyed: those from pools, too (not measured).
 ///
 /// # Errors
-/// Why it could not be made again.
+/// The session's sticky error.
 pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
     let context = &devices::get(ordinal)?.primary;
-    let retained = lock(&context.retained);
-    context.deactivate(true)?;
-    if *retained > 0 { context.activate() } else { Ok(()) }
+    let _retained = lock(&context.retained);
+    context.deactivate(true)
 }
 
 /// Handles, the current one last; 0 is none.

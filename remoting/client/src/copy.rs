@@ -4,7 +4,7 @@ use crate::Code;
 use crate::context::Live;
 use crate::memory::host::{self, HostKind};
 use crate::memory::{Piece, find_allocation, mapped, variables};
-use crate::session::{self, DeviceBox, HostBox, is_any_waiting, is_unsettled};
+use crate::session::{self, DeviceBox, HostBox, Known, is_any_waiting, is_unsettled};
 use crate::stream::Target;
 use crate::{arrays, module, peer, sys, vmm};
 use driverapi::errors::*;
@@ -318,6 +318,11 @@ pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), 
     between(target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
     if timing == Timing::Synchronous && (on_to.is_some() || on_from.is_some()) {
         session.synchronise_stream(target.stream_id)?;
+    } else if timing == Timing::Synchronous && mapped::is_any() {
+        // What kernels wrote before the copy is seen after it.
+        if !target.live.is_stream_complete(target.stream_id, Known::Complete) {
+            session.synchronise_stream(target.stream_id)?;
+        }
     }
     // A copy that has been waited for says that what was before it is complete.
     if timing == Timing::Synchronous { mapped::after_wait(session) } else { Ok(()) }

@@ -2,12 +2,12 @@
 //! reach each other's memory.
 
 use crate::Code;
-use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, SessionTicket, Share};
+use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Patience, SessionTicket, Share};
 use crate::context::Context;
 use crate::memory::DeviceMemory;
 use crate::pool::Pool;
 use crate::session::{Opening, Reconnect, Retry, Session, lock, wanted_stripes};
-use crate::{log, process, stats};
+use crate::{log, process, stats, sys};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::settings;
@@ -60,9 +60,20 @@ struct Platform {
     driver_version: i32,
 }
 
+/// What there is, once it was found. Who is told that there is nothing may ask again, and then waits for nobody.
 fn platform() -> Result<&'static Platform, Code> {
-    static PLATFORM: OnceLock<Result<Platform, Code>> = OnceLock::new();
-    PLATFORM.get_or_init(|| find_appliances().map(Platform::new).map_err(|e| report(&e))).as_ref().map_err(|c| *c)
+    static PLATFORM: OnceLock<Platform> = OnceLock::new();
+    static ASKED: Mutex<bool> = Mutex::new(false);
+    if let Some(platform) = PLATFORM.get() {
+        return Ok(platform);
+    }
+    let mut asked = lock(&ASKED);
+    if let Some(platform) = PLATFORM.get() {
+        return Ok(platform);
+    }
+    let patience = if std::mem::replace(&mut *asked, true) { Patience::Once } else { Patience::First };
+    let appliances = find_appliances(patience).map_err(|error| report(&error))?;
+    Ok(PLATFORM.get_or_init(|| Platform::new(appliances)))
 }
 
 /// Checks are the native software GPU's: here the program runs as it would without.
@@ -75,19 +86,20 @@ fn tell_of_a_check() {
     }
 }
 
-fn find_appliances() -> Result<Vec<Appliance>, ConnectError> {
+fn find_appliances(patience: Patience) -> Result<Vec<Appliance>, ConnectError> {
     tell_of_a_check();
     let greet = |share: Share| {
         stats::round_trip();
-        let hello = connect::hello(&share)?;
+        let hello = connect::hello(&share, patience)?;
         Ok(Appliance { share, hello, session: Mutex::new(None) })
     };
-    connect::shares()?.into_iter().map(greet).collect()
+    let find = || connect::shares()?.into_iter().map(greet).collect();
+    sys::aside("remotegpu-find", find).map_err(connect::no_thread)?
 }
 
-/// Says once what is wrong; the code is never success.
+/// Says what is wrong; the code is never success.
 fn report(error: &ConnectError) -> Code {
-    log::error(&error.message);
+    log::error_unless_repeated(&error.message);
     match error.kind {
         ErrorKind::Version => CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
         ErrorKind::Refused | ErrorKind::Tls => CUDA_ERROR_NOT_PERMITTED,
@@ -114,7 +126,7 @@ impl Platform {
         let make = |(ordinal, place): (i32, usize)| {
             let (appliance, index, info) = all[place].clone();
             let launch_limits = launch_limits(&info);
-            let memory = DeviceMemory::new(index);
+            let memory = DeviceMemory::new(index, info.memory_bytes);
             let (primary, default_pool) = (Context::primary(ordinal), Pool::of_device(ordinal));
             let pool = Mutex::new(Arc::clone(&default_pool));
             Device { ordinal, index, info, appliance, memory, primary, default_pool, pool, launch_limits }
@@ -192,7 +204,8 @@ impl Device {
         if let Some(session) = &*current {
             return session.check().map(|()| Arc::clone(session));
         }
-        let session = attach(&self.appliance)?;
+        let attached = sys::aside("remotegpu-attach", || attach(&self.appliance));
+        let session = attached.map_err(|error| report(&connect::no_thread(error)))??;
         *current = Some(Arc::clone(&session));
         Ok(session)
     }

@@ -5,7 +5,7 @@ use crate::boundary::refused;
 use crate::context::{self, Live};
 use crate::handles::{Kind, Table};
 use crate::process;
-use crate::session::{Progress, lock, mint};
+use crate::session::{Known, Progress, lock, mint};
 use crate::shared_event;
 use crate::stream::Target;
 use crate::ticket::Token;
@@ -203,7 +203,12 @@ impl Event {
     }
 
     fn is_done(&self, record: &Record) -> bool {
-        record.generation <= self.progress.done.load(SeqCst) || self.live.is_complete(record.stream_id, record.command)
+        self.is_known(record, Known::Complete)
+    }
+
+    fn is_known(&self, record: &Record, how: Known) -> bool {
+        let done = self.progress.done.load(SeqCst);
+        record.generation <= done || self.live.is_complete(record.stream_id, how, record.command)
     }
 
     /// Has the latest record completed? Asks once for an event; then the worker tells by itself.
@@ -253,8 +258,8 @@ impl Event {
             return shared_event::synchronise(self);
         }
         let record = *lock(&self.record);
-        if self.is_done(&record) {
-            return Ok(());
+        if self.is_known(&record, Known::Told) {
+            return self.live.session.wait_for_nothing();
         }
         let wait = EventSynchronize { event: self.id, generation: record.generation };
         self.live.session.synchronise(0, &wait)?;

@@ -3,9 +3,9 @@
 use crate::Code;
 use crate::{connect, session, stats, sys};
 use driverapi::errors::{CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED};
+use driverapi::forks::Owner;
 use std::fs;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::SeqCst};
 
@@ -16,32 +16,50 @@ const GONE: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(FRESH);
 
+/// The process that is initialised.
+static OWNER: Owner = Owner::nobody();
+
 /// Sockets that a forked child must close without a word: the session is its parent's.
 static SOCKETS: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
 
 /// May calls be answered at all?
 pub fn check_alive() -> Result<(), Code> {
-    match STATE.load(SeqCst) {
+    match state() {
         FORKED => Err(CUDA_ERROR_NOT_INITIALIZED),
         GONE => Err(CUDA_ERROR_DEINITIALIZED),
         _ => Ok(()),
     }
 }
 
+/// May calls be answered that need no `cuInit`, as a forked child's?
+pub fn check_not_gone() -> Result<(), Code> {
+    if state() == GONE { Err(CUDA_ERROR_DEINITIALIZED) } else { Ok(()) }
+}
+
 /// Was `cuInit` called?
 pub fn check_initialised() -> Result<(), Code> {
-    match STATE.load(SeqCst) {
+    match state() {
         INITIALISED => Ok(()),
         GONE => Err(CUDA_ERROR_DEINITIALIZED),
         _ => Err(CUDA_ERROR_NOT_INITIALIZED),
     }
 }
 
+fn state() -> u8 {
+    if STATE.load(SeqCst) == INITIALISED && OWNER.is_parent() {
+        // SAFETY: takes atomics and numbers only.
+        unsafe { forked() };
+    }
+    STATE.load(SeqCst)
+}
+
 pub fn set_initialised() {
-    static FORK_HANDLER: Once = Once::new();
-    // SAFETY: `forked` only does what is allowed between fork and exec (atomics, close).
-    FORK_HANDLER.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(forked));
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        OWNER.take();
+        // SAFETY: `forked` only does what is allowed between fork and exec (atomics, close).
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        stats::keep();
     });
     let _ = STATE.compare_exchange(FRESH, INITIALISED, SeqCst, SeqCst);
 }
@@ -65,25 +83,18 @@ unsafe extern "C" fn forked() {
 
 /// Runs when the process ends or the library is unloaded, after the handlers of the program.
 extern "C" fn finish() {
+    // A child that was made without the C library's handlers may have its parent's state, or even its memory.
+    if OWNER.is_other() {
+        return;
+    }
     let before = STATE.swap(GONE, SeqCst);
     if before == FORKED || before == GONE {
         return;
     }
     let _ = std::panic::catch_unwind(|| {
         session::say_goodbye();
-        // `remotegpu-run` has the file's name too, and calls nothing: it leaves the file to its command.
-        if let (Some(path), true) = (std::env::var_os("REMOTEGPU_STATS"), stats::is_any()) {
-            write_statistics(PathBuf::from(path));
-        }
+        stats::write_last();
     });
-}
-
-/// A folder gets a file for each process, else the last process of a program's wins.
-fn write_statistics(path: PathBuf) {
-    let file = if path.is_dir() { path.join(format!("{}.json", std::process::id())) } else { path };
-    if let Err(error) = fs::write(&file, stats::report() + "\n") {
-        crate::log::error(&format!("cannot write the statistics to {}: {error}", file.display()));
-    }
 }
 
 #[used]

@@ -69,6 +69,7 @@ pub fn destroy(handle: CUstream) -> Result<u64, Code> {
     STREAMS.remove(handle.addr());
     lock(&ATTRIBUTES).retain(|(stream_id, _), _| *stream_id != stream.id);
     stream.live.session.post(stream.id, &StreamDestroy { stream: stream.id })?;
+    stream.live.session.forget_queue(stream.id);
     Ok(stream.id)
 }
 
@@ -109,8 +110,8 @@ fn per_thread_stream(live: &Arc<Live>) -> Result<u64, Code> {
     })
 }
 
-/// A stream that is about to be given work: what the program wrote, and the copies that it takes for complete, come
-/// before that.
+/// A stream that is about to be given work, as soon as its queue has room: what the program wrote, and the copies that it
+/// takes for complete, come before that.
 ///
 /// # Errors
 /// As [`find`].
@@ -120,6 +121,7 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
         target.live.wait_for_copies(stream.id, &stream.copies_seen)?;
     }
     mapped::before_work(&target.live.session, target.stream_id)?;
+    target.live.session.wait_for_queue(target.stream_id)?;
     Ok(target)
 }
 

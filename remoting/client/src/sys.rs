@@ -1,5 +1,7 @@
 //! System calls that the standard library does not offer in the form needed here.
 
+use crate::stats;
+use driverapi::descriptors::apart;
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -21,15 +23,64 @@ pub fn set_errno(value: i32) {
 /// # Errors
 /// If the system has no more threads.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let builder = thread::Builder::new().name(name.to_owned());
+    without_signals(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
+}
+
+/// Runs `work` on a thread of ours and waits for it: the calling thread may have a small stack. What it sends counts for
+/// the call that this thread is in.
+///
+/// # Errors
+/// If the system has no more threads.
+pub fn aside<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let call = stats::call();
+    let work = move || {
+        stats::go_on(call);
+        (work(), stats::call())
+    };
+    let (result, call) = thread::scope(|scope| {
+        let builder = thread::Builder::new().name(name.to_owned());
+        let started = without_signals(|| builder.spawn_scoped(scope, work))?;
+        started.join().map_err(|_| io::Error::other("a thread panicked"))
+    })?;
+    stats::go_on(call);
+    Ok(result)
+}
+
+/// Runs `start` with all signals blocked, as the threads that it starts then have them.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: the sets are initialised by sigfillset and pthread_sigmask before they are read.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let started = builder.spawn(body);
+        let started = start();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        started.map(drop)
+        started
+    }
+}
+
+/// While it lives the calling thread is not cancelled (`pthread_cancel`): that would unwind through frames of ours. A
+/// thread that was asked to end does so at its next cancellation point.
+pub struct Uncancelled(libc::c_int);
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+impl Uncancelled {
+    pub fn new() -> Self {
+        const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
+        let mut before = 0;
+        // SAFETY: writes one number.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: a state that the function gave.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
 
@@ -131,6 +182,11 @@ pub fn wait_until_writable(socket: RawFd, limit: Duration) {
     wait_until(socket, libc::POLLOUT, limit);
 }
 
+/// Returns when the other end is closed, or after `limit`.
+pub fn wait_until_closed(socket: RawFd, limit: Duration) {
+    wait_until(socket, libc::POLLRDHUP, limit);
+}
+
 fn wait_until(socket: RawFd, events: libc::c_short, limit: Duration) {
     let mut waited = libc::pollfd { fd: socket, events, revents: 0 };
     let limit = libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
@@ -166,7 +222,7 @@ impl Watch {
     pub fn new(socket: RawFd) -> io::Result<Self> {
         // SAFETY: epoll_create1 returns a new descriptor or -1.
         let epoll = unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            let fd = apart(|| libc::epoll_create1(libc::EPOLL_CLOEXEC));
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -263,6 +319,48 @@ pub fn is_mapped(address: usize) -> bool {
     let mut resident = 0u8;
     // SAFETY: mincore looks the page up and touches none; its answer for one page is one byte.
     unsafe { libc::mincore(std::ptr::without_provenance_mut(address / PAGE * PAGE), 1, &raw mut resident) == 0 }
+}
+
+/// Reads memory of this process that may be gone by now; false if some of it is.
+pub fn read_memory(address: usize, to: &mut [u8]) -> bool {
+    let (own, remote) = (to.as_mut_ptr(), std::ptr::with_exposed_provenance_mut::<u8>(address));
+    // SAFETY: the kernel checks what it reads. Where a sandbox forbids the call, the memory is taken to be as registered.
+    unsafe { transfer(libc::process_vm_readv, own, remote, to.len()) }.unwrap_or_else(|| {
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(remote, own, to.len()) };
+        true
+    })
+}
+
+/// As [`read_memory`], but writes.
+pub fn write_memory(address: usize, from: &[u8]) -> bool {
+    let (own, remote) = (from.as_ptr(), std::ptr::with_exposed_provenance_mut::<u8>(address));
+    // SAFETY: as in `read_memory`; `own` is only read.
+    unsafe { transfer(libc::process_vm_writev, own.cast_mut(), remote, from.len()) }.unwrap_or_else(|| {
+        // SAFETY: as in `read_memory`.
+        unsafe { std::ptr::copy_nonoverlapping(own, remote, from.len()) };
+        true
+    })
+}
+
+type Transfer = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+/// Whether all of the bytes were copied; `None` if a sandbox forbids the call.
+unsafe fn transfer(call: Transfer, own: *mut u8, remote: *mut u8, len: usize) -> Option<bool> {
+    let end = |base: *mut u8| libc::iovec { iov_base: base.cast(), iov_len: len };
+    // SAFETY: `own` has `len` bytes, and the kernel answers for a remote range that is not there.
+    match unsafe { call(libc::getpid(), &end(own), 1, &end(remote), 1, 0) } {
+        count if count >= 0 => Some(count as usize == len),
+        _ if matches!(errno(), libc::EPERM | libc::ENOSYS) => None,
+        _ => Some(false),
+    }
 }
 
 /// Page-aligned zeroed memory for pinned allocations; null if there is none.

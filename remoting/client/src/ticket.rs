@@ -3,6 +3,7 @@
 //! them.
 
 use crate::Code;
+use driverapi::descriptors::apart;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{pread, pwrite};
@@ -70,7 +71,7 @@ impl Ticket {
     /// `CUDA_ERROR_OUT_OF_MEMORY` if the process has no more descriptors.
     pub fn file(&self) -> Result<OwnedFd, Code> {
         let (no_memory, bytes) = (|_| CUDA_ERROR_OUT_OF_MEMORY, self.encode());
-        let file = memfd_create("remotegpu-memory", MemfdFlags::CLOEXEC).map_err(no_memory)?;
+        let file = apart(|| memfd_create("remotegpu-memory", MemfdFlags::CLOEXEC)).map_err(no_memory)?;
         let written = pwrite(&file, &bytes, 0).map_err(no_memory)?;
         if written == bytes.len() { Ok(file) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
     }

@@ -11,10 +11,14 @@ use std::time::{Duration, Instant};
 
 use appliance::{Appliance, Certificate, stranger};
 use remotegpu_client::connect::{
-    Ca, Carrier, ConnectError, ErrorKind, SessionTicket, Share, Wish, device_state, hello, offload_hello,
-    open_data_over, open_fds, open_offload_session, open_session,
+    self, Ca, Carrier, ConnectError, ErrorKind, Hello, Patience, SessionTicket, Share, Wish, device_state,
+    offload_hello, open_data_over, open_fds, open_offload_session, open_session,
 };
 use rustix::net::sockopt::tcp_user_timeout;
+
+fn hello(share: &Share) -> Result<Hello, ConnectError> {
+    connect::hello(share, Patience::First)
+}
 
 const CARRIERS: [Carrier; 3] = [Carrier::Auto, Carrier::Direct, Carrier::Grpc];
 

@@ -33,6 +33,11 @@ pub fn refused_slot(table: u32, slot: usize) {
     tell("refused slot", &name, &CUDA_ERROR_NOT_SUPPORTED.to_string(), "", Some(caller::module_outside));
 }
 
+/// A call that failed because more memory of the program would have a mirror than this setting allows.
+pub fn beyond(setting: &str, code: CUresult) {
+    tell("beyond", setting, &code.to_string(), "", None);
+}
+
 /// A function of NVML that answered `NVML_ERROR_NOT_SUPPORTED`.
 pub fn refused_nvml(name: &str) {
     tell("refused by NVML", name, &NVML_ERROR_NOT_SUPPORTED.to_string(), "", None);

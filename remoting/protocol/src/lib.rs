@@ -9,6 +9,7 @@ mod kept;
 mod message;
 mod preface;
 mod recording;
+mod runs;
 mod wire;
 
 #[rustfmt::skip]
@@ -26,6 +27,7 @@ pub use preface::{
     SharedMemory,
 };
 pub use recording::Recording;
+pub use runs::{differences, without};
 pub use versions_generated::{OLDEST_WIRE, TABLE_HASH, WIRE_VERSION, since, table_hash};
 pub use wire::{DecodeError, Reader, Wire, Writer};
 

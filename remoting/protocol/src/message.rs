@@ -122,6 +122,10 @@ record! {
     /// When the record of an event was complete, in nanoseconds since 1970.
     struct EventTime { event: u64, generation: u64, nanoseconds: u64 }
 
+    /// Stretches of a mirror; their bytes are in the tail, in this order.
+    struct MirrorPart { mirror: u64, runs: Vec<MirrorRun> }
+    struct MirrorRun { at: u64, len: u32 }
+
     /// One input of a link: `CUjitInputType`, a name for messages, and the image that was sent under this hash.
     struct LinkInput { kind: u32, name: String, hash: [u8; 32] }
 }
@@ -306,6 +310,15 @@ messages! {
     /// The bytes of this `CopyToHostStriped` have come.
     0x804a Landed { command: u64 }
 
+    // ---- mirrors: device memory of which the client has a copy; the header names the stream that brings changes
+    /// The worker tells from now on what the device writes here, in steps of `MIRROR_WORD` bytes (`MirrorsTold`). Before
+    /// that the client has sent what it holds by the same stream. Replies when the worker has read it.
+    0x8080 MirrorAdd { mirror: u64, context: u64, address: u64, size: u64 }
+    /// What the client wrote, at most `MIRROR_RUNS` runs and `BULK_CHUNK` bytes, which count for the send window.
+    0x8081 MirrorChanges tail { parts: Vec<MirrorPart> }
+    /// Its memory may be unmapped from now on.
+    0x8082 MirrorEnd { mirror: u64 }
+
     // ---- both ways, outside of the order of commands and answers
     /// Carries nothing but its header's `ack`.
     0xc00f Acknowledge {}
@@ -332,6 +345,10 @@ messages! {
     0xc009 Held { reason: String }
     /// A line for a person, which only the appliance's log would have otherwise.
     0xc00a Notice { line: String }
+    /// What the device wrote to mirrors of a context. `applied`: the last `MirrorChanges` there that was carried out; words
+    /// of later ones stay as the client has them. Pushed before every answer from which a client may conclude that the device
+    /// has written it.
+    0xc00b MirrorsTold tail { context: u64, applied: u64, parts: Vec<MirrorPart> }
 }
 
 record! {
@@ -368,6 +385,16 @@ impl KernelInfo {
         self.params.iter().map(|p| p.offset as usize + p.size as usize).max().unwrap_or(0)
     }
 }
+
+/// The version of the wire since which the answer to `EventQuery`, and `EventDone`, carry what an answer to a command that
+/// synchronises carries: all that was printed before, and the late error.
+pub const EVENTS_TELL: u32 = 11;
+
+/// Changes of mirrors smaller than this are not told apart.
+pub const MIRROR_WORD: usize = 4;
+
+/// Runs of one `MirrorChanges`: each is a copy of its own, and a driver's stream takes about 1,024 before it blocks.
+pub const MIRROR_RUNS: usize = 96;
 
 /// In place of a number of launches, by who does not count them.
 pub const UNCOUNTED: u64 = u64::MAX;

@@ -14,7 +14,16 @@ from remotegpu.appliance.state import Lease, Session
 # A program that starts others, each with a context, works on the smallest share.
 LEAST_SESSIONS: Final = 4
 # By name, as the worker knows them (`remoting/worker/src/budgets.rs`).
-SESSION_BUDGETS: Final = ("contexts", "streams", "events", "modules", "graphs", "graph-nodes", "pinned-bytes")
+SESSION_BUDGETS: Final = (
+    "contexts",
+    "streams",
+    "events",
+    "modules",
+    "graphs",
+    "graph-nodes",
+    "pinned-bytes",
+    "mirror-bytes",
+)
 # Memory that a process has for itself or shares, without files of programs and libraries. Unit of the file: KiB.
 _HELD: Final = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
 

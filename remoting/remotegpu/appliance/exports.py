@@ -80,8 +80,23 @@ class Exports:
         export.holders.add(session)
         return export
 
-    def release(self, session: str, token: str) -> None:
-        """A session has unmapped what it exported or imported."""
+    def release(self, session: str, token: str) -> bool:
+        """A session has unmapped what it exported or imported.
+
+        Returns whether nobody else has the memory. Then it is the session's until that has overwritten it (`freed`).
+        """
+        export = self._live.get(token)
+        if export is None or session not in export.holders:
+            return False
+        if export.size and export.holders == {session}:
+            export.file.close()
+            self._quotas[export.device].leave(_key(token), export.size)
+            return True
+        self.freed(session, token)
+        return False
+
+    def freed(self, session: str, token: str) -> None:
+        """A session has nothing any more of what it exported or imported."""
         export = self._live.get(token)
         if export is None or session not in export.holders:
             return
@@ -93,12 +108,12 @@ class Exports:
             del self._live[token]
 
     def forget(self, session: str) -> None:
-        """The session's process has ended. Nobody waits for its records any more."""
+        """The session's process has ended, and had overwritten what nobody else has. Nobody waits for its records."""
         for token, export in list(self._live.items()):
             if export.size == 0 and export.exporter == session and not export.file.closed:
                 with contextlib.suppress(OSError):
                     os.pwrite(export.file.fileno(), b"\xff" * 8, _COMPLETED_OFFSET)
-            self.release(session, token)
+            self.freed(session, token)
 
 
 def _key(token: str) -> str:

@@ -13,6 +13,8 @@ class Quota:
 
     limit: int
     granted: dict[str, int] = field(default_factory=dict)
+    # Of that, what is overwritten before it comes back.
+    leaving: dict[str, int] = field(default_factory=dict)
 
     @property
     def used(self) -> int:
@@ -31,15 +33,22 @@ class Quota:
         self.granted[session] = self.granted.get(session, 0) + size
         return size
 
+    def leave(self, session: str, size: int) -> None:
+        """Note that a session gives so much back soon; more than it has is not believed."""
+        most = self.granted.get(session, 0) - self.leaving.get(session, 0)
+        self.leaving[session] = self.leaving.get(session, 0) + max(0, min(size, most))
+
     def give_back(self, session: str, size: int) -> None:
         """Take back part of what a session was granted; more than that is not believed."""
-        held = self.granted.get(session, 0)
-        self.granted[session] = held - max(0, min(size, held))
+        held, leaving = self.granted.get(session, 0), self.leaving.get(session, 0)
+        back = max(0, min(size, held))
+        self.granted[session] = held - back
+        self.leaving[session] = leaving - min(back, leaving)
 
     def move(self, session: str, to: str, size: int) -> bool:
         """Count part of what a session was granted as another's; more than it has cannot be."""
         held = self.granted.get(session, 0)
-        if not 0 < size <= held:
+        if not 0 < size <= held - self.leaving.get(session, 0):
             return False
         self.granted[session] = held - size
         self.granted[to] = self.granted.get(to, 0) + size
@@ -48,3 +57,4 @@ class Quota:
     def forget(self, session: str) -> None:
         """The session's process has ended, and the driver has freed all it had."""
         self.granted.pop(session, None)
+        self.leaving.pop(session, None)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from remotegpu.appliance.allocation import GpuLeases
+from remotegpu.appliance.returns import in_use
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.views import PhysicalGpu
 from remotegpu.rpc import pb
@@ -37,7 +38,7 @@ def gpus_now(gpus: Sequence[PhysicalGpu], allocator: GpuLeases, leases: Sequence
 
 def _lease(lease: Lease, gpus: Sequence[PhysicalGpu], allocator: GpuLeases) -> pb.Lease:
     # The metrics' thread reads this too, hence copies of everything that can change.
-    used = [sum(list(quota.granted.values())) for quota in lease.quotas]
+    used = [in_use(lease, device) for device in range(len(lease.quotas))]
     suspended = lease.suspended
     sizes = lease.placement.sizes if suspended is None else suspended.kept
     return pb.Lease(

@@ -26,6 +26,7 @@ from remotegpu.appliance.leases import Leases, Waiting
 from remotegpu.appliance.packets import one_line
 from remotegpu.appliance.processes import Launch
 from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.returns import in_use, is_going
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.suspension import Suspensions
@@ -281,12 +282,13 @@ class ControlService(pb_grpc.ControlServicer):
         lease = (await self._tenant("DeviceState", request, context)).lease
         uuids = [device.gpu_uuid for device in lease.devices]
         readings = await asyncio.gather(*(asyncio.to_thread(self._backend.readings, uuid) for uuid in uuids))
+        await self._sessions.settle(lease)
         reply = pb.DeviceStateReply()
         divides_time = self._leases.allocator.divides_time
         for device, (quota, now, busy) in enumerate(zip(lease.quotas, readings, lease.busy, strict=True)):
             reply.devices.append(
                 pb.DeviceState(
-                    memory_used_bytes=quota.used,
+                    memory_used_bytes=in_use(lease, device),
                     memory_bytes=quota.limit,
                     # What others do is not the share's; where turns are taken it is known what is.
                     gpu_utilization_percent=busy.percent() if divides_time else now.gpu_utilization_percent,
@@ -303,6 +305,7 @@ class ControlService(pb_grpc.ControlServicer):
                     processes=[
                         pb.Process(pid=s.client_pid, name=s.process_name, memory_bytes=s.used_on(device))
                         for s in lease.sessions.values()
+                        if not is_going(s)
                     ],
                 )
             )

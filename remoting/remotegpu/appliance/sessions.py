@@ -17,6 +17,17 @@ from remotegpu.appliance.handover import NoHandoverError, State
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import Packet, one_line, whole_number
 from remotegpu.appliance.processes import Launch, ProcessError
+from remotegpu.appliance.returns import (
+    Returns,
+    all_settled,
+    changed,
+    free_for,
+    gives_way_in,
+    is_going,
+    is_lost,
+    note_change,
+    settled,
+)
 from remotegpu.appliance.settings import Limits
 from remotegpu.appliance.state import Lease, Session, SessionProcess
 from remotegpu.appliance.uids import NoUidsError, Uids
@@ -29,15 +40,14 @@ CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 # The ticket is good for 10 s; a worker whose client has not come by then has none.
 _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
+# A session that ends is looked for again after so long, in any case.
+_END_SECONDS: Final = 4.0
 # What was given to the GPU may take so long to complete before a session is suspended or moved.
 DRAIN_SECONDS: Final = 60
 # A worker that copies more slowly is not believed to copy at all.
 _SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
 _ANSWER_SECONDS: Final = 60.0
 _ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "ahead", "moved", "notmoved", "adopted")
-# A session that has had no connection for so long gives way where its lease is short of something. A network that is
-# cut is cut for all of a lease: whoever comes back first must not end the others.
-_GIVE_WAY_SECONDS: Final = 3.0
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
 # Of sessions' memory of this machine.
@@ -88,6 +98,7 @@ class Sessions:
         self._live: dict[str, Session] = {}
         self._ended: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._returns = Returns(self._end_lost)
         self.none_left = asyncio.Event()
         self.none_left.set()
 
@@ -253,9 +264,12 @@ class Sessions:
             await asyncio.sleep(_MEASURE_SECONDS)
 
     async def finish_ends(self) -> None:
-        """Wait until those that end, and those that just began, are gone or there."""
-        while between := [session for session in self.all() if session.ended or session.process is None]:
-            await asyncio.gather(*(self.end(session, 0, "it has ended") for session in between if session.ended))
+        """Wait until those that end, and those that just began, are gone or there, and every request for memory is
+        answered."""
+        while (
+            between := [session for session in self.all() if is_going(session) or session.process is None]
+        ) or self._returns.waiting:
+            await asyncio.gather(*(self.end(session, 0, "it has ended") for session in between if is_going(session)))
             await asyncio.sleep(0.01)
 
     def connected(self, session_id: str) -> None:
@@ -274,21 +288,32 @@ class Sessions:
         return None
 
     async def _make_room(self, lease: Lease) -> bool:
-        """End the session of a lease that has had no connection for longest. False if there is none.
+        """Wait for a session of a lease that ends, or end the one that has had no connection for longest.
+
+        False if there is neither.
 
         One that comes back in time is not ended: the caller looks again in any case.
         """
-        lost = min(_lost(lease), key=lambda session: session.lost_since or 0.0, default=None)
-        if lost is None:
+        lost = min(filter(is_lost, lease.sessions.values()), key=gives_way_in, default=None)
+        if any(map(is_going, lease.sessions.values())):
+            await changed(lease, gives_way_in(lost) if lost is not None else _END_SECONDS)
+        elif lost is None:
             return False
-        while lost.lost_since is not None and not lost.ended:
-            if (left := lost.lost_since + _GIVE_WAY_SECONDS - time.monotonic()) > 0:
-                await asyncio.sleep(left)
-                continue
-            _log.info("session %s gives way to another one of its lease: it has no connection", lost.session_id[:8])
-            why = "another process of the lease needed its place while it had no connection"
-            await self.end(lost, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
+        elif (left := gives_way_in(lost)) > 0:
+            await changed(lease, left)
+        else:
+            await self._end_lost(lost)
         return True
+
+    async def _end_lost(self, lost: Session) -> None:
+        """End a session that has no connection, for another one."""
+        _log.info("session %s gives way to another one of its lease: it has no connection", lost.session_id[:8])
+        why = "another process of the lease needed its place while it had no connection"
+        await self.end(lost, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
+
+    async def settle(self, lease: Lease) -> None:
+        """Have what its programs gave back counted."""
+        await self._returns.settle(lease)
 
     def _check_limits(self, lease: Lease) -> None:
         if len(lease.sessions) >= self._limits.sessions_per_lease:
@@ -339,14 +364,24 @@ class Sessions:
                 session.answer.set_result(packet)
         elif operation == "connection":
             session.lost_since = None if packet.get("connected") is True else time.monotonic()
+            session.hung_up = packet.get("closed") is True
+            note_change(session.lease)
+        elif operation == "settled":
+            settled(session, whole_number(packet, "id"))
+        elif operation == "ending" and process is not None and not session.leaving:
+            session.leaving = True
+            all_settled(session)
+            note_change(session.lease)
+            # One that says so and does not is killed.
+            self._spawn(process.end(0, "it ends"))
         elif operation == "left":
             self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
-        elif operation in ("grant", "return", "memory", "unhealthy") and process is not None:
+        elif operation in ("grant", "leaving", "return", "memory", "unhealthy") and process is not None:
             device = whole_number(packet, "device")
             if device >= len(session.lease.quotas):
                 return
             self._account(session, process, operation, device, packet)
-        elif operation in ("export", "import", "release") and process is not None:
+        elif operation in ("export", "import", "release", "freed") and process is not None:
             _share(session, process, operation, packet, file)
         elif operation in ("code", "offer") and process is not None:
             self._share_code(session, process, operation, packet, file)
@@ -368,29 +403,46 @@ class Sessions:
         match operation:
             case "grant":
                 self._grant(session, process, device, packet)
+            case "leaving":
+                quota.leave(session.session_id, whole_number(packet, "size"))
+                note_change(session.lease)
             case "return":
                 quota.give_back(session.session_id, whole_number(packet, "size"))
+                note_change(session.lease)
             case "memory":
-                numbers = {"id": whole_number(packet, "id"), "device": device}
-                process.send({"op": "memory", **numbers, "limit": quota.limit, "free": _free(session, device)})
+                self._spawn(self._tell_memory(session, process, device, whole_number(packet, "id")))
             case "unhealthy":
                 message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
                 self._on_unhealthy(gpu, message)
 
+    async def _tell_memory(self, session: Session, process: SessionProcess, device: int, number: int) -> None:
+        await self._returns.settle(session.lease, besides=session)
+        limit, free = session.lease.quotas[device].limit, free_for(session, device)
+        process.send({"op": "memory", "id": number, "device": device, "limit": limit, "free": free})
+
     def _grant(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
         least, want = whole_number(packet, "least"), whole_number(packet, "want")
+        quota = session.lease.quotas[device]
         # A session that is ending has given up its memory already.
-        size = 0 if session.ended else session.lease.quotas[device].grant(session.session_id, least, want)
-        if not size and not session.ended and 0 < least <= _free(session, device):
+        size = 0 if session.ended else quota.grant(session.session_id, least, want)
+        if not size and not session.ended and 0 < least <= quota.limit:
             self._spawn(self._grant_later(session, process, device, packet))
-            return
-        gpu = str(session.lease.placement.gpus[device])
-        (self._counters.grants if size else self._counters.grants_refused).labels(gpu=gpu).inc()
-        process.send({"op": "granted", "id": whole_number(packet, "id"), "size": size})
+        else:
+            self._answer_grant(session, process, device, packet, size)
 
     async def _grant_later(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
-        await self._make_room(session.lease)
-        self._grant(session, process, device, packet)
+        least, want = whole_number(packet, "least"), whole_number(packet, "want")
+        size, line = await self._returns.grant(session, device, least, want)
+        self._answer_grant(session, process, device, packet, size, line)
+
+    def _answer_grant(
+        self, session: Session, process: SessionProcess, device: int, packet: Packet, size: int, line: str = ""
+    ) -> None:
+        gpu = str(session.lease.placement.gpus[device])
+        # Nothing is asked for by who wants to know that all was heard.
+        if whole_number(packet, "least"):
+            (self._counters.grants if size else self._counters.grants_refused).labels(gpu=gpu).inc()
+        process.send({"op": "granted", "id": whole_number(packet, "id"), "size": size, "line": line})
 
     def _count(self, session: Session, packet: Packet) -> None:
         for name in _STATS:
@@ -437,6 +489,8 @@ class Sessions:
         for quota in session.lease.quotas:
             quota.forget(session.session_id)
         session.lease.exports.forget(session.session_id)
+        all_settled(session)
+        note_change(session.lease)
         if session.answer is not None and not session.answer.done():
             session.answer.set_result({})
         if session.image is not None:
@@ -456,7 +510,7 @@ class Sessions:
 
 def _handed(session: Session) -> State:
     process = session.process
-    if not isinstance(process, Worker) or session.ended or session.image is not None:
+    if not isinstance(process, Worker) or is_going(session) or session.image is not None:
         raise NoHandoverError(f"session {session.session_id[:8]} is beginning, ending, suspended or no worker's")
     return {
         "session_id": session.session_id,
@@ -494,18 +548,12 @@ def _share(session: Session, process: SessionProcess, operation: str, packet: Pa
                 numbers |= {"device": export.device, "size": export.size}
                 process.send({"op": "imported", **numbers}, [export.file.fileno()])
         case "release":
-            exports.release(name, str(packet.get("token")))
-
-
-def _lost(lease: Lease) -> list[Session]:
-    """Those of its sessions that have no connection."""
-    return [session for session in lease.sessions.values() if session.lost_since is not None and not session.ended]
-
-
-def _free(session: Session, device: int) -> int:
-    """What a session can have of its share of a GPU: what nobody has, and what gives way to it."""
-    lost = (other.used_on(device) for other in _lost(session.lease) if other is not session)
-    return session.lease.quotas[device].free + sum(lost)
+            token = str(packet.get("token"))
+            process.send({"op": "released", "token": token, "last": exports.release(name, token)})
+            note_change(session.lease)
+        case "freed":
+            exports.freed(name, str(packet.get("token")))
+            note_change(session.lease)
 
 
 def _on_gpus(lease: Lease) -> int:

@@ -88,6 +88,7 @@ class Lease:
     running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
     busy: list[Busy] = field(default_factory=list)  # of each of its GPUs, where their time is divided
     arriving: bool = False  # its sessions are on their way from another appliance
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # when memory comes back, or a session goes
 
     def __post_init__(self) -> None:
         self.running.set()
@@ -115,7 +116,10 @@ class Session:
     process: SessionProcess | None = None
     connected: asyncio.Event = field(default_factory=asyncio.Event)  # its client came, or it is gone
     lost_since: float | None = None  # since when it has had no connection; None while it has one
+    hung_up: bool = False  # its client, on this machine, closed the socket
     ended: bool = False
+    leaving: bool = False  # its worker says that it ends
+    settling: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # what the worker was asked to tell first
     grace_seconds: int = 0  # how long it lives without a connection
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
     host_bytes: int = 0  # of this machine's memory, when its process was last measured

@@ -18,6 +18,7 @@ REFUSED: Final = "refused"
 REFUSED_VALUE: Final = "refused value"
 REFUSED_SLOT: Final = "refused slot"
 REFUSED_BY_NVML: Final = "refused by NVML"
+BEYOND: Final = "beyond"
 UNKNOWN_FUNCTION: Final = "unknown function"
 UNKNOWN_TABLE: Final = "unknown table"
 ABSENT_LIBRARY: Final = "absent library"
@@ -27,10 +28,13 @@ _TITLES: Final = {
     REFUSED_VALUE: "attributes and options for which a function failed:",
     REFUSED_SLOT: "functions of private tables, answered with CUDA_ERROR_NOT_SUPPORTED (801):",
     REFUSED_BY_NVML: "answered with NVML_ERROR_NOT_SUPPORTED (3):",
+    BEYOND: "more memory of the program, used by kernels in place, than a setting allows:",
     UNKNOWN_FUNCTION: "not found by cuGetProcAddress:",
     UNKNOWN_TABLE: "private tables not found by cuGetExportTable:",
     ABSENT_LIBRARY: "libraries that were looked for and are not provided:",
 }
+
+_WITH_A_CODE: Final = (REFUSED, REFUSED_VALUE, REFUSED_SLOT, REFUSED_BY_NVML, BEYOND)
 
 # Parts of NVIDIA's driver, and the loaders of OpenCL and Vulkan, which find no device of ours.
 _ABSENT: Final = {
@@ -68,6 +72,7 @@ _OTHERWISE: Final = {
     REFUSED_VALUE: "if the program continues, do nothing; else use a library that is built for an older CUDA",
     REFUSED_SLOT: "a library uses an interface that NVIDIA does not document; if it fails, try another version of it",
     REFUSED_BY_NVML: "nothing is to be done: tools show such a value as N/A",
+    BEYOND: "set the variable to more MiB, or let the program copy the data to the device (docs/page-locked-memory.md)",
     UNKNOWN_FUNCTION: "the program looks for a newer driver than this one stands for; if it ends for that, use one "
     "built for an older CUDA",
     UNKNOWN_TABLE: "a library uses an interface that NVIDIA does not document; if it fails, try another version of it",
@@ -97,7 +102,7 @@ class Lack:
         if self.event == UNKNOWN_FUNCTION:
             version = int(self.detail)
             name += f" (as of CUDA {version // 1000}.{version % 1000 // 10})"
-        elif self.event == REFUSED_VALUE:
+        elif self.event in (REFUSED_VALUE, BEYOND):
             name += f" (error {self.detail})"
         asked = f", asked for by {self.module}" if self.module else ""
         return f"{name}{asked}: {self.reason}" if self.reason else name + asked
@@ -105,7 +110,7 @@ class Lack:
     @property
     def error(self) -> int | None:
         """What the call answered, where it is known to the report."""
-        return int(self.detail) if self.event in (REFUSED, REFUSED_VALUE, REFUSED_SLOT, REFUSED_BY_NVML) else None
+        return int(self.detail) if self.event in _WITH_A_CODE else None
 
     @property
     def next_step(self) -> str:

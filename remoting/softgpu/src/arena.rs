@@ -252,6 +252,10 @@ pub enum Pattern {
 }
 
 impl Pattern {
+    pub fn is_zero(self) -> bool {
+        matches!(self, Pattern::Byte(0) | Pattern::Half(0) | Pattern::Word(0))
+    }
+
     pub fn size(self) -> u64 {
         match self {
             Pattern::Byte(_) => 1,

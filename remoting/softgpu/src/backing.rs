@@ -3,6 +3,7 @@
 use crate::arena::{self, PAGE};
 use crate::ffi::R;
 use crate::frames::Taken;
+use driverapi::descriptors::apart;
 use driverapi::errors::*;
 use driverapi::types::{CUresult, CUuuid};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
@@ -42,7 +43,8 @@ impl Label {
 
 impl Backing {
     pub fn create(len: u64, device: CUuuid) -> R<Backing> {
-        let file = memfd_create("softgpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(no_memory)?;
+        let made = || memfd_create("softgpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+        let file = apart(made).map_err(no_memory)?;
         ftruncate(&file, len + PAGE).map_err(no_memory)?;
         pwrite(&file, &Label { device, len }.encode(), len).map_err(no_memory)?;
         fcntl_add_seals(&file, Backing::SEALS).map_err(no_memory)?;

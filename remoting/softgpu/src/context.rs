@@ -7,10 +7,11 @@ use crate::engine::{Fault, Output};
 use crate::ffi::R;
 use crate::queue::{Marker, Queue};
 use crate::signals;
+use driverapi::of_thread::{OfThreads, Own};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A queue that takes part in the context's order. Blocking ones and the legacy default stream wait for each other.
 pub struct StreamQueue {
@@ -35,10 +36,30 @@ pub struct Context {
     pub printed: Printed,
     profile: Profile,
     queues: Mutex<Vec<StreamQueue>>,
-    per_thread: Mutex<HashMap<ThreadId, Arc<Queue>>>,
     fault: AtomicU32,
     /// The fault as far as calls may tell it already.
     told: AtomicU32,
+}
+
+/// The default streams of a thread, one for each context it used them in.
+type PerThread = Vec<(Weak<Context>, Arc<Queue>)>;
+
+static PER_THREAD: OfThreads<PerThread> = OfThreads::new(retire);
+
+thread_local! {
+    static QUEUES: Own<PerThread> = const { Cell::new(None) };
+}
+
+/// The streams of a thread that has ended.
+fn retire(queues: PerThread) {
+    for (context, queue) in queues {
+        if let Some(context) = context.upgrade() {
+            if let Some(checker) = check::checker() {
+                checker.retire(queue.number(), Some(context.legacy.number()));
+            }
+            context.retire_queue(&queue);
+        }
+    }
 }
 
 impl Context {
@@ -57,7 +78,6 @@ impl Context {
             printed: Printed::default(),
             profile,
             queues: Mutex::default(),
-            per_thread: Mutex::default(),
             fault: AtomicU32::new(0),
             told: AtomicU32::new(0),
         })
@@ -104,13 +124,21 @@ impl Context {
     pub fn retire_queue(&self, queue: &Arc<Queue>) {
         if let Some(each) = self.queues().iter_mut().find(|each| Arc::ptr_eq(&each.queue, queue)) {
             each.retired = true;
+            queue.retire();
         }
     }
 
     /// The default stream of the calling thread.
-    pub fn per_thread_queue(&self) -> Arc<Queue> {
-        let mut queues = self.per_thread.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(queues.entry(thread::current().id()).or_insert_with(|| self.add_queue(true)))
+    pub fn per_thread_queue(self: &Arc<Self>) -> Arc<Queue> {
+        PER_THREAD.with(&QUEUES, |queues| {
+            if let Some((_, queue)) = queues.iter().find(|(context, _)| context.as_ptr() == Arc::as_ptr(self)) {
+                return Arc::clone(queue);
+            }
+            queues.retain(|(context, _)| context.strong_count() > 0);
+            let queue = self.add_queue(true);
+            queues.push((Arc::downgrade(self), Arc::clone(&queue)));
+            queue
+        })
     }
 
     /// Where all work of the context submitted so far ends.
@@ -174,6 +202,8 @@ impl Context {
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Release);
         self.wait_for_all();
+        self.queues().iter().for_each(|each| each.queue.retire());
+        self.legacy.retire();
         self.printed.flush();
         self.device.discharge(self.profile.context_bytes);
         let limits = std::mem::take(&mut *self.limits());

@@ -150,7 +150,7 @@ pub struct Fill {
     /// Elements of a row.
     pub width: u64,
     pub height: u64,
-    /// On a null GPU, a range that is not kept.
+    /// On a null GPU, a range that is not kept; on any, many zeros, for which the system's empty pages do.
     pub forgets: bool,
 }
 

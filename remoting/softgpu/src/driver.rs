@@ -21,6 +21,7 @@ use crate::stream::{Event, Stream};
 use crate::work::{Executable, Work};
 use driverapi::context_storage;
 use driverapi::errors::*;
+use driverapi::forks::Owner;
 use driverapi::managed::Advised;
 use driverapi::of_thread::{OfThreads, Own};
 use driverapi::types::CUdevice;
@@ -75,6 +76,7 @@ struct Primary {
 
 static DRIVER: OnceLock<R<Driver>> = OnceLock::new();
 static FORKED: AtomicBool = AtomicBool::new(false);
+static OWNER: Owner = Owner::nobody();
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Release);
@@ -111,6 +113,7 @@ pub fn init() -> R {
             tell_that_nothing_runs(driver.model());
         }
         check::start(driver.config.check.as_deref());
+        OWNER.take();
         signals::watch_forks(in_child);
         Ok(driver)
     });
@@ -125,7 +128,7 @@ fn tell_that_nothing_runs(model: &Model) {
 }
 
 fn check_process() -> R {
-    if FORKED.load(Ordering::Acquire) {
+    if FORKED.load(Ordering::Acquire) || OWNER.is_parent() {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
     if signals::has_ended() {
@@ -233,7 +236,7 @@ impl Driver {
 
     pub fn retain_primary(&self, device: &Arc<Device>) -> R<usize> {
         let mut primary = self.primary(device);
-        if primary.retained == 0 {
+        if self.contexts.get(device.primary).is_none() {
             let profile = self.config.profile.clone();
             let context = Context::new(device.primary, Arc::clone(device), primary.flags, profile, true)?;
             self.contexts.insert(device.primary, Arc::new(context));
@@ -254,26 +257,29 @@ impl Driver {
     pub fn release_primary(&self, device: &Device) -> R {
         let mut primary = self.primary(device);
         primary.retained = primary.retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        if primary.retained == 0 {
-            self.end_context(device.primary, false)?;
-        }
-        Ok(())
+        if primary.retained == 0 { self.end_primary(device, false) } else { Ok(()) }
     }
 
-    /// Ends the primary context whatever its count; the next retain starts a new one. CUDA documents that all its
-    /// allocations are destroyed: those from pools, too (not measured).
+    /// Ends the primary context; the next retain starts a new one. As CUDA documents, that releases nothing: who retained
+    /// the context releases it still. All its allocations are destroyed: those from pools, too (not measured).
     pub fn reset_primary(&self, device: &Device) -> R {
-        let mut primary = self.primary(device);
-        if std::mem::take(&mut primary.retained) > 0 {
-            self.end_context(device.primary, true)?;
+        let _primary = self.primary(device);
+        self.end_primary(device, true)
+    }
+
+    /// Ends the primary context if a reset has not done so. The caller holds the device's lock.
+    fn end_primary(&self, device: &Device, pools: bool) -> R {
+        if self.contexts.get(device.primary).is_none() {
+            return Ok(());
         }
-        Ok(())
+        self.end_context(device.primary, pools)
     }
 
     pub fn primary_state(&self, device: &Device) -> (u32, bool) {
         let primary = self.primary(device);
-        let flags = self.contexts.get(device.primary).map_or(primary.flags, |c| c.flags.load(Ordering::Relaxed));
-        (flags, primary.retained > 0)
+        let context = self.contexts.get(device.primary);
+        let flags = context.as_ref().map_or(primary.flags, |context| context.flags.load(Ordering::Relaxed));
+        (flags, context.is_some())
     }
 
     pub fn set_primary_flags(&self, device: &Device, flags: u32) {

@@ -4,6 +4,7 @@
 
 use crate::ffi::R;
 use crate::vmm::GRANULARITY;
+use driverapi::descriptors::apart;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,7 +31,7 @@ impl Frames {
     pub fn open(path: &Path, bytes: u64, devices: usize) -> R<Arc<Frames>> {
         let no_memory = |_| CUDA_ERROR_OUT_OF_MEMORY;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let file = open(path, flags, Mode::from_raw_mode(0o666)).map_err(no_memory)?;
+        let file = apart(|| open(path, flags, Mode::from_raw_mode(0o666))).map_err(no_memory)?;
         let whole = bytes * devices as u64;
         if (fstat(&file).map_err(no_memory)?.st_size as u64) < whole {
             ftruncate(&file, whole).map_err(no_memory)?;

@@ -14,7 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A thread that found nothing to do this long goes away; the next operation starts another.
+/// A thread that found nothing to do this long goes away; the next operation starts another. That of a stream that is gone
+/// waits for nothing: a program may make and destroy thousands of streams in that time.
 const IDLE: Duration = Duration::from_secs(2);
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -31,6 +32,8 @@ struct State {
     completed: u64,
     busy: bool,
     has_thread: bool,
+    /// Its stream is gone.
+    retired: bool,
     /// Threads that wait for a change; telling nobody would still cost a system call.
     waiting: usize,
 }
@@ -144,6 +147,13 @@ impl Queue {
         Some(Turn { queue: self, ticket: state.submitted })
     }
 
+    /// Its stream is gone: its thread goes away as soon as there is nothing to do.
+    pub fn retire(&self) {
+        let mut state = self.lock();
+        state.retired = true;
+        self.tell(state);
+    }
+
     fn run(&self) {
         signals::never_preempt();
         let mut state = self.lock();
@@ -159,6 +169,9 @@ impl Queue {
                 let _ = catch_unwind(AssertUnwindSafe(operation.work));
                 self.finish();
                 state = self.lock();
+            } else if state.retired {
+                state.has_thread = false;
+                return;
             } else {
                 state.waiting += 1;
                 let (now, waited) = self.changed.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
@@ -246,6 +259,26 @@ mod tests {
         assert!(!end.is_reached());
         drop(turn);
         assert!(end.is_reached());
+    }
+
+    #[test]
+    fn a_retired_queue_keeps_no_thread_and_does_what_it_was_given() {
+        let (queue, other) = (Queue::new(usize::MAX), Queue::new(usize::MAX));
+        for round in 0..2 {
+            queue.submit(vec![], Box::new(|| ())).unwrap();
+            queue.retire();
+            let done = queue.submit(vec![], Box::new(|| ())).unwrap();
+            done.wait();
+            let mut state = queue.lock();
+            while state.has_thread {
+                drop(state);
+                thread::yield_now();
+                state = queue.lock();
+            }
+            assert_eq!(state.completed, 2 * (round + 1));
+        }
+        other.submit(vec![], Box::new(|| ())).unwrap().wait();
+        assert!(other.lock().has_thread, "the next operation needs it");
     }
 
     #[test]

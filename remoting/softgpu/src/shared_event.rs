@@ -3,6 +3,7 @@
 use crate::arena::{PAGE, SharedPage};
 use crate::ffi::R;
 use crate::process_handle::has_ended;
+use driverapi::descriptors::apart;
 use driverapi::errors::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_OUT_OF_MEMORY};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +29,7 @@ impl SharedEvent {
 
     pub fn create() -> R<SharedEvent> {
         let make = || {
-            let file = memfd_create("softgpu-event", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            let file = apart(|| memfd_create("softgpu-event", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING))?;
             ftruncate(&file, PAGE)?;
             fcntl_add_seals(&file, SharedEvent::SEALS)?;
             rustix::io::Result::Ok(file)

@@ -60,12 +60,14 @@ fn multiplies_f64_matrices() {
 #[test]
 fn matrices_are_stored_as_they_are_loaded() {
     // ISA 9.7.14.5.16: lane l holds of each matrix row l/4, columns 2 (l mod 4) and the next.
-    for trans in ["", ".trans"] {
+    // Without a space the address is a generic one.
+    for (trans, space) in [("", ".shared"), (".trans", ".shared::cta"), ("", ""), (".trans", "")] {
+        let address = if space.is_empty() { "%d1" } else { "%r10" };
         let body = format!(
             ".shared .align 16 .b8 s[512]; mov.u32 %r9, s; mad.lo.u32 %r10, %t, 16, %r9;
-            mov.u32 %r1, %t; add.u32 %r2, %t, 100; add.u32 %r3, %t, 200; add.u32 %r4, %t, 300;
-            stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%r10], {{%r1, %r2, %r3, %r4}}; bar.sync 0;
-            ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%r5, %r6, %r7, %r8}}, [%r10];
+            cvt.u64.u32 %d1, %r10; cvta.shared.u64 %d1, %d1; mov.u32 %r1, %t; add.u32 %r2, %t, 100; add.u32 %r3, %t, 200; add.u32 %r4, %t, 300;
+            stmatrix.sync.aligned.m8n8.x4{trans}{space}.b16 [{address}], {{%r1, %r2, %r3, %r4}}; bar.sync 0;
+            ldmatrix.sync.aligned.m8n8.x4{trans}{space}.b16 {{%r5, %r6, %r7, %r8}}, [{address}];
             ld.shared.u32 %r11, [%r9+4];
             st.global.v4.u32 [%out], {{%r5, %r6, %r7, %r8}}; st.global.u32 [%out+16], %r11;"
         );
@@ -78,30 +80,38 @@ fn matrices_are_stored_as_they_are_loaded() {
 }
 
 #[test]
-fn a_shared_barrier_counts_arrivals_and_bytes() {
-    // ISA 9.7.13.15: the phase ends with the last expected arrival and the last expected byte.
-    let body = ".shared .align 16 .b8 s[256]; .shared .align 8 .b64 bar; mov.u32 %r1, bar; mov.u32 %r2, s;
-        setp.eq.u32 %p1, %t, 0; @%p1 mbarrier.init.shared::cta.b64 [%r1], 64; bar.sync 0;
-        @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 256;
+fn a_barrier_counts_arrivals_and_bytes() {
+    // ISA 9.7.13.15: the phase ends with the last expected arrival and the last expected byte. Without a space the address
+    // is a generic one.
+    for (space, bar) in [(".shared::cta", "%r1"), (".shared", "%r1"), ("", "%d3")] {
+        let body = format!(
+            ".shared .align 16 .b8 s[256]; .shared .align 8 .b64 bar; mov.u32 %r1, bar; mov.u32 %r2, s;
+        cvt.u64.u32 %d3, %r1; cvta.shared.u64 %d3, %d3;
+        setp.eq.u32 %p1, %t, 0; @%p1 mbarrier.init{space}.b64 [{bar}], 64; bar.sync 0;
+        @%p1 mbarrier.expect_tx.relaxed.cta{space}.b64 [{bar}], 256;
         ld.param.u64 %d1, [in];
         @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d1], 256, [%r1];
-        mbarrier.arrive.shared::cta.b64 %d2, [%r1];
+        cp.async.mbarrier.arrive{space}.b64 [{bar}];
+        mbarrier.arrive{space}.b64 %d2, [{bar}];
         mbarrier.pending_count.b64 %r5, %d2;
-        WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 0; @!%p2 bra WAIT;
-        mbarrier.test_wait.shared::cta.b64 %p3, [%r1], %d2; selp.u32 %r6, 1, 0, %p3;
-        mbarrier.test_wait.parity.shared::cta.b64 %p4, [%r1], 1; selp.u32 %r7, 1, 0, %p4;
+        WAIT: mbarrier.try_wait.parity{space}.b64 %p2, [{bar}], 0; @!%p2 bra WAIT;
+        mbarrier.test_wait{space}.b64 %p3, [{bar}], %d2; selp.u32 %r6, 1, 0, %p3;
+        mbarrier.test_wait.parity{space}.b64 %p4, [{bar}], 1; selp.u32 %r7, 1, 0, %p4;
         and.b32 %r3, %t, 15; mad.lo.u32 %r3, %r3, 16, %r2; ld.shared.u32 %r4, [%r3];
-        st.global.v4.u32 [%out], {%r4, %r5, %r6, %r7};";
-    let inputs: Vec<Vec<u32>> = (0..64).map(|i| (0..16).map(|j| 100 * i + j).collect()).collect();
-    let found = rows(body, &inputs);
-    for (thread, row) in (0u32..).zip(&found) {
-        // 256 bytes are the first four input rows of 16 words.
-        let word = thread % 16 * 4;
-        assert_eq!([row[0], row[2], row[3]], [100 * (word / 16) + word % 16, 1, 0]);
+        bar.sync 0; @%p1 mbarrier.inval{space}.b64 [{bar}];
+        st.global.v4.u32 [%out], {{%r4, %r5, %r6, %r7}};"
+        );
+        let inputs: Vec<Vec<u32>> = (0..64).map(|i| (0..16).map(|j| 100 * i + j).collect()).collect();
+        let found = rows(&body, &inputs);
+        for (thread, row) in (0u32..).zip(&found) {
+            // 256 bytes are the first four input rows of 16 words.
+            let word = thread % 16 * 4;
+            assert_eq!([row[0], row[2], row[3]], [100 * (word / 16) + word % 16, 1, 0], "{space}");
+        }
+        let mut pending: Vec<u32> = found.iter().map(|row| row[1]).collect();
+        pending.sort_unstable();
+        assert_eq!(pending, (1..=64).collect::<Vec<u32>>(), "each arrival finds one fewer");
     }
-    let mut pending: Vec<u32> = found.iter().map(|row| row[1]).collect();
-    pending.sort_unstable();
-    assert_eq!(pending, (1..=64).collect::<Vec<u32>>(), "each arrival finds one fewer");
 }
 
 #[test]

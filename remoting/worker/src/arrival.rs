@@ -62,6 +62,7 @@ impl Session {
         if let Err(code) = self.make_references() {
             return self.end(code, "the clock of a session that moves here could not be set");
         }
+        self.mirrors.set_applied(seq);
         self.set_counts(Counts { seq, launches, refused, late });
         let kept = std::mem::take(&mut self.arrival.kept);
         self.out.take_over(acknowledged, kept, received.saturating_add(unread as u64));

@@ -21,6 +21,8 @@ pub struct Budgets {
     pub pinned_bytes: u64,
     /// Page-locked memory of the client that is shared with it.
     pub client_bytes: u64,
+    /// What is known of the client's memory that its kernels use in place.
+    pub mirror_bytes: u64,
     /// What the driver takes for a context. A device's first is set aside by the appliance, others are charged.
     pub context_bytes: u64,
     told: BTreeSet<&'static str>,
@@ -39,6 +41,7 @@ impl Default for Budgets {
             shared_code_bytes: 0,
             pinned_bytes: 1 << 30,
             client_bytes: 1 << 30,
+            mirror_bytes: 256 << 20,
             context_bytes: 0,
             told: BTreeSet::new(),
         }
@@ -60,6 +63,7 @@ impl Budgets {
             "shared-code-bytes" => &mut self.shared_code_bytes,
             "pinned-bytes" => &mut self.pinned_bytes,
             "client-bytes" => &mut self.client_bytes,
+            "mirror-bytes" => &mut self.mirror_bytes,
             "context-bytes" => &mut self.context_bytes,
             _ => return None,
         };

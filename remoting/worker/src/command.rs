@@ -44,7 +44,8 @@ commands! {
     GraphBuild, GraphLaunch, GraphDestroy,
     TensorMapTiled, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass,
     CopyToDevice, CopyToDeviceLate, SupplyBytes, SupplyCancel, CopyToHost, CopyOnDevice,
-    CopyToDeviceShared, CopyToHostShared, CopyToDeviceStriped, CopyToHostStriped, Landed
+    CopyToDeviceShared, CopyToHostShared, CopyToDeviceStriped, CopyToHostStriped, Landed,
+    MirrorAdd, MirrorChanges, MirrorEnd
 }
 
 /// A command on its way through the worker.
@@ -280,6 +281,8 @@ impl Topology {
             | Command::CopyToHostShared(_)
             | Command::CopyToDeviceStriped(_)
             | Command::CopyToHostStriped(_)
+            | Command::MirrorAdd(_)
+            | Command::MirrorChanges(_)
             | Command::CopyOnDevice(_) => self.stream_keys(frame.stream_id),
             Command::Generated(_) if frame.stream_id != 0 => self.stream_keys(frame.stream_id),
             // A context's preferences (caches, shared memory) only change how fast it is: they wait for nothing.

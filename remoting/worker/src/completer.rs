@@ -5,6 +5,7 @@
 
 use crate::completions::{Action, Entry, Join, Then, Watch, state};
 use crate::driver::Code;
+use crate::mirrors::Told;
 use crate::objects::RealEvent;
 use crate::session::Session;
 use driverapi::errors::*;
@@ -32,6 +33,7 @@ impl Session {
         let Ok(stream) = self.streams.get_mut(stream_id) else { return };
         stream.issued += 1;
         stream.in_flight += 1;
+        self.mirrors.note_work(stream_id);
         let (issued, context, kind) = (stream.issued, stream.context, stream.kind);
         if kind == crate::command::StreamKind::Legacy
             && let Ok(context) = self.contexts.get_mut(context)
@@ -68,6 +70,7 @@ impl Session {
                 let action = match action {
                     Action::Reply(0) | Action::Shared { .. } | Action::Striped { .. } => Action::Reply(code),
                     Action::HostBytes { buffer, .. } => Action::Consumed { bytes: 0, _buffer: buffer },
+                    Action::MirrorsRead { window, buffer, .. } => Action::MirrorsRead { window, buffer, failed: code },
                     action => action,
                 };
                 self.push_entry(stream_id, seq, None, 0, action);
@@ -231,10 +234,18 @@ impl Session {
         gone.into_iter().for_each(|(context, id)| self.forget_stream(context, id));
     }
 
-    fn publish(&mut self, seq: u64, code: Code, action: Action) {
+    /// Tells the client, or does, what an action says; what lets it see mirrors when those have been read.
+    pub fn publish(&mut self, seq: u64, code: Code, action: Action) {
         if is_sticky(code) {
             self.note_sticky(code);
         }
+        if action.lets_see() && self.mirrors.holds_back() {
+            return self.mirrors.wait(Told { seq, code, action });
+        }
+        self.publish_now(seq, code, action);
+    }
+
+    pub fn publish_now(&mut self, seq: u64, code: Code, action: Action) {
         match action {
             Action::Marker | Action::Consumed { .. } if code != 0 => self.late(code),
             Action::Marker | Action::Consumed { .. } => {}
@@ -260,6 +271,14 @@ impl Session {
                     self.late(code);
                 }
             }
+            Action::Synchronised => self.synchronised_now(seq, code),
+            Action::Answer { of_event } => {
+                let code = if of_event { self.tell_of_event(code) } else { code };
+                self.reply(seq, code);
+            }
+            Action::MirrorsRead { window, buffer, failed } => {
+                self.mirrors_read(&window, &buffer, if code == 0 { failed } else { code });
+            }
             Action::Part { join } => self.part_done(join, code),
             Action::Zeroed(slab) => {
                 if let Err(code) = self.slab_zeroed(&slab, code) {
@@ -282,7 +301,7 @@ impl Session {
         let Some(join) = self.completions.joins.remove(&id) else { return };
         match join.then {
             Then::Reply => self.synchronised(join.seq, join.code),
-            Then::Fenced { token } => self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]),
+            Then::Fenced { token } => self.publish(0, 0, Action::Fenced { token }),
             Then::UnloadModule { context, module, token } => self.unload(context, module, token),
             Then::DestroyGraph { context, executable } => self.destroy_executable(context, executable),
             Then::DestroyContext { context, token } => self.closing.push((join.seq, context, token)),

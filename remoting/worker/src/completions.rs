@@ -3,6 +3,7 @@
 use crate::client_memory::Shared;
 use crate::current::CurrentContext;
 use crate::driver::{Code, Driver, Handle};
+use crate::mirrors::plan::Window;
 use crate::objects::{LoadedModule, RealEvent};
 use crate::pending::NewSlab;
 use crate::shared_events::Page;
@@ -57,6 +58,18 @@ pub enum Action {
     Part {
         join: u64,
     },
+    /// A command that synchronises is answered, which waited for mirrors.
+    Synchronised,
+    /// A question is answered whether all is complete, of an event or of a stream.
+    Answer {
+        of_event: bool,
+    },
+    /// Mirrors have been read into the buffer, unless a copy failed.
+    MirrorsRead {
+        window: Rc<Window>,
+        buffer: Buffer,
+        failed: Code,
+    },
     /// All launches of a batch are complete.
     Batch {
         number: u64,
@@ -73,9 +86,19 @@ impl Action {
             Action::Marker
                 | Action::HostBytes { .. }
                 | Action::Consumed { .. }
+                | Action::MirrorsRead { .. }
                 | Action::SharedRecord { .. }
                 | Action::Batch { .. }
                 | Action::Zeroed(_)
+        )
+    }
+
+    /// Is it told as it is, and lets the program conclude that the device has written to a mirror? What becomes an answer to
+    /// a command that synchronises is looked at there.
+    pub fn lets_see(&self) -> bool {
+        matches!(
+            self,
+            Action::Fenced { .. } | Action::Callback { .. } | Action::EventDone { .. } | Action::Answer { .. }
         )
     }
 
@@ -94,9 +117,14 @@ impl Action {
         completed: Option<&Rc<RealEvent>>,
     ) -> Code {
         match (self, completed) {
-            (Action::Reply(_) | Action::Shared { .. } | Action::Striped { .. } | Action::Part { .. }, Some(event))
-                if code == 0 =>
-            {
+            (
+                Action::Reply(_)
+                | Action::Shared { .. }
+                | Action::Striped { .. }
+                | Action::Part { .. }
+                | Action::EventDone { .. },
+                Some(event),
+            ) if code == 0 => {
                 let settled =
                     current.set(driver, event.context()).and_then(|()| driver.event_synchronize(event.handle));
                 settled.err().unwrap_or(0)

@@ -3,7 +3,7 @@
 use crate::server::receive_packet;
 use crate::watchdog::ClientWatch;
 use crate::writer::Outbox;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix, getsockname, send, shutdown};
 use serde::Deserialize;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,12 +39,17 @@ pub enum Taken {
     },
 }
 
+/// A client of this machine that has closed its socket and lives takes another one at once.
+const HUNG_UP: Duration = Duration::from_secs(1);
+
 pub struct Connection {
     socket: Option<OwnedFd>,
     /// Where the gateway passes others, and those for memory; none where there is no gateway any more.
     passed: Option<OwnedFd>,
     watch: ClientWatch,
     epoch: u64,
+    /// The client reached a socket of this machine, which no network can cut.
+    local: bool,
     lost_at: Instant,
     /// How long the session lives without a connection.
     grace: Duration,
@@ -61,7 +66,8 @@ impl Connection {
         if !grace.is_zero() {
             out.keep();
         }
-        Ok(Connection { socket: Some(socket), passed: Some(passed), watch, epoch: 0, lost_at: Instant::now(), grace })
+        let (local, lost_at) = (is_local(&socket), Instant::now());
+        Ok(Connection { socket: Some(socket), passed: Some(passed), watch, epoch: 0, local, lost_at, grace })
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -80,8 +86,17 @@ impl Connection {
 
     /// How long the session still waits for a connection; none while it has one.
     pub fn patience(&self) -> Option<Duration> {
-        let grace = if self.passed.is_some() { self.grace } else { Duration::ZERO };
+        let grace = match self.passed {
+            Some(_) if self.local => self.grace.min(HUNG_UP),
+            Some(_) => self.grace,
+            None => Duration::ZERO,
+        };
         self.socket.is_none().then(|| grace.saturating_sub(self.lost_at.elapsed()))
+    }
+
+    /// Has a client of this machine closed its end? A process that has ended did.
+    pub fn is_hung_up(&self) -> bool {
+        self.socket.is_none() && self.local
     }
 
     /// Attempts of the client up to this one are none: they were made at another worker.
@@ -131,6 +146,7 @@ impl Connection {
             return Ok(Taken::Nothing);
         }
         self.watch.follow(socket.as_fd())?;
+        self.local = is_local(&socket);
         self.socket = Some(socket);
         Ok(Taken::Resumed)
     }
@@ -141,4 +157,10 @@ impl Connection {
             let _ = shutdown(&socket, Shutdown::Both);
         }
     }
+}
+
+/// Was this socket reached by its name? A gateway that ends TLS gives us one without a name.
+fn is_local(socket: &OwnedFd) -> bool {
+    let name = getsockname(socket).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());
+    name.is_some_and(|name| name.path().is_some())
 }

@@ -92,16 +92,11 @@ impl Session {
             self.make_context(seq, c, 0);
             return Ok(Outcome::Held);
         }
-        let (asked, refused) = (c.clone(), c.clone());
-        let ask = move |session: &mut Session| {
-            let bytes = session.budgets.context_bytes;
-            let device = asked.device;
-            session.requests.grant(Asker::Context(seq, asked), device, bytes, bytes)
-        };
-        match self.after_returns(ask, move |session| session.no_context(seq, &refused, CUDA_ERROR_OUT_OF_MEMORY)) {
-            Ok(()) => Ok(Outcome::Held),
-            Err(code) => self.poison_context(c.context, c.legacy_stream, code),
+        let bytes = self.budgets.context_bytes;
+        if self.requests.grant(Asker::Context(seq, c.clone()), c.device, bytes, bytes) {
+            return Ok(Outcome::Held);
         }
+        self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_OUT_OF_MEMORY)
     }
 
     /// The appliance has charged what the driver takes for a further context of a device, or `size` is 0.
@@ -182,6 +177,7 @@ impl Session {
 
     /// Everything in the context completes first, then its memory is no longer lent, then it goes.
     pub fn context_destroy(&mut self, seq: u64, c: &ContextDestroy) -> Result<Outcome> {
+        self.mirrors.forget_context(c.context);
         self.context_join(c.context, seq, Then::DestroyContext { context: c.context, token: c.token })?;
         Ok(Outcome::Held)
     }

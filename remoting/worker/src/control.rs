@@ -4,7 +4,7 @@ use crate::driver::Code;
 use crate::requests::{Asker, Token};
 use crate::session::Session;
 use driverapi::errors::*;
-use protocol::{Granted, MemoryState};
+use protocol::{Granted, MemoryState, Message, Notice};
 use serde::Deserialize;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -15,6 +15,13 @@ pub enum Order {
     Granted {
         id: u64,
         size: u64,
+        /// For people: why it is nothing.
+        #[serde(default)]
+        line: String,
+    },
+    /// Tell what the client has sent so far.
+    Settle {
+        id: u64,
     },
     Memory {
         id: u64,
@@ -25,6 +32,11 @@ pub enum Order {
     Exported {
         id: u64,
         token: Option<Token>,
+    },
+    /// Nobody else has this memory, or somebody.
+    Released {
+        token: Token,
+        last: bool,
     },
     /// With a descriptor, unless nothing has this token.
     Imported {
@@ -63,8 +75,11 @@ impl Session {
     pub fn order(&mut self, packet: &[u8], file: Option<OwnedFd>) {
         let Ok(order) = serde_json::from_slice::<Order>(packet) else { return };
         match order {
-            Order::Granted { id, size } => {
+            Order::Granted { id, size, line } => {
                 let Some((asker, device)) = self.requests.granted(id) else { return };
+                if !line.is_empty() {
+                    self.out.push(Notice::CODE, 0, &Notice { line }, &[]);
+                }
                 self.memory.granted(device, size);
                 match asker {
                     Asker::Context(seq, context) => self.context_charged(seq, &context, size),
@@ -75,11 +90,13 @@ impl Session {
                 // A command that waited for it may have finished.
                 self.advance();
             }
+            Order::Settle { id } => self.settling.push((id, None)),
             Order::Memory { id, limit, free } => {
                 let Some(seq) = self.requests.answered(id) else { return };
                 self.reply_with(seq, 0, &MemoryState { limit, free }, &[]);
             }
             Order::Exported { id, token } => self.exported(id, token),
+            Order::Released { token, last } => self.released(token, last),
             Order::Imported { id, device, size } => self.imported(id, device, size, file),
             Order::Code { id } => self.shared_code(id, file),
             Order::Suspend { reason, seconds } => self.suspend(file, reason, Duration::from_secs(seconds)),

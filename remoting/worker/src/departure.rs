@@ -108,6 +108,7 @@ impl Session {
             events,
             clocks,
             gates,
+            mirrors: self.mirrors.list(),
             fillers: (0..self.device_count).filter_map(|device| Some((device, self.filler(device)?))).collect(),
             places,
             image,

@@ -59,6 +59,7 @@ impl Session {
             | Command::SharedEventRecord(_)
             | Command::SharedEventGate(_)
             | Command::SharedEventQuery(_)
+            | Command::MirrorAdd(_)
             | Command::SlabExport(_)
             | Command::SlabImport(_)
             | Command::ContextLimit(_)
@@ -81,7 +82,7 @@ impl Session {
                 self.out.push(Fenced::CODE, 0, &Fenced { token: *token }, &[]);
                 self.late(code);
             }
-            Command::CopyToDevice(_) => {
+            Command::CopyToDevice(_) | Command::MirrorChanges(_) => {
                 self.consumed(frame.tail().len() as u64);
                 self.late(code);
             }
@@ -181,6 +182,9 @@ impl Session {
             Command::CopyToDeviceStriped(_) => return self.copy_to_device_striped(frame),
             Command::CopyToHostStriped(_) => return self.copy_to_host_striped(frame),
             Command::Landed(c) => self.landed(c.command),
+            Command::MirrorAdd(c) => self.mirror_add(seq, frame.stream_id, c)?,
+            Command::MirrorChanges(_) => return self.mirror_changes(frame),
+            Command::MirrorEnd(c) => self.mirror_end(c)?,
             Command::CopyOnDevice(c) => return self.copy_on_device(frame.stream_id, c),
             Command::Generated(number) => return self.generated(seq, frame.stream_id, *number, frame.payload.bytes()),
         }

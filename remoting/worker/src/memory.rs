@@ -156,10 +156,14 @@ impl Session {
         }
         let Some(slab) = self.memory.remove(address) else { return Ok(()) };
         self.memory.unmapping.push((address, size));
+        if let Some(token) = slab.shared.filter(|token| self.memory.shared(*token).is_none()) {
+            self.part_with(token, slab, address);
+            return Ok(());
+        }
         let filler = self.filler(slab.device);
         self.helpers.start_in_order(
             move |driver| {
-                // Other processes may still use what is shared.
+                // This one still uses what is shared, at another address.
                 let scrubbed = slab.shared.is_some() || scrub(driver, slab.device, address, size, filler).is_ok();
                 (scrubbed, unmap(driver, address, size, slab.memory))
             },
@@ -170,11 +174,6 @@ impl Session {
                 }
                 if let Err(code) = unmapped {
                     session.late(code);
-                }
-                if let Some(token) = slab.shared
-                    && session.memory.shared(token).is_none()
-                {
-                    session.requests.push(Request::Release { token });
                 }
                 session.return_memory();
             },
@@ -189,30 +188,8 @@ impl Session {
         if c.least > c.want {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let (device, least, want) = (c.device, c.least, c.want);
-        self.after_returns(
-            move |session| session.requests.grant(Asker::Client(seq), device, least, want),
-            move |session| session.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
-        )
-    }
-
-    /// Asks the appliance when it has back what the client gave back before. If then it cannot be asked, `refused` says so;
-    /// at once it is an error.
-    pub fn after_returns(
-        &mut self,
-        ask: impl FnOnce(&mut Session) -> bool + Send + 'static,
-        refused: impl FnOnce(&mut Session) + Send + 'static,
-    ) -> Result<()> {
-        if self.memory.returning.is_empty() {
-            return if ask(self) { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) };
-        }
-        let then = move |session: &mut Session, ()| {
-            if !ask(session) {
-                refused(session);
-            }
-        };
-        self.helpers.start_in_order(|_| (), then);
-        Ok(())
+        let asked = self.requests.grant(Asker::Client(seq), c.device, c.least, c.want);
+        if asked { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
     }
 
     pub fn grant_return(&mut self, device: u32, size: u64) -> Result<()> {
@@ -221,12 +198,15 @@ impl Session {
         }
         let granted = self.memory.granted.get_mut(&device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         *granted -= size;
+        if !self.memory.unmapping.is_empty() {
+            self.requests.push(Request::Leaving { device, size });
+        }
         self.memory.returning.push((device, size));
         self.return_memory();
         Ok(())
     }
 
-    fn return_memory(&mut self) {
+    pub fn return_memory(&mut self) {
         if self.memory.unmapping.is_empty() {
             for (device, size) in std::mem::take(&mut self.memory.returning) {
                 self.requests.push(Request::Return { device, size });
@@ -238,18 +218,6 @@ impl Session {
         if device >= self.device_count {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        self.after_returns(
-            move |session| session.requests.memory(seq, device),
-            move |session| session.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
-        )
-    }
-
-    /// At the end of the session: everything granted goes back.
-    pub fn return_everything(&mut self) {
-        let mut granted: Vec<_> = self.memory.granted.drain().filter(|(_, size)| *size > 0).collect();
-        granted.append(&mut self.memory.returning);
-        for (device, size) in granted {
-            self.requests.push(Request::Return { device, size });
-        }
+        if self.requests.memory(seq, device) { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
     }
 }

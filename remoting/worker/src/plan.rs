@@ -13,7 +13,7 @@ use crate::suspend::settle;
 use driverapi::variables::Variables;
 use protocol::{
     Adopt, AdoptKept, ContextCreate, EventCreate, EventQuery, EventRecord, EventTime, GateOpen, GraphBuild,
-    KernelDescribe, MAX_PAYLOAD, ModuleGlobal, ModuleLoad, ModuleLoaded, PeerAccess, StreamCreate, Symbol,
+    KernelDescribe, MAX_PAYLOAD, MirrorAdd, ModuleGlobal, ModuleLoad, ModuleLoaded, PeerAccess, StreamCreate, Symbol,
     bundled_images,
 };
 use std::collections::BTreeMap;
@@ -31,6 +31,8 @@ pub struct Plan {
     /// An event of each context, for times.
     pub clocks: BTreeMap<u64, Handle>,
     pub gates: Vec<GateOpen>,
+    /// With their streams. The client knows what they hold.
+    pub mirrors: Vec<(u64, MirrorAdd)>,
     /// By device.
     pub fillers: BTreeMap<u32, Filler>,
     /// What the slabs hold, and later what the variables do.
@@ -86,6 +88,11 @@ impl Plan {
         let mut there = ahead.there;
         self.make_events(&mut there)?;
         self.ground.synchronise(&mut there)?;
+        for (stream, mirror) in &self.mirrors {
+            let seq = there.tell(*stream, mirror, &[])?;
+            there.expect(seq, "NoRoom: mirrors of its page-locked memory");
+        }
+        there.settle()?;
         self.adopt.times = self.times(driver).map_err(driver_says)?;
         for piece in self.kept.chunks(MAX_PAYLOAD / 2) {
             there.tell(0, &AdoptKept {}, piece)?;

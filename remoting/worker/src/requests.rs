@@ -29,10 +29,21 @@ pub enum Request {
         least: u64,
         want: u64,
     },
+    /// So much will be returned, when it has been overwritten.
+    Leaving {
+        device: u32,
+        size: u64,
+    },
     Return {
         device: u32,
         size: u64,
     },
+    /// All that the client had sent when we were asked is told.
+    Settled {
+        id: u64,
+    },
+    /// The session is over: what it was granted is free when this process has ended.
+    Ending,
     Memory {
         id: u64,
         device: u32,
@@ -46,6 +57,8 @@ pub enum Request {
     /// The client's connection broke, or there is another one.
     Connection {
         connected: bool,
+        /// By a client on this machine, or by its end.
+        closed: bool,
     },
     Unhealthy {
         device: u32,
@@ -62,8 +75,12 @@ pub enum Request {
         id: u64,
         token: Token,
     },
-    /// What was exported or imported is not used any more.
+    /// What was exported or imported is not used any more. Of memory the answer says whether anybody else has it.
     Release {
+        token: Token,
+    },
+    /// Nobody has this memory any more.
+    Freed {
         token: Token,
     },
     /// Is there an image that has this hash? In hexadecimal digits.

@@ -147,12 +147,15 @@ fn send_request(control: BorrowedFd<'_>, request: &Request, file: Option<Borrowe
 pub fn serve(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) {
     // Whatever breaks here, the session is over; what is left is to give its memory back.
     let _ = run(session, connection, control);
+    session.requests.push(Request::Ending);
+    let _ = send_requests(session, control);
     if let (false, Some(socket)) = (session.out.is_empty(), connection.socket()) {
         let _ = say_goodbye(session, socket);
     }
     connection.lose();
+    session.part_with_everything();
+    let _ = hear(session, control);
     session.scrub_everything();
-    session.return_everything();
     session.requests.stats(session.stats, session.out.bytes_out);
     let _ = send_requests(session, control);
 }
@@ -185,7 +188,13 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         }
         if connection.socket().is_some() != connected {
             connected = !connected;
-            session.requests.push(Request::Connection { connected });
+            session.requests.push(Request::Connection { connected, closed: connection.is_hung_up() });
+        }
+        if !session.settling.is_empty() && !more {
+            // What has come, or has not, is seen above.
+            if !settle(session, &mut reader, connection) {
+                continue;
+            }
         }
         moved |= session.take_turns(!more && !moved)?;
         send_requests(session, control)?;
@@ -262,17 +271,48 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
     true
 }
 
+/// Is more to be read of the client?
+fn reads(session: &Session) -> bool {
+    session.out.unsent() < MOST_UNREAD && !session.hold.is_full() && !session.is_crowded()
+}
+
+/// Answers the appliance, which asked what the client had sent. Returns whether nothing more has come, or nothing is read.
+fn settle(session: &mut Session, reader: &mut FrameReader, connection: &mut Connection) -> bool {
+    let received = session.out.received();
+    let Some(socket) = connection.socket().filter(|_| reads(session)) else {
+        session.tell_settled(u64::MAX);
+        return true;
+    };
+    let until = received + rustix::io::ioctl_fionread(socket).unwrap_or(0);
+    session.settling.iter_mut().for_each(|(_, settles)| *settles = settles.or(Some(until)));
+    // Behind those bytes is its end, if it has ended.
+    session.tell_settled(received);
+    match receive(session, reader, socket) {
+        Ok(false) => {
+            session.tell_settled(u64::MAX);
+            true
+        }
+        Ok(true) => false,
+        Err(_) => {
+            connection.lose();
+            false
+        }
+    }
+}
+
+/// Returns whether something came.
+///
 /// # Errors
 /// If the connection is gone.
-fn receive(session: &mut Session, reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<()> {
+fn receive(session: &mut Session, reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<bool> {
     match recv(connection, reader.space(), RecvFlags::DONTWAIT) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok((count, _)) => {
             reader.filled(count);
             session.out.note_received(count);
-            Ok(())
+            Ok(true)
         }
-        Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
         Err(e) => Err(e.into()),
     }
 }
@@ -309,8 +349,7 @@ fn wait(
     timeout: Option<Duration>,
 ) -> io::Result<Ready> {
     let mut interest = PollFlags::empty();
-    let reads = session.out.unsent() < MOST_UNREAD && !session.hold.is_full() && !session.is_crowded();
-    interest.set(PollFlags::IN, reads);
+    interest.set(PollFlags::IN, reads(session));
     interest.set(PollFlags::OUT, !session.out.is_empty());
     let mut control_interest = PollFlags::IN;
     control_interest.set(PollFlags::OUT, session.requests.first().is_some());
@@ -352,6 +391,22 @@ fn wait(
         connection: client.is_some() && readable.intersects(something),
         passed: others.is_some() && passed.intersects(something),
     })
+}
+
+/// Waits for what the appliance says of memory that other processes may have, too.
+fn hear(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
+    let until = Instant::now() + GOODBYE;
+    while session.is_parting() {
+        send_requests(session, control)?;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        poll(&mut [PollFd::new(&control, PollFlags::IN)], Some(&timeout))?;
+        take_orders(session, control)?;
+    }
+    Ok(())
 }
 
 fn take_orders(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {

@@ -7,7 +7,7 @@ use crate::brought::Arrival;
 use crate::budgets::Budgets;
 use crate::client_memory::ClientMemory;
 use crate::command::{Command, Frame, Key, Topology};
-use crate::completions::Completions;
+use crate::completions::{Action, Completions};
 use crate::contexts::Created;
 use crate::current::CurrentContext;
 use crate::defences::{Defence, stands};
@@ -18,6 +18,7 @@ use crate::helpers::Helpers;
 use crate::hold::Hold;
 use crate::images::ImageStore;
 use crate::late_copies::LateCopies;
+use crate::mirrors::{Mirrors, Told};
 use crate::objects::{Context, Event, Graph, Module, Stream, Table};
 use crate::requests::{Request, Requests, Stats};
 use crate::rules::{Rule, kept};
@@ -32,7 +33,7 @@ use crate::turns::taking::Turns;
 use crate::writer::Outbox;
 use driverapi::errors::*;
 use protocol::{
-    ContextSynchronize, Ending, Header, Message, Notice, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer,
+    ContextSynchronize, EVENTS_TELL, Ending, Header, Message, Notice, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -98,6 +99,7 @@ pub struct Session {
     pub completions: Completions,
     pub late_copies: LateCopies,
     pub client_memory: ClientMemory,
+    pub mirrors: Mirrors,
     pub stripes: Stripes,
     /// Streams held by a callback, by its token: the command that is to be finished.
     pub callbacks: HashMap<u64, u64>,
@@ -110,6 +112,9 @@ pub struct Session {
     pub device_count: u32,
     pub hold: Hold,
     pub arrival: Arrival,
+    /// Questions of the appliance that are answered when all is taken that the client has sent: their ids, and how many
+    /// bytes that is.
+    pub settling: Vec<(u64, Option<u64>)>,
     /// If its appliance divides the time of its GPUs.
     pub turns: Option<Turns>,
     sched: Scheduler<Key>,
@@ -152,6 +157,7 @@ impl Session {
             completions: Completions::default(),
             late_copies: LateCopies::default(),
             client_memory: ClientMemory::default(),
+            mirrors: Mirrors::default(),
             stripes: Stripes::default(),
             callbacks: HashMap::new(),
             gates: Gates::default(),
@@ -162,6 +168,7 @@ impl Session {
             device_count: count.max(0) as u32,
             hold: Hold::default(),
             arrival: Arrival::default(),
+            settling: Vec::new(),
             turns: None,
             sched: Scheduler::default(),
             topology: Topology::default(),
@@ -174,6 +181,14 @@ impl Session {
             text,
             ended: false,
         })
+    }
+
+    /// Answers what is settled if more than `received` bytes were taken.
+    pub fn tell_settled(&mut self, received: u64) {
+        let (now, later) = self.settling.drain(..).partition(|(_, until)| until.unwrap_or(0) < received);
+        self.settling = later;
+        let answers: Vec<(u64, Option<u64>)> = now;
+        answers.into_iter().for_each(|(id, _)| self.requests.push(Request::Settled { id }));
     }
 
     /// The client has all that it may have of a kind.
@@ -478,7 +493,10 @@ impl Session {
 
     /// Is there something that only looking at the GPU again will show?
     pub fn needs_looking_after(&self) -> bool {
-        self.completions.is_pending() || self.shared_events.is_pending() || !self.closing.is_empty()
+        self.completions.is_pending()
+            || !self.mirrors.is_idle()
+            || self.shared_events.is_pending()
+            || !self.closing.is_empty()
     }
 
     /// Everything that can be done now without new frames. Returns whether anything was.
@@ -494,6 +512,7 @@ impl Session {
         // The watchers of events of these contexts are notified by this `collect`, before they go.
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
+        any |= self.read_mirrors();
         any |= self.take_shared_waits();
         for (seq, context, token) in closing {
             match self.close_context(seq, context, token) {
@@ -545,16 +564,38 @@ impl Session {
         self.out.push(Reply::CODE, seq, &Reply { code }, &w.bytes);
     }
 
-    /// The reply of a command that synchronises: everything printed goes before it, and it tells a late error.
+    /// The reply of a command that synchronises, when mirrors have been read.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
-        self.push_text();
-        self.check_launches();
-        // What broke the context is told by everything; what came of it earlier is no news.
-        if code == 0 || is_sticky(code) {
-            let late = self.late.take();
-            return self.reply(seq, if code == 0 { late.unwrap_or(0) } else { code });
+        match code == 0 && self.mirrors.holds_back() {
+            true => self.mirrors.wait(Told { seq, code, action: Action::Synchronised }),
+            false => self.synchronised_now(seq, code),
         }
+    }
+
+    /// The reply of a command that synchronises.
+    pub fn synchronised_now(&mut self, seq: u64, code: Code) {
+        self.check_launches();
+        let code = self.tell(code);
         self.reply(seq, code);
+    }
+
+    /// What an answer that something is complete says: everything printed goes before it, and it tells a late error.
+    pub fn tell(&mut self, code: Code) -> Code {
+        self.push_text();
+        // What broke the context is told by everything; what came of it earlier is no news.
+        let late = if code == 0 || is_sticky(code) { self.late.take() } else { None };
+        if code == 0 { late.unwrap_or(0) } else { code }
+    }
+
+    /// As [`Session::tell`], of an event, where the client takes that from such an answer. A record that failed is a late
+    /// error itself.
+    pub fn tell_of_event(&mut self, code: Code) -> Code {
+        if self.out.wire < EVENTS_TELL {
+            return code;
+        }
+        self.push_text();
+        let late = self.late.take();
+        if is_sticky(code) { code } else { late.unwrap_or(code) }
     }
 
     /// A launch was refused; the code is told as every late error.

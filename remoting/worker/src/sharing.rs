@@ -160,7 +160,10 @@ impl Session {
         let code = if self.shared_events.is_complete(event)? { 0 } else { CUDA_ERROR_NOT_READY };
         // Bytes that landed before go first.
         self.collect();
-        self.reply(seq, code);
+        match code {
+            0 => self.publish(seq, 0, Action::Answer { of_event: false }),
+            code => self.reply(seq, code),
+        }
         Ok(())
     }
 

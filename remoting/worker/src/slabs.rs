@@ -7,7 +7,7 @@ use crate::requests::Token;
 use driverapi::arrays::Steps;
 use driverapi::errors::*;
 use protocol::SlabMap;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 #[derive(Debug)]
@@ -47,6 +47,10 @@ pub struct Memory {
     pub granted: HashMap<u32, u64>,
     /// Of what was granted: mapped, or taken by the driver for modules and limits.
     pub used: HashMap<u32, u64>,
+    /// Of other processes too, and mapped here no more: kept until it is known who overwrites it.
+    pub parting: HashMap<Token, Slab>,
+    /// At the end of the session, what is still mapped here.
+    pub parting_at_end: HashSet<Token>,
     /// Ranges that a helper is unmapping.
     pub unmapping: Vec<(u64, u64)>,
     /// To be returned to the appliance once nothing is being unmapped.

@@ -123,7 +123,10 @@ impl Session {
         let state = self.driver.stream_query(stream);
         // Bytes that landed before go first.
         self.collect();
-        self.reply(seq, state.err().unwrap_or(0));
+        match state {
+            Ok(()) => self.publish(seq, 0, Action::Answer { of_event: false }),
+            Err(code) => self.reply(seq, code),
+        }
         Ok(())
     }
 
@@ -193,17 +196,18 @@ impl Session {
     /// Tells the client that a record is complete, and the sessions that share the event.
     pub fn event_done(&mut self, event: u64, generation: u64, code: Code) {
         self.shared_event_done(event, generation);
+        let code = self.tell_of_event(code);
         self.out.push(EventDone::CODE, 0, &EventDone { event, generation, code }, &[]);
     }
 
     /// `answered`: the record was not even handed to the driver when the query came, and 600 was the reply.
     pub fn event_query(&mut self, seq: u64, answered: bool, event: u64, generation: u64) -> Result<()> {
+        let answer = match answered {
+            true => Action::EventDone { event, generation },
+            false => Action::Answer { of_event: true },
+        };
         let Some(record) = self.events.get(event)?.at(generation) else {
-            if answered {
-                self.event_done(event, generation, 0);
-            } else {
-                self.reply(seq, 0);
-            }
+            self.publish(seq, 0, answer);
             return Ok(());
         };
         let record = record?;
@@ -218,11 +222,10 @@ impl Session {
             state => {
                 // Bytes that landed before go first.
                 self.collect();
+                let settles = Action::EventDone { event, generation };
                 let code = state.err().unwrap_or(0);
-                match answered {
-                    true => self.event_done(event, generation, code),
-                    false => self.reply(seq, code),
-                }
+                let code = settles.settle(&self.driver, &self.current, code, Some(&record));
+                self.publish(seq, code, answer);
             }
         }
         Ok(())

@@ -104,6 +104,8 @@ impl Session {
         let State::Draining { ref then, since, patience } = self.hold.state else { return false };
         let moves = matches!(then, Then::Move);
         let quiet = !self.completions.is_pending() && self.helpers.is_idle() && self.closing.is_empty();
+        // What the device has written is told before: there is nothing to be kept of it.
+        let quiet = quiet && self.mirrors.settle();
         if quiet && !self.requests.are_open() && (self.is_settled() || !moves) {
             match std::mem::replace(&mut self.hold.state, State::Copying) {
                 State::Draining { then: Then::Save(file), .. } => self.save(file),

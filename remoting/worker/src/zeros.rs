@@ -106,7 +106,7 @@ impl Session {
             self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 && slab.shared.is_none()).collect();
         let slabs: Vec<_> =
             slabs.into_iter().map(|(at, slab)| (slab.device, *at, slab.size, self.filler(slab.device))).collect();
-        if slabs.is_empty() && self.memory.unmapping.is_empty() {
+        if slabs.is_empty() && self.helpers.is_idle() {
             return;
         }
         let all: u64 =

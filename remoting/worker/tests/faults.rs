@@ -139,7 +139,7 @@ fn a_running_kernel_keeps_no_session_alive() {
         let mut t = spin_for_ever(profile);
         t.client().link.stream.shutdown(std::net::Shutdown::Both).expect("connected");
         exits(&mut t.worker);
-        assert_eq!(t.worker.told("return").len(), 1);
+        assert_eq!(t.worker.told("ending").len(), 1);
 
         let mut t = spin_for_ever(profile);
         shutdown(&*t.worker.control, Shutdown::Both).expect("connected");

@@ -7,7 +7,7 @@ use common::client::{CONTEXT, Client, encoded, row};
 use common::session::{A, B, CODE, MODULE, NON_BLOCKING};
 use common::worker::{Socket, Worker};
 use protocol::{
-    CopyToDevice, CopyToHost, Grant, GrantReturn, Launch, LaunchShape, MemoryQuery, SlabMap, SlabUnmap,
+    CopyToDevice, CopyToHost, Grant, GrantReturn, Launch, LaunchShape, MemoryQuery, SlabExport, SlabMap, SlabUnmap,
     StreamSynchronize, UNCOUNTED,
 };
 use std::fs::{File, OpenOptions};
@@ -163,6 +163,44 @@ fn memory_is_overwritten_before_it_is_given_back() {
     tenant.client().send(0, &GrantReturn { device: 0, size: SLAB }, &[]);
     until("the return", || !tenant.worker.told("return").is_empty());
     assert_eq!(gpu.find(SECRET), None);
+}
+
+/// A session with a secret in memory that other processes of the lease may import, and the memory.
+fn sharing() -> (Session, File) {
+    let mut worker = Worker::start("normal", GRANTED);
+    let base = worker.client.open().arena_base;
+    assert_eq!(worker.client.call(0, &Grant { device: 0, least: GRANTED, want: GRANTED }, &[]).0, 0);
+    worker.client.map(base, SLAB);
+    worker.client.stream(B, NON_BLOCKING, 0);
+    let mut tenant = Session { worker, base };
+    tenant.write(0, SECRET);
+    assert_eq!(tenant.client().call(0, &SlabExport { address: base }, &[]).0, 0);
+    let file = File::from(tenant.worker.files.lock().expect("list").pop().expect("the memory"));
+    assert!(is_in(&file));
+    (tenant, file)
+}
+
+fn is_in(memory: &File) -> bool {
+    let mut bytes = vec![0; SECRET.len()];
+    memory.read_exact_at(&mut bytes, 0).expect("read");
+    bytes == SECRET
+}
+
+#[test]
+fn what_processes_shared_is_overwritten_by_the_last_that_has_it() {
+    let (mut tenant, memory) = sharing();
+    let address = tenant.base;
+    tenant.client().send(0, &SlabUnmap { address, size: SLAB }, &[]);
+    until("the return", || !tenant.worker.told("freed").is_empty());
+    assert!(!is_in(&memory));
+}
+
+#[test]
+fn what_processes_shared_is_overwritten_when_the_session_of_the_last_ends() {
+    let (tenant, memory) = sharing();
+    let told = tenant.worker.hang_up();
+    assert!(!is_in(&memory));
+    assert_eq!(told.iter().filter(|packet| packet["op"] == "left").count(), 0);
 }
 
 #[test]

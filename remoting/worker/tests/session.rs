@@ -5,6 +5,8 @@ mod common;
 mod graphs;
 #[path = "session/launch_events.rs"]
 mod launch_events;
+#[path = "session/mirrors.rs"]
+mod mirrors;
 
 use common::client::{CONTEXT, Client, LEGACY, Link, Received, row};
 use common::fake::{self, GRANULARITY, STOPPED};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -176,12 +177,16 @@ class Node(ctypes.Structure):
     ]  # fmt: skip
 
 
-def node(graph: Any, name: str, p: int, *before: Any) -> Any:
+def params_of(name: str, p: int) -> Node:
     arguments = [u64(p), u64(0)]
     addresses = (ptr * 2)(*[ctypes.addressof(a) for a in arguments])
-    params = Node(kernels[name], (1, 1, 1), (1, 1, 1), 0, ctypes.addressof(addresses), None)
+    keep.append((arguments, addresses))
+    return Node(kernels[name], (1, 1, 1), (1, 1, 1), 0, ctypes.addressof(addresses), None)
+
+
+def node(graph: Any, name: str, p: int, *before: Any) -> Any:
     dependencies = (ptr * max(1, len(before)))(*before)
-    return new("cuGraphAddKernelNode", graph, dependencies, size(len(before)), ref(params))
+    return new("cuGraphAddKernelNode", graph, dependencies, size(len(before)), ref(params_of(name, p)))
 
 
 def executable(graph: Any) -> Any:
@@ -400,6 +405,16 @@ def an_edge_of_a_graph() -> None:
     ok("cuGraphLaunch", executable(graph), s)
 
 
+def a_fork_and_a_join_in_a_graph() -> None:
+    s, _ = start()
+    p, q, graph = alloc(4), alloc(4), new("cuGraphCreate", 0)
+    first = node(graph, "store", p)
+    left = node(graph, "store", q, first)
+    right = node(graph, "other_store", p, first)
+    node(graph, "other_store", q, right, left)
+    ok("cuGraphLaunch", executable(graph), s)
+
+
 def a_graph_between_work_of_its_stream() -> None:
     s, t = start()
     p, q, graph = alloc(4), alloc(4), new("cuGraphCreate", 0)
@@ -410,6 +425,39 @@ def a_graph_between_work_of_its_stream() -> None:
     after(s, t)
     run("other_store", t, p)
     run("other_store", t, q)
+
+
+def two_launches_with_kernels_that_change_places() -> None:
+    """Each branch writes in the second launch what the other one wrote in the first."""
+    s, t = start()
+    p, q, graph = alloc(4), alloc(4), new("cuGraphCreate", 0)
+    first, second = node(graph, "store", p), node(graph, "other_store", q)
+    made = executable(graph)
+    ok("cuGraphLaunch", made, s)
+    for of, name, address in ((first, "store", q), (second, "other_store", p)):
+        ok("cuGraphExecKernelNodeSetParams", made, of, ref(params_of(name, address)))
+    ok("cuGraphLaunch", made, t)
+
+
+def an_event_that_a_graph_records() -> None:
+    s, t = start()
+    p, graph, mark = alloc(4), new("cuGraphCreate", 0), event()
+    first = node(graph, "store", p)
+    new("cuGraphAddEventRecordNode", graph, ref(first), size(1), mark)
+    ok("cuGraphLaunch", executable(graph), s)
+    ok("cuStreamWaitEvent", t, mark, 0)
+    run("other_store", t, p)
+
+
+def an_event_that_a_graph_waits_for() -> None:
+    s, t = start()
+    p, graph, mark = alloc(4), new("cuGraphCreate", 0), event()
+    wait = new("cuGraphAddEventWaitNode", graph, None, size(0), mark)
+    node(graph, "other_store", p, wait)
+    made = executable(graph)
+    run("store", s, p)
+    ok("cuEventRecord", mark, s)
+    ok("cuGraphLaunch", made, t)
 
 
 def two_launches_of_one_executable() -> None:
@@ -432,6 +480,29 @@ def a_host_function() -> None:
     while not ran:
         pass
     run("other_store", t, p)
+
+
+def what_the_host_learned_during_a_host_function() -> None:
+    """Work behind the function was submitted before the host waited for the other stream."""
+    s, t = start()
+    p, learned = alloc(4), threading.Event()
+    function_ = HOST_FUNCTION(lambda _: bool(learned.wait(60)))
+    keep.append(function_)
+    run("store", t, p)
+    ok("cuLaunchHostFunc", s, function_, None)
+    run("other_store", s, p)
+    ok("cuStreamSynchronize", t)
+    learned.set()
+
+
+def a_word_that_a_stream_writes_and_a_kernel_acquires() -> None:
+    s, t = start()
+    p, flag = alloc(4), alloc(4)
+    ok("cuMemsetD32_v2", u64(flag), 0, size(1))
+    ok("cuCtxSynchronize")
+    run("store", s, p)
+    ok("cuStreamWriteValue32_v2", s, u64(flag), 5, 0)
+    run("consume", t, p, flag)
 
 
 def a_word_that_a_stream_writes_and_another_waits_for() -> None:

@@ -90,7 +90,7 @@ exports! {
     fn cuCtxSynchronize() {
         let live = context::current()?;
         check_no_capture(&live)?;
-        live.synchronise()?;
+        live.wait()?;
         mapped::after_wait(&live.session)
     }
 
@@ -98,7 +98,7 @@ exports! {
         let live = given_or_current(context)?.live()?;
         context::usable(&live)?;
         check_no_capture(&live)?;
-        live.synchronise()?;
+        live.wait()?;
         mapped::after_wait(&live.session)
     }
 
@@ -178,7 +178,7 @@ exports! {
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
         let context = &devices::get(device)?.primary;
         write(flags, context.flags.load(SeqCst))?;
-        write(active, c_int::from(context.is_retained()))
+        write(active, c_int::from(context.is_retained() && context.live().is_ok()))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::Code;
 use crate::boundary::{LEGACY, PER_THREAD, input, text, write, write_optional};
 use crate::log::{self, Level};
-use crate::{context, devices, early_exports, module, stream, sys};
+use crate::{context, devices, early_exports, module, process, stream, sys};
 use driverapi::constants::CUDA_VERSION;
 use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};
@@ -19,6 +19,7 @@ early_exports! {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        process::check_alive()?;
         report::started();
         devices::initialise()
     }

@@ -1,7 +1,7 @@
 //! Pinned memory of the program. It is memory of this process: the device reaches it by copies, or has a mirror of it.
 
 use crate::Code;
-use crate::boundary::{guard, refused, write};
+use crate::boundary::{guard, has_said, refused, write};
 use crate::memory::host::{self, HostKind, HostRange};
 use crate::memory::mapped::{self, NoMirror};
 use crate::memory::pinned;
@@ -59,9 +59,16 @@ exports! {
     fn cuMemHostGetDevicePointer_v2(device: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint) {
         let live = context::current()?;
         let range = page_locked(pointer).filter(|_| !device.is_null() && flags == 0);
-        match pinned::device_pointer(&live, &range.ok_or(CUDA_ERROR_INVALID_VALUE)?, pointer.addr() as u64) {
+        let range = range.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        match pinned::device_pointer(&live, &range, pointer.addr() as u64) {
             Ok(address) => write(device, address),
             Err(NoMirror::Failed(code)) => Err(code),
+            Err(NoMirror::Budget { most }) => {
+                let what = "cuMemHostGetDevicePointer is asked for";
+                pinned::say_beyond(&range, most, what, CUDA_ERROR_NOT_SUPPORTED);
+                has_said();
+                Err(CUDA_ERROR_NOT_SUPPORTED)
+            }
             Err(_) => refused("cuMemHostGetDevicePointer of memory without a mirror"),
         }
     }
@@ -101,7 +108,9 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
 /// Memory without a mirror can still be copied; asking for its device pointer, or launching with it, is an error.
 fn mirror_if_possible(mirrored: Result<(), NoMirror>) -> Result<(), Code> {
     match mirrored {
-        Ok(()) | Err(NoMirror::Budget | NoMirror::Elsewhere | NoMirror::Failed(CUDA_ERROR_OUT_OF_MEMORY)) => Ok(()),
+        Ok(()) | Err(NoMirror::Budget { .. } | NoMirror::Elsewhere | NoMirror::Failed(CUDA_ERROR_OUT_OF_MEMORY)) => {
+            Ok(())
+        }
         Err(NoMirror::Failed(code)) => Err(code),
     }
 }

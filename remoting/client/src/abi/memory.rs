@@ -45,11 +45,12 @@ exports! {
         if let Some(freed) = GRAPHS.memories.free(address) {
             return freed;
         }
-        if managed::contains(address) {
+        let of_host = host::find(address as usize);
+        if of_host.is_some_and(|range| range.kind == HostKind::Managed) {
             GRAPHS.check_call()?;
             return managed::free(address as usize);
         }
-        let allocation = find_allocation(address).filter(|_| host::find(address as usize).is_none());
+        let allocation = find_allocation(address).filter(|_| of_host.is_none());
         let (device, piece) = allocation.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         GRAPHS.check_call()?;
         peer::wait_until_read(piece.address, piece.address + piece.size);
@@ -58,12 +59,10 @@ exports! {
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         let live = context::current()?;
-        if free.is_null() || total.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
         let (free_bytes, total_bytes) = live.device.memory.info(&live)?;
-        write(free, free_bytes as usize)?;
-        write(total, total_bytes as usize)
+        write_optional(free, free_bytes as usize);
+        write_optional(total, total_bytes as usize);
+        Ok(())
     }
 
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {

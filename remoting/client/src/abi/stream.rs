@@ -6,6 +6,7 @@ use crate::boundary::{write, write_optional};
 use crate::graph::{self, GRAPHS, Work};
 use crate::host_function::HostCall;
 use crate::memory::mapped;
+use crate::session::Known;
 use crate::stream::Target;
 use crate::{context, event, exports, stream, stream_exports};
 use driverapi::constants::*;
@@ -37,7 +38,7 @@ stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
         let target = asked(stream, default)?;
         graph::check_stream(&target)?;
-        target.live.session.synchronise_stream(target.stream_id)?;
+        target.live.wait_for_stream(target.stream_id)?;
         mapped::after_wait(&target.live.session)
     }
 
@@ -45,10 +46,10 @@ stream_exports! {
         let target = asked(stream, default)?;
         graph::check_stream(&target)?;
         let session = &target.live.session;
-        if !target.live.is_stream_complete(target.stream_id) {
+        if !target.live.is_stream_complete(target.stream_id, Known::Complete) {
             let before = session.newest_in_streams();
             session.call(target.stream_id, &StreamQuery {})?.success()?;
-            session.note_complete(target.stream_id, before);
+            session.note_complete(target.stream_id, Known::Complete, before);
         }
         mapped::after_wait(session)
     }

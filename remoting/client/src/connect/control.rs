@@ -25,22 +25,15 @@ use crate::log;
 
 use super::{DeviceInfo, DeviceState, Hello, MOST_MOVES, Process, SessionTicket, TIMEOUT, thread};
 
-/// Asks an appliance who it is and what the lease holds.
-///
-/// # Errors
-/// If there is no appliance, or it and this client do not fit.
-pub fn hello(share: &Share) -> Result<Hello, ConnectError> {
-    greet(share, versions())
-}
-
-/// The same for a program of these versions.
-pub fn greet(share: &Share, ours: Versions) -> Result<Hello, ConnectError> {
+/// Asks an appliance who it is and what the lease holds, for a program of these versions. One that does not answer is tried
+/// again for so long.
+pub fn greet(share: &Share, ours: Versions, patience: Duration) -> Result<Hello, ConnectError> {
     let request = HelloRequest {
         versions: Some(ours.clone()),
         lease_id: share.lease_id.clone(),
         lease_secret: share.lease_secret.clone(),
     };
-    let reply = call(share, async move |mut control| control.hello(request).await)?;
+    let reply = call_for(patience, share, async move |mut control| control.hello(request).await)?;
     check_versions(&share.endpoint, &reply, &ours)?;
     let devices = reply.devices.into_iter().map(device).collect::<Option<Vec<_>>>();
     let data_port = u16::try_from(reply.data_port).ok().filter(|port| *port != 0);
@@ -130,19 +123,30 @@ pub fn call<T: Send + 'static, F>(
 where
     F: Future<Output = Result<Response<T>, Status>> + Send,
 {
+    call_for(STARTS_ANEW, share, method)
+}
+
+fn call_for<T: Send + 'static, F>(
+    patience: Duration,
+    share: &Share,
+    method: impl FnOnce(ControlClient<InterceptedService<Channel, Bearer>>) -> F + Clone + Send + 'static,
+) -> Result<T, ConnectError>
+where
+    F: Future<Output = Result<Response<T>, Status>> + Send,
+{
     let (begun, mut moves) = (Instant::now(), 1);
     loop {
         match call_at(&followed(share).0, method.clone()) {
             Err(error) if error.kind == ErrorKind::Moved && moves < MOST_MOVES => moves += 1,
             // Its gateway may be there, and closes the connection.
-            Err(error) if is_away(&error) && begun.elapsed() < STARTS_ANEW => std::thread::sleep(PAUSE),
+            Err(error) if is_away(&error) && begun.elapsed() < patience => std::thread::sleep(PAUSE),
             done => return done,
         }
     }
 }
 
 fn is_away(error: &ConnectError) -> bool {
-    matches!(error.kind, ErrorKind::Unreachable | ErrorKind::NotAnAppliance)
+    matches!(error.kind, ErrorKind::Unreachable | ErrorKind::NotAnAppliance | ErrorKind::Timeout)
 }
 
 fn call_at<T: Send + 'static, F>(
@@ -154,7 +158,7 @@ where
 {
     let target = Target::new(share, None)?;
     let bearer = Bearer::of(share)?;
-    thread::run(async move {
+    thread::run(async move || {
         let exchange = async {
             let (channel, answer) = target.channel().await?;
             let reply = method(ControlClient::with_interceptor(channel, bearer)).await;

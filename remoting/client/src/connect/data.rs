@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use carrier::proto::data_client::DataClient;
 use carrier::{ACCEPTED, GONE, MOVED, from_pieces, into_pieces};
+use driverapi::descriptors::apart;
 use protocol::{Preface, PrefaceKind};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -251,10 +252,9 @@ fn direct(target: &Target, first: &First<'_>, limit: Duration) -> Result<OwnedFd
         });
     }
     let dialled = target.clone();
-    let socket =
-        thread::run(
-            async move { timeout(limit, dialled.bare()).await.unwrap_or_else(|_| Err(dialled.too_slow(limit))) },
-        )?;
+    let socket = thread::run(async move || {
+        timeout(limit, dialled.bare()).await.unwrap_or_else(|_| Err(dialled.too_slow(limit)))
+    })?;
     introduce(target, socket.as_fd(), first, limit)?;
     Ok(socket)
 }
@@ -289,20 +289,17 @@ impl Failure {
 }
 
 /// One end of a socket pair whose other end `pump` serves, on a thread that lives as long as the connection.
-fn pumped<P>(
+fn pumped(
     target: Target,
     first: &First<'_>,
     limit: Duration,
-    pump: impl FnOnce(Connection, Failure) -> P + Send + 'static,
-) -> Result<OwnedFd, ConnectError>
-where
-    P: Future<Output = ()> + Send,
-{
-    let (socket, far) = std::os::unix::net::UnixStream::pair().map_err(thread::no_thread)?;
+    pump: impl AsyncFnOnce(Connection, Failure) + Send + 'static,
+) -> Result<OwnedFd, ConnectError> {
+    let (socket, far) = apart(std::os::unix::net::UnixStream::pair).map_err(thread::no_thread)?;
     far.set_nonblocking(true).map_err(thread::no_thread)?;
     let failure = Failure::default();
     let cause = failure.clone();
-    let started = thread::start("remotegpu-pump", async move {
+    let started = thread::start("remotegpu-pump", async move || {
         if let Ok(core) = UnixStream::from_std(far) {
             pump(Connection::local(core), failure).await;
         }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use driverapi::descriptors::apart;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
@@ -98,7 +99,7 @@ impl Target {
     pub async fn tcp(&self) -> Result<TcpStream, ConnectError> {
         let begun = Instant::now();
         loop {
-            match TcpStream::connect((self.host.as_str(), self.port)).await {
+            match dialled(&self.host, self.port).await {
                 Ok(tcp) => {
                     carrier::configure(&tcp).map_err(|error| self.unreachable(&error.into()))?;
                     return Ok(tcp);
@@ -215,6 +216,19 @@ impl Target {
             _ => false,
         }
     }
+}
+
+/// The first address of a host that answers.
+async fn dialled(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "it has no address");
+    for address in lookup_host((host, port)).await? {
+        let socket = apart(|| if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() })?;
+        match socket.connect(address).await {
+            Ok(tcp) => return Ok(tcp),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 fn handed(asking: &Asking) -> Result<std::os::unix::net::UnixStream, ConnectError> {

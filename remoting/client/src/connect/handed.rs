@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::io::{Errno, retry_on_intr};
+use driverapi::descriptors::apart;
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags,
@@ -36,8 +37,9 @@ impl Asking {
         match (socket_type(inherited), &self.path) {
             (Ok(SocketType::SEQPACKET), _) => ask(inherited),
             (_, Some(path)) => {
-                let socket =
-                    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+                let made =
+                    || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+                let socket = apart(made)?;
                 rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_str())?)?;
                 ask(socket)
             }
@@ -63,7 +65,9 @@ fn ask(socket: impl AsFd) -> io::Result<UnixStream> {
         _ => None,
     });
     let first: Option<OwnedFd> = descriptors.flatten().next();
-    first.map(UnixStream::from).ok_or_else(|| io::ErrorKind::ConnectionAborted.into())
+    let first = first.ok_or(io::ErrorKind::ConnectionAborted)?;
+    // Of the first three numbers one may be free here.
+    Ok(fcntl_dupfd_cloexec(&first, 3)?.into())
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ pub fn open_lease(
     };
     let (sender, events) = channel();
     let caller = Caller { target: Target::new(&share, None)?, bearer: bearer(access)? };
-    let started = thread::start("remotegpu-lease", async move {
+    let started = thread::start("remotegpu-lease", async move || {
         if let Err(error) = caller.ask(share, wish, &sender).await {
             let _ = sender.send(Err(error));
         }
@@ -251,7 +251,7 @@ impl Lease {
     pub fn close(&self) -> Result<(), ConnectError> {
         let target = Target::new(&followed(&self.share).0, None)?;
         let Share { lease_id, lease_secret, .. } = self.share.clone();
-        thread::run(async move {
+        thread::run(async move || {
             let caller = Caller { target, bearer: None };
             let closing = async {
                 let (channel, answer) = caller.target.channel().await?;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use driverapi::descriptors::apart;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
@@ -37,7 +38,8 @@ fn connected(path: &str, limit: Duration) -> Option<OwnedFd> {
     if path.is_empty() {
         return None;
     }
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
+    let made = || socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let socket = apart(made).ok()?;
     set_socket_timeout(&socket, Timeout::Send, Some(limit)).ok()?;
     connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
     set_socket_timeout(&socket, Timeout::Send, None).ok()?;

@@ -1,8 +1,8 @@
 //! Reaching the appliances: their control service, and the data connection of a session.
 //!
 //! Everything here takes at most [`TIMEOUT`], in a pod that nobody lets in yet [`dial::POLICY_DELAY`] more, a call of the
-//! control service as long as an appliance takes to start anew, and every failure is one line that names the cause, the
-//! endpoint and what to do next. The control service is used through short-lived connections, on a thread of ours without
+//! control service as long as an appliance takes to start anew, the first one of a pod's program as [`first`] says, and
+//! every failure is one line that names the cause, the endpoint and what to do next. The control service is used through short-lived connections, on a thread of ours without
 //! signals: the calling thread may run an async runtime of its own.
 
 mod control;
@@ -10,6 +10,7 @@ mod data;
 mod descriptors;
 mod dial;
 mod error;
+mod first;
 mod handed;
 mod lease;
 mod local;
@@ -24,15 +25,17 @@ use std::time::Duration;
 
 use driverapi::nvml_links::PcieLink;
 
-pub use control::{device_state, hello, open_session};
+pub use control::{device_state, open_session};
 pub use data::{Carrier, open_data, open_data_over, open_memory, open_stripe, reopen_data};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
+pub use first::{Patience, hello};
 pub use handed::Asking;
 pub use lease::{Access, Event, Lease, LeaseWish, open_lease};
 pub use offload::{Environment, Wish, close_offload_session, offload_hello, open_offload_session};
 pub use pod::Claim;
 pub use shares::{Ca, Share, shares};
+pub use thread::no_thread;
 
 /// For one call, connecting and TLS included.
 const TIMEOUT: Duration = Duration::from_secs(5);

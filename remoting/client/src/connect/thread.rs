@@ -4,6 +4,7 @@ use std::io;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use driverapi::descriptors::apart;
 use tokio::runtime::{Builder, Runtime};
 
 use super::TIMEOUT;
@@ -11,16 +12,17 @@ use super::dial::POLICY_DELAY;
 use super::error::{ConnectError, ErrorKind};
 use crate::sys;
 
-/// Runs `work` on a thread of its own and waits for its result.
+/// Runs `work` on a thread of its own and waits for its result. What it works on is made there, too: the calling thread may
+/// have a small stack.
 ///
 /// # Errors
 /// As `work`, or if there is no thread to be had.
 pub fn run<T: Send + 'static>(
-    work: impl Future<Output = Result<T, ConnectError>> + Send + 'static,
+    work: impl AsyncFnOnce() -> Result<T, ConnectError> + Send + 'static,
 ) -> Result<T, ConnectError> {
     let (sender, receiver) = mpsc::channel();
-    let started = start("remotegpu-call", async move {
-        let _ = sender.send(work.await);
+    let started = start("remotegpu-call", async move || {
+        let _ = sender.send(work().await);
     });
     started.map_err(no_thread)?;
     // `work` watches the time itself; this only covers a thread that died.
@@ -31,12 +33,17 @@ pub fn run<T: Send + 'static>(
 ///
 /// # Errors
 /// If the system has no more threads or descriptors.
-pub fn start(name: &str, work: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    sys::spawn(name, move || {
-        runtime.block_on(work);
-        leave(runtime);
-    })
+pub fn start(name: &str, work: impl AsyncFnOnce() + Send + 'static) -> io::Result<()> {
+    let (sender, started) = mpsc::channel();
+    sys::spawn(name, move || match apart(|| Builder::new_current_thread().enable_all().build()) {
+        Ok(runtime) => {
+            let _ = sender.send(Ok(()));
+            runtime.block_on(work());
+            leave(runtime);
+        }
+        Err(error) => drop(sender.send(Err(error))),
+    })?;
+    started.recv().map_err(io::Error::other)?
 }
 
 /// Does not wait for a name look-up that hangs.

@@ -1,25 +1,34 @@
-//! How much memory of the program may have mirrors. All of it is compared before each launch and fetched after each wait.
+//! How much memory of the program may have mirrors. All of it is compared before each command.
 
 use super::host::HostKind;
-use crate::{devices, log};
-use std::sync::OnceLock;
+use crate::context::Live;
+use crate::{Code, devices, log};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Once, OnceLock};
+
+const MIB: usize = 1 << 20;
+/// Mirrors beyond this are worth a line.
+const COSTLY: usize = 64 * MIB;
 
 pub struct Budget {
     /// The environment's variable that sets it, in MiB; 0 allows none.
     pub setting: &'static str,
-    default_mib: fn() -> usize,
-    mib: OnceLock<usize>,
+    /// In MiB, what somebody else has set.
+    offered: fn() -> Option<usize>,
+    /// In MiB, what nobody asks the share for, if nothing is set.
+    least: usize,
+    set: OnceLock<Option<usize>>,
+    /// Bytes that have mirrors.
+    used: AtomicUsize,
 }
 
-static PAGE_LOCKED: Budget =
-    Budget { setting: "REMOTEGPU_PINNED_MIRROR_MIB", default_mib: || 64, mib: OnceLock::new() };
-static MANAGED: Budget = Budget { setting: "REMOTEGPU_MANAGED_MIB", default_mib: offered, mib: OnceLock::new() };
+static PAGE_LOCKED: Budget = Budget::new("REMOTEGPU_PINNED_MIRROR_MIB", || None, 64);
+static MANAGED: Budget = Budget::new("REMOTEGPU_MANAGED_MIB", offered, 256);
 
-/// The most that an appliance of this program says, or 256.
-fn offered() -> usize {
+/// The most that an appliance of this program says.
+fn offered() -> Option<usize> {
     let devices = devices::all().unwrap_or_default();
-    let said = devices.iter().filter_map(|device| device.managed_mib()).max();
-    said.map_or(256, |mib| mib as usize)
+    devices.iter().filter_map(|device| device.managed_mib()).max().map(|mib| mib as usize)
 }
 
 /// The one budget that memory of a kind counts against.
@@ -30,19 +39,74 @@ pub fn of(kind: HostKind) -> &'static Budget {
     }
 }
 
+/// What of the bytes of each kind of memory has mirrors now.
+pub fn note(mirrored: impl Iterator<Item = (HostKind, usize)> + Clone) {
+    for budget in [&PAGE_LOCKED, &MANAGED] {
+        let own = mirrored.clone().filter(|(kind, _)| std::ptr::eq(of(*kind), budget));
+        budget.used.store(own.map(|(_, size)| size).sum(), SeqCst);
+    }
+    let used = PAGE_LOCKED.used.load(SeqCst);
+    if used > COSTLY {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            log::error(&format!(
+                "kernels use {} MiB of page-locked memory in place, all of which is compared before each command and \
+                 looked through after each wait: slow, but right. Large data belongs into device memory \
+                 (docs/page-locked-memory.md)",
+                used / MIB
+            ));
+        });
+    }
+}
+
 impl Budget {
-    pub fn mib(&self) -> usize {
-        *self.mib.get_or_init(|| match std::env::var(self.setting) {
-            Ok(value) => value.trim().parse().unwrap_or_else(|_| {
-                let (setting, default) = (self.setting, (self.default_mib)());
-                log::error(&format!("{setting}={value} is no number of MiB; it stays {default}"));
-                default
+    const fn new(setting: &'static str, offered: fn() -> Option<usize>, least: usize) -> Budget {
+        Budget { setting, offered, least, set: OnceLock::new(), used: AtomicUsize::new(0) }
+    }
+
+    fn set(&self) -> Option<usize> {
+        *self.set.get_or_init(|| match std::env::var(self.setting) {
+            Ok(value) => value.trim().parse().map(Some).unwrap_or_else(|_| {
+                log::error(&format!("{}={value} is no number of MiB; it is as if it were not set", self.setting));
+                (self.offered)()
             }),
-            Err(_) => (self.default_mib)(),
+            Err(_) => (self.offered)(),
         })
     }
 
-    pub fn bytes(&self) -> usize {
-        self.mib().saturating_mul(1 << 20)
+    /// Is no memory to have a mirror?
+    pub fn is_off(&self) -> bool {
+        self.set() == Some(0)
+    }
+
+    /// The most bytes that may have mirrors if so many more are to: what is set, else half of what the share has free,
+    /// which it is asked for beyond the least.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn most(&self, live: &Live, more: usize) -> Result<usize, Code> {
+        if let Some(mib) = self.set() {
+            return Ok(mib.saturating_mul(MIB));
+        }
+        let (used, least) = (self.used.load(SeqCst), self.least * MIB);
+        if used.saturating_add(more) <= least {
+            return Ok(least);
+        }
+        let (free, _) = live.device.memory.info(live)?;
+        Ok(least.max((free as usize).saturating_add(used) / 2))
+    }
+
+    /// May so many more bytes have a mirror?
+    pub fn allows(&self, most: usize, more: usize) -> bool {
+        self.used.load(SeqCst).saturating_add(more) <= most
+    }
+
+    /// The limit, for people.
+    pub fn limit(&self, most: usize) -> String {
+        let (setting, mib) = (self.setting, most / MIB);
+        match self.set() {
+            Some(_) => format!("{setting}={mib}"),
+            None => format!("{mib} MiB, which is what {setting} would set: half of what the share has free"),
+        }
     }
 }

@@ -18,10 +18,12 @@ use quota::Leaving;
 pub use shared_memory::Place;
 use shared_memory::Shared;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Quota is asked for, and kept without use, in about this amount.
 const SLACK: u64 = 32 << 20;
+/// No more than this part of a share is kept: other processes may need it.
+const MOST_KEPT: u64 = 64;
 /// Small allocations share slabs of at least this size.
 const SMALL_SLAB: u64 = 2 << 20;
 /// A fence is sent when this many bytes or pieces wait for one, or when memory is short.
@@ -65,12 +67,17 @@ struct State {
 pub struct DeviceMemory {
     /// The worker's number of the device.
     index: u32,
+    /// So much is kept without use, twice: as quota, and as slabs.
+    slack: u64,
     state: Mutex<State>,
 }
 
+type Held<'a> = MutexGuard<'a, State>;
+
 impl DeviceMemory {
-    pub fn new(index: u32) -> Self {
-        DeviceMemory { index, state: Mutex::default() }
+    /// `bytes`: of the share.
+    pub fn new(index: u32, bytes: u64) -> Self {
+        DeviceMemory { index, slack: SLACK.min(bytes / MOST_KEPT), state: Mutex::default() }
     }
 
     /// # Errors
@@ -79,70 +86,83 @@ impl DeviceMemory {
         if size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let state = &mut *lock(&self.state);
+        let mut state = lock(&self.state);
         state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
         let reused = state.reuse_on_stream(live, size, origin);
-        let address = reused.map_or_else(|| self.allocate_anew(state, live, size, origin), Ok)?;
-        if let Some(piece) = state.heap.find(address) {
-            *state.pools.entry(piece.pool).or_default() += piece.size;
+        let (mut state, address) = match reused {
+            Some(address) => (state, address),
+            None => self.allocate_anew(state, live, size, origin)?,
+        };
+        if let Some(Piece { pool, size, .. }) = state.heap.find(address).copied() {
+            *state.pools.entry(pool).or_default() += size;
         }
         Ok(address)
     }
 
-    fn allocate_anew(&self, state: &mut State, live: &Live, size: u64, origin: Origin) -> Result<u64, Code> {
+    fn allocate_anew<'a>(
+        &'a self,
+        mut state: Held<'a>,
+        live: &Live,
+        size: u64,
+        origin: Origin,
+    ) -> Result<(Held<'a>, u64), Code> {
         state.collect();
         loop {
             if let Some(address) = state.heap.place(size, live.id, origin.pool) {
-                return Ok(address);
+                return Ok((state, address));
             }
             state.fence_all()?;
-            match self.add_slab(state, live, size) {
-                Err(CUDA_ERROR_OUT_OF_MEMORY) if state.wait_for_freed()? => {}
+            state = match self.add_slab(state, live, size) {
+                Err(CUDA_ERROR_OUT_OF_MEMORY) => self.wait_for_freed(CUDA_ERROR_OUT_OF_MEMORY)?,
                 other => other?,
-            }
+            };
         }
     }
 
-    fn add_slab(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
+    fn add_slab<'a>(&'a self, state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
         let arena = live.session.arena();
         let exact = round_up(size, arena.granularity()).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let roomy = round_up(size.max(SMALL_SLAB), arena.granularity()).unwrap_or(exact);
-        let slab = match self.make_room(state, live, roomy) {
-            Ok(()) => roomy,
-            Err(CUDA_ERROR_OUT_OF_MEMORY) if exact < roomy => {
-                self.make_room(state, live, exact)?;
-                exact
-            }
+        let (mut state, slab) = match self.make_room(state, live, roomy) {
+            Ok(state) => (state, roomy),
+            Err(CUDA_ERROR_OUT_OF_MEMORY) if exact < roomy => (self.make_room(lock(&self.state), live, exact)?, exact),
             Err(code) => return Err(code),
         };
         let address = arena.take(slab, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         live.session.post(0, &SlabMap { device: self.index, address, size: slab })?;
         state.heap.add_slab(address, slab);
-        Ok(())
+        Ok(state)
     }
 
     /// Sees to it that the grants allow `size` more bytes of slabs.
-    fn make_room(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
-        if state.unused_grant() < size {
-            unmap_idle(state, live, 0)?;
+    fn make_room<'a>(&'a self, mut state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
+        loop {
+            if state.unused_grant() < size {
+                unmap_idle(&mut state, live, 0)?;
+            }
+            let unused = state.unused_grant();
+            if unused >= size {
+                return Ok(state);
+            }
+            let least = size - unused;
+            let ask = Grant { device: self.index, least, want: least.max(SLACK) };
+            // The answer may wait for what other processes give back; this one goes on, and may give back, meanwhile.
+            drop(state);
+            let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
+            state = lock(&self.state);
+            state.granted = state.granted.saturating_add(granted.size);
+            if granted.size < least {
+                return Err(CUDA_ERROR_OUT_OF_MEMORY);
+            }
         }
-        let unused = state.unused_grant();
-        if unused >= size {
-            return Ok(());
-        }
-        let least = size - unused;
-        let ask = Grant { device: self.index, least, want: least.max(SLACK) };
-        let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
-        state.granted = state.granted.saturating_add(granted.size);
-        if granted.size < least { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if no allocation of this device starts here.
     pub fn free(&self, address: u64, stream_id: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
-        let state = &mut *lock(&self.state);
+        let mut state = lock(&self.state);
         let piece = state.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let Some(owner) = self.owner_in(state, &piece) else {
+        let Some(owner) = self.owner_in(&state, &piece) else {
             // Without a context nothing runs on the device.
             state.heap.reclaim(&piece);
             return Ok(());
@@ -156,24 +176,32 @@ impl DeviceMemory {
             }
         }
         state.collect();
+        if stream_id.is_none() && state.freed_at_once() > self.slack {
+            // As with every driver, much memory is free when the call that frees it has returned.
+            state = self.wait_for_freed_at_once(state)?;
+        }
         self.settle(state, &owner)
     }
 
-    /// Gives back what is more than the slack.
-    fn settle(&self, state: &mut State, live: &Live) -> Result<(), Code> {
-        if state.heap.idle() > SLACK {
-            unmap_idle(state, live, SLACK)?;
+    /// Gives back what is more than the slack; then other processes of the share can have it.
+    fn settle(&self, mut state: Held, live: &Live) -> Result<(), Code> {
+        if state.heap.idle() > self.slack {
+            unmap_idle(&mut state, live, self.slack)?;
         }
         let unused = state.unused_grant();
-        if unused > 2 * SLACK {
-            self.return_grant(state, live, unused - SLACK)?;
-        }
-        Ok(())
+        if unused > 2 * self.slack { self.return_grant(state, live, unused - self.slack) } else { Ok(()) }
     }
 
-    fn return_grant(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
+    fn return_grant(&self, mut state: Held, live: &Live, size: u64) -> Result<(), Code> {
         state.granted -= size;
-        live.session.post(0, &GrantReturn { device: self.index, size }).map(drop)
+        live.session.post(0, &GrantReturn { device: self.index, size })?;
+        drop(state);
+        self.be_heard(live)
+    }
+
+    /// Returns when the appliance has heard what was given back before. An empty request is answered in its order.
+    fn be_heard(&self, live: &Live) -> Result<(), Code> {
+        live.session.call(0, &Grant { device: self.index, least: 0, want: 0 }).map(drop)
     }
 
     /// Frees everything that a context allocated; the context is about to be destroyed. Memory of pools is the device's
@@ -198,11 +226,11 @@ impl DeviceMemory {
     /// The session's sticky error.
     pub fn info(&self, live: &Live) -> Result<(u64, u64), Code> {
         // The worker gives back what it had asked for contexts before it says that they are gone.
-        lock(&self.state).wait_for_contexts()?;
+        self.wait_for_contexts()?;
         let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
         let share: MemoryState = answer.success()?.decode()?;
+        self.wait_for_contexts()?;
         let state = &mut *lock(&self.state);
-        state.wait_for_contexts()?;
         state.collect();
         let own = state.unused_grant() + state.heap.mapped() - state.heap.used();
         Ok((share.free.saturating_add(own).min(share.limit), share.limit))
@@ -256,10 +284,18 @@ impl DeviceMemory {
     /// # Errors
     /// The session's sticky error.
     pub fn trim(&self, live: &Live) -> Result<(), Code> {
-        let state = &mut *lock(&self.state);
-        state.wait_for_contexts()?;
+        self.wait_for_contexts()?;
+        let mut state = lock(&self.state);
         state.collect();
-        unmap_idle(state, live, 0)?;
+        if !state.freed.is_empty() {
+            state.fence_all()?;
+            drop(state);
+            // What is complete by now is known by then.
+            self.be_heard(live)?;
+            state = lock(&self.state);
+            state.collect();
+        }
+        unmap_idle(&mut state, live, 0)?;
         let unused = state.unused_grant();
         if unused > 0 { self.return_grant(state, live, unused) } else { Ok(()) }
     }
@@ -334,18 +370,50 @@ impl State {
         });
     }
 
-    /// Waits until something freed has come back; false if nothing is on its way.
-    fn wait_for_freed(&mut self) -> Result<bool, Code> {
-        self.fence_all()?;
-        let freed = self.freed.first().map(|freed| (&freed.live.session, freed.fence.as_ref()));
-        let first = freed.or_else(|| self.leaving.first().map(|leaving| (&leaving.session, Some(&leaving.fence))));
-        let Some((session, fence)) = first else { return Ok(false) };
+    /// Bytes that the program freed in no stream's order, and that are not known to be unused.
+    fn freed_at_once(&self) -> u64 {
+        let freed = self.freed.iter().filter(|freed| freed.stream_id.is_none());
+        freed.flat_map(|freed| &freed.pieces).map(|piece| piece.size).sum()
+    }
+}
+
+impl DeviceMemory {
+    /// Waits until something freed has come back.
+    ///
+    /// # Errors
+    /// `nothing` if nothing is on its way, or the session's sticky error.
+    fn wait_for_freed(&self, nothing: Code) -> Result<Held<'_>, Code> {
+        let mut state = lock(&self.state);
+        state.fence_all()?;
+        let freed = state.freed.first().map(|freed| (Arc::clone(&freed.live.session), freed.fence.clone()));
+        let leaving = || {
+            let first = state.leaving.first();
+            first.map(|leaving| (Arc::clone(&leaving.session), Some(Arc::clone(&leaving.fence))))
+        };
+        let (session, fence) = freed.or_else(leaving).ok_or(nothing)?;
+        drop(state);
         if let Some(fence) = fence {
             session.flush()?;
-            session.wait(fence)?;
+            session.wait(&fence)?;
         }
-        self.collect();
-        Ok(true)
+        state = lock(&self.state);
+        state.collect();
+        Ok(state)
+    }
+
+    /// Waits until all is unused that was freed in no stream's order. Others go on meanwhile.
+    fn wait_for_freed_at_once<'a>(&'a self, mut state: Held<'a>) -> Result<Held<'a>, Code> {
+        state.fence_all()?;
+        let freed = state.freed.iter().filter(|freed| freed.stream_id.is_none());
+        let fences: Vec<_> = freed.map(|freed| (Arc::clone(&freed.live.session), freed.fence.clone())).collect();
+        drop(state);
+        for (session, fence) in fences {
+            session.flush()?;
+            fence.map(|fence| session.wait(&fence)).transpose()?;
+        }
+        state = lock(&self.state);
+        state.collect();
+        Ok(state)
     }
 }
 

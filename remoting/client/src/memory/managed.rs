@@ -1,13 +1,11 @@
 //! Managed memory: memory of this process that every kernel may use at its address. It has a mirror from the beginning,
 //! since a kernel may find its address in device memory, where no parameter shows it.
 
-use super::budget;
 use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
 use super::pinned;
 use crate::Code;
 use crate::context::Live;
-use crate::log;
 use crate::session::lock;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use driverapi::managed::Advised;
@@ -37,14 +35,8 @@ pub fn allocate(live: &Arc<Live>, size: usize, flags: u32) -> Result<usize, Code
         match why {
             NoMirror::Failed(code) => code,
             NoMirror::Elsewhere => CUDA_ERROR_OUT_OF_MEMORY,
-            NoMirror::Budget => {
-                let budget = budget::of(HostKind::Managed);
-                log::error_unless_repeated(&format!(
-                    "{size} bytes of managed memory, with what there is already, are more than {}={}, so the \
-                     allocation fails with code {CUDA_ERROR_OUT_OF_MEMORY}; allow more, or use device memory",
-                    budget.setting,
-                    budget.mib()
-                ));
+            NoMirror::Budget { most } => {
+                pinned::say_beyond(&range, most, "the program asks for", CUDA_ERROR_OUT_OF_MEMORY);
                 CUDA_ERROR_OUT_OF_MEMORY
             }
         }
@@ -57,11 +49,6 @@ pub fn free(start: usize) -> Result<(), Code> {
     // First, since another thread may be given these addresses at once.
     lock(&ADVISED).remove(&start);
     pinned::remove(start, HostKind::Managed, CUDA_ERROR_INVALID_VALUE)
-}
-
-/// Is this an address in managed memory?
-pub fn contains(address: u64) -> bool {
-    host::find(address as usize).is_some_and(|range| range.kind == HostKind::Managed)
 }
 
 /// Works with the advice for `count` bytes of managed memory.

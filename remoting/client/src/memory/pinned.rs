@@ -13,6 +13,7 @@ use crate::session::{self, HostBox};
 use crate::stream::Target;
 use crate::{log, sys};
 use driverapi::errors::*;
+use driverapi::report;
 use std::sync::Arc;
 
 const PAGE: u64 = 4096;
@@ -129,7 +130,7 @@ pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> R
     let arena = target.live.session.arena();
     let mut used: Vec<HostRange> = host::managed();
     used.retain(|range| arena.is_pinned(range.start as u64));
-    if budget::of(HostKind::Allocated).mib() > 0 {
+    if !budget::of(HostKind::Allocated).is_off() {
         used.extend(words(&parameters()).filter_map(host::find));
     }
     if used.is_empty() {
@@ -144,19 +145,27 @@ pub fn names_host_memory(parameters: &[u8]) -> bool {
     words(parameters).any(|word| host::find(word).is_some())
 }
 
+/// Says that memory has no mirror because too much has one, and what the program gets. `what` it asked for ends before
+/// the memory's name.
+pub fn say_beyond(range: &HostRange, most: usize, what: &str, code: Code) {
+    let (HostRange { start, size, kind, .. }, budget) = (*range, budget::of(range.kind));
+    log::error_unless_repeated(&format!(
+        "{what} {size} bytes of {kind} memory at {start:#x}: with what is mirrored already that is more than {}, so the \
+         call fails with code {code}; set {} to allow more, or copy the memory to the device",
+        budget.limit(most),
+        budget.setting
+    ));
+    report::beyond(budget.setting, code);
+}
+
 /// Says why a kernel will not find memory that it is given. It may never touch it, unless the launch is refused.
 fn explain(range: &HostRange, why: NoMirror) -> Result<(), Code> {
     let HostRange { start, size, kind, .. } = *range;
     let what = format!("a kernel is given an address in {size} bytes of {kind} memory at {start:#x}");
     let (code, line) = match why {
-        NoMirror::Budget => {
-            let budget = budget::of(kind);
-            let (name, most) = (budget.setting, budget.mib());
-            let line = format!(
-                "{what}: with what is mirrored already that is more than {name}={most}, so the launch fails with code \
-                 {CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES}; allow more, or copy the memory to the device"
-            );
-            (CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, line)
+        NoMirror::Budget { most } => {
+            say_beyond(range, most, "a kernel is given an address in", CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+            return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
         }
         NoMirror::Failed(CUDA_ERROR_OUT_OF_MEMORY) => {
             let line = format!("{what}: the share has no room for its mirror; ask for more, or free device memory");

@@ -80,7 +80,7 @@ pub fn share(live: &Arc<Live>, name: &str, symbol: &Symbol) -> Result<(), Code> 
         end(symbol);
         match why {
             NoMirror::Failed(code) => Err(code),
-            NoMirror::Budget | NoMirror::Elsewhere => {
+            NoMirror::Budget { .. } | NoMirror::Elsewhere => {
                 let setting = budget::of(range.kind).setting;
                 refuse(name, &format!("it is more than {setting} allows"), CUDA_ERROR_OUT_OF_MEMORY)
             }

@@ -34,6 +34,7 @@ pub(super) use nvml_exports;
 /// Runs the body of an exported function: counted, with errno kept, and no panic gets out.
 pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
     let errno = sys::errno();
+    let _not_now = sys::Uncancelled::new();
     counter.begin();
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(NVML_ERROR_UNKNOWN));
     counter.end();

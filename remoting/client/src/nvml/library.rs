@@ -12,7 +12,7 @@ use driverapi::settings;
 
 use super::guard::Code;
 use super::memo::Memo;
-use crate::connect::{self, ConnectError, DeviceInfo, DeviceState, ErrorKind, Hello, Share};
+use crate::connect::{self, ConnectError, DeviceInfo, DeviceState, ErrorKind, Hello, Patience, Share};
 use crate::log;
 
 /// What the program gets as a handle: this plus the index. No pointer of ours, so a wrong one does no harm.
@@ -70,7 +70,8 @@ pub fn current() -> Result<Arc<Library>, Code> {
 
 fn find() -> Result<Library, ConnectError> {
     let shares = connect::shares()?;
-    let found: Result<Vec<_>, _> = shares.into_iter().map(|share| Ok((connect::hello(&share)?, share))).collect();
+    let found: Result<Vec<_>, _> =
+        shares.into_iter().map(|share| Ok((connect::hello(&share, Patience::Short)?, share))).collect();
     Ok(Library::new(found?))
 }
 

@@ -84,6 +84,11 @@ impl Session {
         self.callbacks.waits.load(SeqCst) > 0
     }
 
+    /// Is any function or wait of the program's not over?
+    pub fn has_calls(&self) -> bool {
+        self.has_callbacks() || self.has_waits()
+    }
+
     fn run_call(&self, token: u64, kind: Kind, call: HostCall) {
         call(self.check().err().unwrap_or(0));
         self.end_call(token, kind);

@@ -1,6 +1,6 @@
 //! Copies between the program's memory and the device.
 
-use super::{HostBox, PeerSource, Pending, Session, Slot, Waiter, lock};
+use super::{HostBox, Known, PeerSource, Pending, Session, Slot, Waiter, lock};
 use crate::Code;
 use crate::stats;
 use protocol::{
@@ -148,7 +148,7 @@ impl Session {
         let slot = Slot::new();
         let command = self.ask_for_bytes(stream_id, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
         self.wait(&slot)?.success()?;
-        self.note_complete(stream_id, command);
+        self.note_complete(stream_id, Known::Told, command);
         Ok(())
     }
 
@@ -197,7 +197,11 @@ impl Session {
         window.outstanding == 0 || window.outstanding + len <= SEND_WINDOW
     }
 
-    pub(super) fn reserve_window(&self, len: u64) -> Result<(), Code> {
+    /// Waits until there is room to send this much.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn reserve_window(&self, len: u64) -> Result<(), Code> {
         loop {
             let slot = Slot::new();
             {

@@ -13,6 +13,7 @@ mod host_box;
 mod jobs;
 mod opening;
 mod outbox;
+mod queues;
 mod receive;
 mod reconnect;
 mod ring;
@@ -30,6 +31,7 @@ pub use host_box::{HostBox, load, store};
 pub use opening::Opening;
 pub use reconnect::{Reconnect, Retry};
 pub use shared_memory::file as shared_file;
+pub use streams::Known;
 pub use stripes::wanted_stripes;
 pub use wait::{Reply, Slot, lock};
 
@@ -42,14 +44,17 @@ use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_stick
 use held::Held;
 use jobs::Jobs;
 use outbox::Outbox;
-use protocol::{ContextSynchronize, Message, Opened, Rebase, StreamSynchronize, UNCOUNTED};
+use protocol::{
+    ContextSynchronize, EVENTS_TELL, Message, MirrorsTold, Opened, Rebase, StreamSynchronize, UNCOUNTED, since,
+};
+use queues::Queues;
 use receive::Receiver;
 use ring::Ring;
 use send::Wake;
 use shared_memory::Shared;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use stripes::Stripes;
@@ -75,6 +80,15 @@ impl Waiter {
             slot.finish(Reply { code, tail: Vec::new() });
         }
     }
+}
+
+/// Bytes of news that wait for a call that lets the host see them.
+const MOST_NEWS: usize = 16 << 20;
+
+/// What the device wrote to mirrors: the worker's words, and the bytes of the runs.
+pub struct News {
+    pub told: MirrorsTold,
+    pub bytes: Vec<u8>,
 }
 
 /// What the answer to a command, or its pushes, are for.
@@ -149,6 +163,10 @@ pub struct Session {
     jobs: Jobs,
     shared: Shared,
     ring: Mutex<Ring>,
+    /// What the worker said of mirrors, until a call lets the host see it.
+    news: Mutex<Vec<News>>,
+    news_bytes: AtomicUsize,
+    queues: Mutex<Queues>,
     stripes: Stripes,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
@@ -164,11 +182,17 @@ pub fn mint() -> u64 {
     NEXT.fetch_add(1, SeqCst)
 }
 
-/// Ends all sessions without waiting for anything: the process is going.
+/// How long a process that ends waits until its appliances know.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+/// Ends all sessions: the process is going. What it had is the next process's when it has gone, so the workers are heard,
+/// who close their ends when the appliances know.
 pub fn say_goodbye() {
-    if let Ok(sessions) = SESSIONS.try_lock() {
-        sessions.iter().for_each(|session| session.close());
-    }
+    let Ok(sessions) = SESSIONS.try_lock() else { return };
+    let until = Instant::now() + GOODBYE;
+    let told: Vec<_> = sessions.iter().filter(|session| session.close()).collect();
+    told.iter()
+        .for_each(|session| sys::wait_until_closed(session.fd(), until.saturating_duration_since(Instant::now())));
 }
 
 /// The session in whose arena an address lies.
@@ -232,6 +256,9 @@ impl Session {
             jobs: Jobs::default(),
             shared: Shared::default(),
             ring: Mutex::default(),
+            news: Mutex::default(),
+            news_bytes: AtomicUsize::new(0),
+            queues: Mutex::default(),
             stripes: Stripes::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
@@ -306,6 +333,28 @@ impl Session {
         }
     }
 
+    /// What the worker said of mirrors since the last time, in its order.
+    pub fn take_news(&self) -> Vec<News> {
+        let mut news = lock(&self.news);
+        self.news_bytes.store(0, SeqCst);
+        std::mem::take(&mut *news)
+    }
+
+    /// Is that so much that a program which neither waits nor asks is not to be waited for?
+    pub fn has_much_news(&self) -> bool {
+        self.news_bytes.load(SeqCst) > MOST_NEWS
+    }
+
+    /// Does the worker's version have such a command? Where it does not, there is another way.
+    pub fn has(&self, code: u32) -> bool {
+        since(code) <= self.wire
+    }
+
+    /// Do answers about events carry what was printed before, and the late error?
+    pub fn events_tell(&self) -> bool {
+        self.wire >= EVENTS_TELL
+    }
+
     fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -360,13 +409,23 @@ impl Session {
     /// # Errors
     /// As [`Session::synchronise`].
     pub fn synchronise_stream(&self, stream_id: u64) -> Result<(), Code> {
-        let before = self.newest_in_streams();
+        let before = self.last_command();
         let reply = self.call_frame(StreamSynchronize::CODE, stream_id, |w| {
             w.put(&StreamSynchronize { launches: self.launches.load(SeqCst) });
         })?;
         self.synchronised(&reply)?;
-        self.note_complete(stream_id, before);
+        self.note_complete(stream_id, Known::Told, before);
         Ok(())
+    }
+
+    /// A wait for what is known to be complete, of which the worker has told all: it needs no answer.
+    ///
+    /// # Errors
+    /// The code of an earlier copy that nobody waited for, or the session's sticky error.
+    pub fn wait_for_nothing(&self) -> Result<(), Code> {
+        self.flush()?;
+        self.check()?;
+        self.take_late()
     }
 
     /// Waits for the earlier work of a stream outside of any call: one that synchronises is told what failed.
@@ -392,9 +451,12 @@ impl Session {
 
     fn synchronised(&self, reply: &Reply) -> Result<(), Code> {
         match reply.code {
-            0 => {}
-            code => return Err(code),
+            0 => self.take_late(),
+            code => Err(code),
         }
+    }
+
+    fn take_late(&self) -> Result<(), Code> {
         match self.late.swap(0, SeqCst) {
             0 => Ok(()),
             code => Err(code),
@@ -407,8 +469,18 @@ impl Session {
     }
 
     /// Is everything known to be complete that streams of the program were given, if all commands up to this one are?
-    pub fn is_quiet(&self, synchronised: u64) -> bool {
-        lock(&self.outbox).streams.is_quiet(synchronised)
+    pub fn is_quiet(&self, how: Known, synchronised: u64) -> bool {
+        lock(&self.outbox).streams.is_quiet(how, synchronised)
+    }
+
+    /// As [`Session::is_quiet`], of what one stream was given.
+    pub fn is_stream_complete(&self, stream_id: u64, how: Known, synchronised: u64) -> bool {
+        lock(&self.outbox).streams.is_complete(stream_id, how, synchronised)
+    }
+
+    /// As [`Session::is_stream_complete`], for a legacy stream.
+    pub fn is_legacy_complete(&self, stream_id: u64, how: Known, synchronised: u64) -> bool {
+        lock(&self.outbox).streams.is_legacy_complete(stream_id, how, synchronised)
     }
 
     /// A stream of the library's own: what it is given is no work of the program's.
@@ -421,19 +493,15 @@ impl Session {
         lock(&self.outbox).streams.disown(stream_id);
     }
 
-    /// The last command that a stream was given, or a later one of another.
-    pub fn last_in_stream(&self, stream_id: u64) -> u64 {
-        lock(&self.outbox).streams.last(stream_id)
-    }
-
-    /// A stream has been waited for: what it and those that it waits for were given up to this command is complete.
-    pub fn note_complete(&self, stream_id: u64, number: u64) {
-        lock(&self.outbox).streams.note_complete(stream_id, number);
+    /// A stream has been waited for, or asked about: what it and those that it waits for were given up to this command is
+    /// complete.
+    pub fn note_complete(&self, stream_id: u64, how: Known, number: u64) {
+        lock(&self.outbox).streams.note_complete(stream_id, how, number);
     }
 
     /// The command up to which all is known to be complete that a stream and those that it waits for were given.
-    pub fn complete_in_stream(&self, stream_id: u64) -> u64 {
-        lock(&self.outbox).streams.complete(stream_id)
+    pub fn complete_in_stream(&self, stream_id: u64, how: Known) -> u64 {
+        lock(&self.outbox).streams.complete(stream_id, how)
     }
 
     /// As [`Session::call`] for a generated function.

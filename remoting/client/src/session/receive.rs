@@ -1,12 +1,12 @@
 //! The incoming side of a session. Only the thread that has the lead ([`super::wait::Lead`]) runs any of this.
 
 use super::copies::Source;
-use super::{HostBox, Pending, Reply, Session, Waiter, lock};
+use super::{HostBox, News, Pending, Reply, Session, Waiter, lock};
 use crate::{log, stats, sys};
 use carrier::Spin;
 use protocol::{
     Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, Held, HostBytes, Message,
-    NeedBytes, Notice, Text, message_name,
+    MirrorsTold, NeedBytes, Notice, Text, message_name,
 };
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -265,6 +265,9 @@ impl Session {
             EventDone::CODE => {
                 let (done, _) = EventDone::decode(payload).map_err(unreadable)?;
                 self.note_code(done.code);
+                if self.events_tell() {
+                    self.note_late(done.code);
+                }
                 if let Some(progress) = lock(&self.events).get(&done.event).and_then(std::sync::Weak::upgrade) {
                     progress.done.fetch_max(done.generation, SeqCst);
                 }
@@ -312,6 +315,13 @@ impl Session {
             Notice::CODE => {
                 let (notice, _) = Notice::decode(payload).map_err(unreadable)?;
                 log::error(&format!("appliance {}: {}", self.peer, notice.line));
+                Ok(())
+            }
+            MirrorsTold::CODE => {
+                let (told, bytes) = MirrorsTold::decode(payload).map_err(unreadable)?;
+                let mut news = lock(&self.news);
+                self.news_bytes.fetch_add(payload.len(), SeqCst);
+                news.push(News { told, bytes: bytes.to_vec() });
                 Ok(())
             }
             Acknowledge::CODE => Ok(()),

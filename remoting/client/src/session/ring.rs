@@ -1,7 +1,7 @@
 //! Copies of pageable memory where the worker is on this machine: by pieces through page-locked memory that it shares.
 
 use super::shared_memory::LEAST;
-use super::{DeviceBox, HostBox, Session, Slot, Waiter, lock};
+use super::{DeviceBox, HostBox, Known, Session, Slot, Waiter, lock};
 use crate::{Code, sys};
 use protocol::BULK_CHUNK;
 use std::collections::VecDeque;
@@ -167,7 +167,7 @@ impl Session {
         }
         pieces.used.extend(under_way.into_iter().map(|(place, _, slot)| (place, Some(slot))));
         failed?;
-        self.note_complete(stream_id, last);
+        self.note_complete(stream_id, Known::Told, last);
         Ok(())
     }
 

@@ -6,8 +6,8 @@ use crate::Code;
 use crate::{boundary, log, stats, sys};
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
 use protocol::{
-    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, Header, Launch, Message, Probe, StreamQuery, StreamSynchronize,
-    Writer, function_name, message_name, since,
+    ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, Header, Launch, Message, Probe, StreamDestroy, StreamFence,
+    StreamQuery, StreamSynchronize, Writer, function_name, message_name, since,
 };
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -105,15 +105,19 @@ impl Session {
         let number = outbox.last;
         if stream_id != 0 && code != StreamSynchronize::CODE && code != StreamQuery::CODE {
             outbox.streams.note(stream_id, number);
+        } else if pending.is_none() {
+            outbox.streams.note_loose(number);
         }
         if code == Launch::CODE || code == GraphLaunch::CODE {
             self.launches.fetch_add(1, SeqCst);
         }
-        let awaited = pending.is_some();
+        let (awaited, before) = (pending.is_some(), outbox.kept.unsent());
         if let Some(pending) = pending {
             lock(&self.pending).insert(number, pending);
         }
         self.frame(&mut outbox, Header { code, seq: number, stream_id, ..Header::default() }, tail.len(), body);
+        // What follows a frame of a copy has a window of its own.
+        let bytes = outbox.kept.unsent().saturating_sub(before);
         outbox.tail(tail);
         stats::command();
         let unsent = outbox.kept.unsent();
@@ -121,13 +125,21 @@ impl Session {
             self.send(outbox)
         } else {
             self.wake_sender(&mut outbox);
-            if unsent > FULL && !outbox.full { self.send_some(&mut outbox) } else { Ok(()) }
+            let sent = if unsent > FULL && !outbox.full { self.send_some(&mut outbox) } else { Ok(()) };
+            drop(outbox);
+            sent
         };
         if let (true, Err(code)) = (awaited, sent) {
             let pending = lock(&self.pending).remove(&number);
             pending.into_iter().for_each(|pending| pending.reject(code));
         }
-        sent.map(|()| number)
+        sent?;
+        let queued =
+            ![StreamFence::CODE, StreamSynchronize::CODE, StreamQuery::CODE, StreamDestroy::CODE].contains(&code);
+        if queued && stream_id != 0 {
+            self.note_queued(stream_id, bytes)?;
+        }
+        Ok(number)
     }
 
     /// Does the worker's version have such a command?
@@ -306,8 +318,8 @@ impl Session {
         }
     }
 
-    /// The last frame, if the socket takes it at once.
-    pub(super) fn close(&self) {
+    /// The last frame, if the socket takes it at once. Returns whether all was sent.
+    pub(super) fn close(&self) -> bool {
         if let Ok(mut outbox) = self.outbox.try_lock()
             && !self.is_lost()
             && outbox.connected
@@ -317,8 +329,11 @@ impl Session {
             self.frame(&mut outbox, Header { code: Close::CODE, seq, ..Header::default() }, 0, |w| {
                 w.put(&Close {});
             });
-            let _ = sys::send_some(self.fd(), outbox.kept.to_send());
+            let sent = sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0);
+            outbox.kept.advance(sent);
+            return outbox.kept.unsent() == 0 && !self.held.is_on();
         }
+        false
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{HostBox, Session, lock};
 use crate::{process, sys};
+use driverapi::descriptors::apart;
 use protocol::{CopyToDeviceShared, Message, NOT_SHARED, SHARED, SharedMemory, since};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -48,7 +49,7 @@ pub fn file(size: u64) -> io::Result<OwnedFd> {
     if getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    let file = memfd_create("remotegpu-pinned", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = apart(|| memfd_create("remotegpu-pinned", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING))?;
     ftruncate(&file, size)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)

@@ -1,10 +1,29 @@
 //! How far the streams are known to be: what was given to each last, and what of that is complete.
 
+/// How it is known that commands are complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// The program may go on.
+    Complete,
+    /// By an answer that also carried all that was printed and the late error: a wait need not ask for them.
+    Told,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     id: u64,
     last: u64,
     complete: u64,
+    told: u64,
+}
+
+impl Stream {
+    fn known(&self, how: Known) -> u64 {
+        match how {
+            Known::Complete => self.complete,
+            Known::Told => self.told,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -13,8 +32,12 @@ pub struct Streams {
     used: Vec<Stream>,
     /// What was given last to any stream of the program.
     newest: u64,
-    /// The same of those that were forgotten before they were known to be complete.
+    /// The same of those that were forgotten before all of it was told.
     forgotten: u64,
+    /// The last command outside of streams that nobody waits for: it may have failed.
+    loose: u64,
+    /// What became of all commands up to this one was told.
+    told: u64,
     /// Streams of the library's own, which nothing of the program is given to. Nothing is noted of them.
     own: Vec<u64>,
 }
@@ -39,13 +62,20 @@ impl Streams {
                 self.used[place].last = number;
                 self.used.swap(0, place);
             }
-            None => {
-                let forgotten = self.used.drain(self.used.len().min(MOST - 1)..);
-                let incomplete = forgotten.filter(|stream| stream.last > stream.complete).map(|stream| stream.last);
-                self.forgotten = incomplete.fold(self.forgotten, u64::max);
-                self.used.insert(0, Stream { id, last: number, complete: 0 });
-            }
+            None => self.remember(Stream { id, last: number, complete: 0, told: 0 }),
         }
+    }
+
+    fn remember(&mut self, stream: Stream) {
+        let forgotten = self.used.drain(self.used.len().min(MOST - 1)..);
+        let open = forgotten.filter(|stream| stream.last > stream.told).map(|stream| stream.last);
+        self.forgotten = open.fold(self.forgotten, u64::max);
+        self.used.insert(0, stream);
+    }
+
+    /// A command outside of streams that nobody waits for was given.
+    pub fn note_loose(&mut self, number: u64) {
+        self.loose = number;
     }
 
     fn find(&self, id: u64) -> Option<&Stream> {
@@ -64,31 +94,56 @@ impl Streams {
         self.newest
     }
 
-    /// The last command that the stream was given: of one that is not remembered, any may be.
-    pub fn last(&self, id: u64) -> u64 {
-        self.find(id).map_or(self.newest, |stream| stream.last)
-    }
-
     /// The stream's commands up to this one are known to be complete.
-    pub fn complete(&self, id: u64) -> u64 {
-        self.find(id).map_or(0, |stream| stream.complete)
+    pub fn complete(&self, id: u64, how: Known) -> u64 {
+        self.find(id).map_or(0, |stream| stream.known(how))
     }
 
-    /// Is everything known to be complete, if that is known of all commands up to this one?
-    pub fn is_quiet(&self, synchronised: u64) -> bool {
+    /// Is everything known to be complete that the stream was given, if all commands up to `synchronised` are? Of a stream
+    /// that is not remembered nothing is known, not even whether there is one.
+    pub fn is_complete(&self, id: u64, how: Known, synchronised: u64) -> bool {
+        let known = |stream: &Stream| stream.last <= stream.known(how).max(synchronised);
+        self.find(id).map_or(self.newest <= synchronised, known) && self.has_told(how, synchronised)
+    }
+
+    /// Is everything known to be complete that streams were given, if that is known of all commands up to this one?
+    pub fn is_quiet(&self, how: Known, synchronised: u64) -> bool {
         let mut used = self.used.iter();
-        self.forgotten <= synchronised && used.all(|stream| stream.last <= stream.complete.max(synchronised))
+        let known =
+            self.forgotten <= synchronised && used.all(|stream| stream.last <= stream.known(how).max(synchronised));
+        known && self.has_told(how, synchronised)
     }
 
-    pub fn note_complete(&mut self, id: u64, number: u64) {
-        if let Some(stream) = self.used.iter_mut().find(|stream| stream.id == id) {
-            stream.complete = stream.complete.max(number);
+    /// As [`Streams::is_complete`], for a legacy stream, which waits for others: for nothing beyond what it waited for last.
+    pub fn is_legacy_complete(&self, id: u64, how: Known, synchronised: u64) -> bool {
+        let waited = self.newest <= self.complete(id, how) && self.has_told(how, synchronised);
+        waited || self.is_quiet(how, synchronised)
+    }
+
+    fn has_told(&self, how: Known, synchronised: u64) -> bool {
+        how == Known::Complete || self.loose <= self.told.max(synchronised)
+    }
+
+    pub fn note_complete(&mut self, id: u64, how: Known, number: u64) {
+        if how == Known::Told {
+            self.told = self.told.max(number);
+        }
+        let told = if how == Known::Told { number } else { 0 };
+        match self.used.iter_mut().find(|stream| stream.id == id) {
+            Some(stream) => {
+                stream.complete = stream.complete.max(number);
+                stream.told = stream.told.max(told);
+            }
+            None if self.own.contains(&id) || told == 0 => {}
+            // It was given nothing, or was forgotten.
+            None => self.remember(Stream { id, last: self.forgotten, complete: number, told }),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Known::{Complete, Told};
     use super::*;
 
     #[test]
@@ -96,16 +151,52 @@ mod tests {
         let mut streams = Streams::default();
         streams.note(1, 10);
         streams.note(2, 11);
-        assert_eq!((streams.last(1), streams.last(2), streams.newest()), (10, 11, 11));
-        assert_eq!(streams.last(3), 11, "it may have been given the newest");
-        assert_eq!(streams.complete(1), 0);
-        streams.note_complete(1, 11);
-        assert_eq!((streams.complete(1), streams.complete(2)), (11, 0));
+        assert_eq!(streams.newest(), 11);
+        assert!(!streams.is_complete(1, Complete, 9) && streams.is_complete(1, Complete, 10));
+        assert!(!streams.is_complete(3, Complete, 10), "it may have been given the newest");
+        assert_eq!(streams.complete(1, Complete), 0);
+        streams.note_complete(1, Told, 11);
+        assert_eq!((streams.complete(1, Complete), streams.complete(2, Complete)), (11, 0));
+        assert!(streams.is_complete(1, Complete, 0) && streams.is_complete(1, Told, 0));
         streams.note(1, 12);
-        streams.note_complete(1, 10);
-        assert_eq!((streams.last(1), streams.complete(1)), (12, 11));
-        streams.note_complete(3, 11);
-        assert_eq!(streams.complete(3), 0, "nothing is known of it");
+        streams.note_complete(1, Told, 10);
+        assert_eq!((streams.is_complete(1, Told, 0), streams.complete(1, Told)), (false, 11));
+    }
+
+    #[test]
+    fn what_a_question_answered_is_complete_and_not_told() {
+        let mut streams = Streams::default();
+        streams.note(1, 10);
+        streams.note_complete(1, Complete, 10);
+        assert!(streams.is_complete(1, Complete, 0) && !streams.is_complete(1, Told, 0));
+        assert!(streams.is_quiet(Complete, 0) && !streams.is_quiet(Told, 0));
+        streams.note_complete(1, Told, 10);
+        assert!(streams.is_complete(1, Told, 0) && streams.is_quiet(Told, 0));
+    }
+
+    #[test]
+    fn a_stream_that_was_waited_for_is_known_though_it_was_given_nothing() {
+        let mut streams = Streams::default();
+        streams.note(1, 10);
+        streams.own(9);
+        for id in [3, 9] {
+            streams.note_complete(id, Told, 11);
+        }
+        assert!(streams.is_complete(3, Told, 0) && !streams.is_complete(9, Told, 0));
+        streams.note(3, 12);
+        assert!(!streams.is_complete(3, Told, 0));
+    }
+
+    #[test]
+    fn a_command_outside_of_streams_may_have_failed_until_the_next_answer() {
+        let mut streams = Streams::default();
+        streams.note(1, 10);
+        streams.note_complete(1, Told, 10);
+        streams.note_loose(11);
+        assert!(streams.is_complete(1, Complete, 0) && !streams.is_complete(1, Told, 0) && !streams.is_quiet(Told, 0));
+        assert!(streams.is_complete(1, Told, 11));
+        streams.note_complete(2, Told, 12);
+        assert!(streams.is_complete(1, Told, 0) && streams.is_quiet(Told, 0));
     }
 
     #[test]
@@ -113,20 +204,21 @@ mod tests {
         let mut streams = Streams::default();
         streams.own(9);
         streams.note(9, 1);
-        assert_eq!((streams.newest(), streams.is_quiet(0)), (0, true));
+        assert_eq!((streams.newest(), streams.is_quiet(Complete, 0)), (0, true));
         streams.note(1, 10);
         streams.note(2, 11);
-        assert!(streams.is_quiet(11) && !streams.is_quiet(10));
-        streams.note_complete(2, 11);
-        assert!(streams.is_quiet(10) && !streams.is_quiet(9));
+        assert!(streams.is_quiet(Complete, 11) && !streams.is_quiet(Complete, 10));
+        streams.note_complete(2, Told, 11);
+        assert!(streams.is_quiet(Complete, 10) && !streams.is_quiet(Complete, 9));
         for id in 100..200 {
             streams.note(id, id);
-            streams.note_complete(id, id);
+            streams.note_complete(id, Told, id);
         }
-        assert!(streams.is_quiet(10) && !streams.is_quiet(9), "the first stream was forgotten before it was complete");
+        let quiet = |at| streams.is_quiet(Complete, at);
+        assert!(quiet(10) && !quiet(9), "the first stream was forgotten before it was complete");
         streams.disown(9);
         streams.note(9, 300);
-        assert!(!streams.is_quiet(299));
+        assert!(!streams.is_quiet(Complete, 299));
     }
 
     #[test]
@@ -134,9 +226,9 @@ mod tests {
         let mut streams = Streams::default();
         for id in 0..100 {
             streams.note(id, id);
-            streams.note_complete(id, id);
+            streams.note_complete(id, Told, id);
         }
-        assert_eq!((streams.complete(99), streams.complete(0)), (99, 0));
+        assert_eq!((streams.complete(99, Told), streams.complete(0, Told)), (99, 0));
         assert_eq!(streams.used.len(), MOST);
     }
 }

@@ -3,7 +3,7 @@
 //! ends goes by the session's own connection.
 
 use super::copies::Source;
-use super::{DeviceBox, HostBox, Pending, Reply, Session, Slot, Waiter, lock, mint};
+use super::{DeviceBox, HostBox, Known, Pending, Reply, Session, Slot, Waiter, lock, mint};
 use crate::{Code, log, process, stats, sys};
 use protocol::{BULK_CHUNK, CopyToDeviceStriped, CopyToHostStriped, Landed, Message, PieceHeader, since};
 use std::collections::VecDeque;
@@ -314,6 +314,6 @@ impl Session {
             outcome = outcome.and(done);
         }
         self.note_work();
-        Some(outcome.map(|()| self.note_complete(stream_id, last)))
+        Some(outcome.map(|()| self.note_complete(stream_id, Known::Told, last)))
     }
 }

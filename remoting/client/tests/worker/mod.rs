@@ -1,6 +1,6 @@
 //! A worker that a test plays.
 
-use protocol::{Decoder, Header, Message, Open, Opened, Reply, Writer};
+use protocol::{Decoder, Header, Message, Open, Opened, Reply, StreamFence, Writer};
 use remotegpu_client::session::{Opening, Reconnect, Session};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -33,8 +33,12 @@ impl Worker {
         }
     }
 
+    /// The next frame. Behind many commands of a stream comes a fence, which tells how far it is.
     pub fn expect<M: Message>(&mut self) -> (Header, M, Vec<u8>) {
-        let frame = self.next().expect("a frame");
+        let mut frame = self.next().expect("a frame");
+        while frame.header.code == StreamFence::CODE && M::CODE != StreamFence::CODE {
+            frame = self.next().expect("a frame");
+        }
         assert_eq!(frame.header.code, M::CODE, "{:?}", protocol::message_name(frame.header.code));
         let (message, tail) = M::decode(&frame.payload).expect("decodes");
         (frame.header, message, tail.to_vec())

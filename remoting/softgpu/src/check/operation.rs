@@ -7,25 +7,27 @@ use super::{Checker, checker};
 use crate::copy::{Copy, End, Extent, Fill};
 use crate::engine::watch::{Access, Watch};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 thread_local! {
-    static CURRENT: RefCell<Option<Arc<Operation>>> = const { RefCell::new(None) };
+    /// Without a destructor, since destructors of the program's own may still call the driver.
+    static CURRENT: RefCell<Option<ManuallyDrop<Arc<Operation>>>> = const { RefCell::new(None) };
 }
 
 /// The operation that the calling thread does.
 pub fn current() -> Option<Arc<Operation>> {
     checker()?;
-    CURRENT.with_borrow(Option::clone)
+    CURRENT.with_borrow(|current| current.as_deref().map(Arc::clone))
 }
 
 /// Does an operation's work.
 pub fn during<T>(operation: Arc<Operation>, work: impl FnOnce() -> T) -> T {
     operation.start();
-    let before = CURRENT.replace(Some(operation));
+    let before = CURRENT.replace(Some(ManuallyDrop::new(operation)));
     let done = work();
-    CURRENT.set(before);
+    drop(CURRENT.replace(before).map(ManuallyDrop::into_inner));
     done
 }
 

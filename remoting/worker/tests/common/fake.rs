@@ -24,6 +24,7 @@ type Work = Box<dyn FnOnce(&mut World) + Send>;
 pub struct World {
     last_handle: usize,
     last_arena: u64,
+    newest_stream: usize,
     /// What waits in streams that are stopped.
     queues: HashMap<usize, VecDeque<Work>>,
     /// Events: how many of their records are not complete.
@@ -76,6 +77,11 @@ impl World {
             None => work(self),
         }
         0
+    }
+
+    /// Stops the stream that was created last.
+    pub fn stop_newest(&mut self) {
+        self.queues.insert(self.newest_stream, VecDeque::new());
     }
 
     /// Lets all stopped streams go on.
@@ -191,6 +197,7 @@ fake! {
         if priority == STOPPED {
             world.queues.insert(stream.addr(), VecDeque::new());
         }
+        world.newest_stream = stream.addr();
         unsafe { give(out, stream) }
     }
     stream_destroy(_stream: Raw) { 0 }

@@ -2,11 +2,12 @@
 
 use super::client::{Client, Link, encode};
 use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Message};
+use remotegpu_worker::server::receive_packet;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use rustix::net::{recv, send, sendmsg, socketpair};
+use rustix::net::{send, sendmsg, socketpair};
 use serde_json::{Value, json};
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -153,6 +154,8 @@ pub struct Worker {
     pub control: Arc<OwnedFd>,
     /// Everything that the worker told its appliance.
     pub told: Arc<Mutex<Vec<Value>>>,
+    /// What it exported.
+    pub files: Arc<Mutex<Vec<OwnedFd>>>,
 }
 
 /// The software GPU that was built with this test, or the one that `REMOTEGPU_TEST_DRIVER` names: a library that was built
@@ -222,9 +225,10 @@ impl Worker {
         }
         let socket = Socket::new(data);
         let (control, told) = (Arc::new(control), Arc::new(Mutex::new(Vec::new())));
-        let (its_control, its_told) = (control.clone(), told.clone());
-        std::thread::spawn(move || appliance(&its_control, &its_told, limit));
-        Worker { process, client: Client::new(socket), control, told }
+        let files = Arc::new(Mutex::new(Vec::new()));
+        let (its_control, its_told, its_files) = (control.clone(), told.clone(), files.clone());
+        std::thread::spawn(move || appliance(&its_control, &its_told, &its_files, limit));
+        Worker { process, client: Client::new(socket), control, told, files }
     }
 
     pub fn told(&self, op: &str) -> Vec<Value> {
@@ -271,22 +275,45 @@ pub fn pass(data: &OwnedFd, descriptor: BorrowedFd<'_>, packet: &[u8]) {
     sendmsg(data, &[IoSlice::new(packet)], &mut ancillary, SendFlags::NOSIGNAL).expect("passed");
 }
 
-fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, limit: u64) {
-    let (mut packet, mut granted) = (vec![0; 1 << 16], 0);
-    while let Ok((count @ 1.., _)) = recv(control, &mut packet[..], RecvFlags::empty()) {
+fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, files: &Mutex<Vec<OwnedFd>>, limit: u64) {
+    let (mut packet, mut granted, mut leaving) = (vec![0; 1 << 16], 0, 0);
+    // Requests that what is on its way back will satisfy.
+    let mut waiting: Vec<Value> = Vec::new();
+    while let Ok((count @ 1.., file)) = receive_packet(control.as_fd(), &mut packet, RecvFlags::empty()) {
+        files.lock().expect("list").extend(file);
         let request: Value = serde_json::from_slice(&packet[..count]).expect("JSON");
         let number = |key: &str| request[key].as_u64().expect("a number");
         let answer = match request["op"].as_str().expect("op") {
+            "grant" if number("least") > limit - granted && number("least") <= limit - granted + leaving => {
+                waiting.push(request.clone());
+                None
+            }
             "grant" => {
                 let size = if number("least") > limit - granted { 0 } else { number("want").min(limit - granted) };
                 granted += size;
                 Some(json!({"op": "granted", "id": number("id"), "size": size}))
             }
-            "return" => {
-                granted -= number("size");
+            "leaving" => {
+                leaving += number("size");
                 None
             }
-            "memory" => Some(json!({"op": "memory", "id": number("id"), "limit": limit, "free": limit - granted})),
+            "return" => {
+                granted -= number("size");
+                leaving -= number("size").min(leaving);
+                let first = waiting.first().filter(|first| first["least"].as_u64() <= Some(limit - granted)).cloned();
+                first.map(|first| {
+                    waiting.remove(0);
+                    granted += first["least"].as_u64().expect("a number");
+                    json!({"op": "granted", "id": first["id"], "size": first["least"]})
+                })
+            }
+            "export" => Some(json!({"op": "exported", "id": number("id"), "token": "ab".repeat(16)})),
+            // Nobody else has it.
+            "release" => Some(json!({"op": "released", "token": request["token"], "last": true})),
+            "memory" => {
+                let free = limit - granted + leaving;
+                Some(json!({"op": "memory", "id": number("id"), "limit": limit, "free": free}))
+            }
             _ => None,
         };
         told.lock().expect("list").push(request);

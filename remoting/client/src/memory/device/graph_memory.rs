@@ -57,11 +57,16 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, or the session's sticky error.
     pub fn back(&self, live: &Live, address: u64) -> Result<(), Code> {
-        let state = &mut *lock(&self.state);
+        let mut state = lock(&self.state);
         let slab = state.reserved.heap.slab(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if !state.reserved.is_mapped(slab) {
-            self.take_quota_in(state, live, slab.1)?;
-            live.session.post(0, &SlabMap { device: self.index, address: slab.0, size: slab.1 })?;
+            state = self.take_quota_in(state, live, slab.1)?;
+            if state.reserved.is_mapped(slab) {
+                // By another thread, meanwhile.
+                state.used_otherwise -= slab.1;
+            } else {
+                live.session.post(0, &SlabMap { device: self.index, address: slab.0, size: slab.1 })?;
+            }
         }
         state.reserved.backed.insert(address, slab);
         Ok(())
@@ -76,7 +81,7 @@ impl DeviceMemory {
             // What failed is told to who waits for it.
             let _ = live.synchronise();
         }
-        let state = &mut *lock(&self.state);
+        let mut state = lock(&self.state);
         state.unmap(live, address)?;
         self.settle(state, live)
     }

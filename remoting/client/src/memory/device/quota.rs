@@ -1,6 +1,6 @@
 //! Quota for what is not the heap's: memory that the program places, that graphs have, and that the driver takes.
 
-use super::{DeviceMemory, State};
+use super::{DeviceMemory, Held, State};
 use crate::Code;
 use crate::context::Live;
 use crate::session::{Session, Slot, lock};
@@ -22,29 +22,30 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn take_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
-        self.take_quota_in(&mut lock(&self.state), live, size)
+        self.take_quota_in(lock(&self.state), live, size).map(drop)
     }
 
-    pub(super) fn take_quota_in(&self, state: &mut State, live: &Live, size: u64) -> Result<(), Code> {
+    pub(super) fn take_quota_in<'a>(&'a self, mut state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
         state.collect();
-        if state.unused_grant() < size {
-            state.fence_all()?;
-        }
         loop {
+            if state.unused_grant() < size {
+                state.fence_all()?;
+            }
             match self.make_room(state, live, size) {
-                Err(CUDA_ERROR_OUT_OF_MEMORY) if state.wait_for_freed()? => {}
+                Ok(mut enough) => {
+                    enough.used_otherwise += size;
+                    return Ok(enough);
+                }
+                Err(CUDA_ERROR_OUT_OF_MEMORY) => state = self.wait_for_freed(CUDA_ERROR_OUT_OF_MEMORY)?,
                 Err(code) => return Err(code),
-                Ok(()) => break,
             }
         }
-        state.used_otherwise += size;
-        Ok(())
     }
 
     /// # Errors
     /// The session's sticky error.
     pub fn put_back_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
-        let state = &mut *lock(&self.state);
+        let mut state = lock(&self.state);
         state.used_otherwise -= size;
         self.settle(state, live)
     }
@@ -77,6 +78,35 @@ impl DeviceMemory {
             lock(&self.state).leaving.push(Leaving { session, bytes, fence, is_context });
         }
     }
+
+    /// Gives back what a context had that is being destroyed, if that is much: other processes of the share have it when
+    /// the call returns that destroyed it.
+    pub fn give_back_context(&self, live: &Live) -> Result<(), Code> {
+        let state = lock(&self.state);
+        let freed: u64 = state.freed.iter().flat_map(|freed| &freed.pieces).map(|piece| piece.size).sum();
+        let much = freed + state.heap.idle() > self.slack;
+        drop(state);
+        if !much {
+            return Ok(());
+        }
+        self.wait_for_contexts()?;
+        let mut state = lock(&self.state);
+        state.collect();
+        self.settle(state, live)
+    }
+
+    /// Waits for what destroyed contexts give back.
+    pub(super) fn wait_for_contexts(&self) -> Result<(), Code> {
+        let state = lock(&self.state);
+        let contexts = state.leaving.iter().filter(|leaving| leaving.is_context);
+        let fences: Vec<_> = contexts.map(|of| (Arc::clone(&of.session), Arc::clone(&of.fence))).collect();
+        drop(state);
+        for (session, fence) in fences {
+            session.flush()?;
+            session.wait(&fence)?;
+        }
+        Ok(())
+    }
 }
 
 impl State {
@@ -88,14 +118,5 @@ impl State {
             *used_otherwise -= if finished { leaving.bytes } else { 0 };
             !finished
         });
-    }
-
-    /// Waits for what destroyed contexts give back.
-    pub fn wait_for_contexts(&self) -> Result<(), Code> {
-        for leaving in self.leaving.iter().filter(|leaving| leaving.is_context) {
-            leaving.session.flush()?;
-            leaving.session.wait(&leaving.fence)?;
-        }
-        Ok(())
     }
 }

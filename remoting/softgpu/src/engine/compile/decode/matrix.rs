@@ -1,12 +1,12 @@
 //! Matrix instructions.
 
+use super::memory::space_of;
 use super::{Mods, operand};
 use crate::engine::code::Inst;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;
 use crate::engine::exec::matrix::{LoadMatrix, MultiplyAdd, StoreMatrix, element};
 use crate::engine::exec::matrix_f64::MultiplyAddF64;
-use crate::engine::exec::memory::space;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
@@ -44,7 +44,8 @@ pub fn sources<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, count: usiz
 
 /// `ldmatrix` and `stmatrix`.
 fn transfer<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
-    mods.ignore(&["sync", "aligned", "shared", "shared::cta", "b16", "m8n8"]);
+    mods.ignore(&["sync", "aligned", "b16", "m8n8"]);
+    let space = space_of(mods);
     let count = match mods.one_of(&["x1", "x2", "x4"]) {
         Some(0) => 1,
         Some(1) => 2,
@@ -53,7 +54,7 @@ fn transfer<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
     };
     let loads = instr.op == "ldmatrix";
     let mut inst = Inst::new(if loads { exec::<LoadMatrix>() } else { exec::<StoreMatrix>() });
-    lower.address(&mut inst, operand(instr, usize::from(loads))?, space::SHARED)?;
+    lower.address(&mut inst, operand(instr, usize::from(loads))?, space)?;
     if mods.has("trans") {
         inst.mods |= element::TRANSPOSE;
     }

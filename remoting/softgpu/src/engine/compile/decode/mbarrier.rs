@@ -1,6 +1,6 @@
 //! `mbarrier` and the bulk copies that report to one. All of them are of one block: a cluster has no other.
 
-use super::memory::ignore_hints;
+use super::memory::{ignore_hints, space_of};
 use super::{Mods, operand};
 use crate::engine::code::{Inst, NONE};
 use crate::engine::compile::allocate::Class;
@@ -24,8 +24,6 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-const SHARED: [&str; 4] = ["shared", "shared::cta", "shared::cluster", "b64"];
-
 fn barrier<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     let names = [
         "init",
@@ -39,8 +37,8 @@ fn barrier<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) ->
         "pending_count",
     ];
     let Some(name) = mods.one_of(&names).map(|at| names[at]) else { return refuse("an operation is missing") };
-    mods.ignore(&SHARED);
-    mods.ignore(&["noComplete", "release", "acquire", "relaxed", "cta", "cluster"]);
+    let space = space_of(mods);
+    mods.ignore(&["b64", "noComplete", "release", "acquire", "relaxed", "cta", "cluster"]);
     match name {
         "pending_count" => {
             let state = lower.src(operand(instr, 1)?, Ty::B64)?;
@@ -58,7 +56,7 @@ fn barrier<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) ->
         "test_wait" | "try_wait" => {
             let mut inst = Inst::new(exec::<Test>());
             inst.d2 = lower.dst(operand(instr, 0)?, Ty::Pred)?;
-            lower.address(&mut inst, operand(instr, 1)?, space::SHARED)?;
+            lower.address(&mut inst, operand(instr, 1)?, space)?;
             if mods.has("parity") {
                 inst.c = lower.src(operand(instr, 2)?, Ty::U32)?;
             } else {
@@ -67,11 +65,11 @@ fn barrier<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) ->
             lower.emit(inst);
             Ok(())
         }
-        _ => update(lower, instr, mods, name),
+        _ => update(lower, instr, mods, name, space),
     }
 }
 
-fn update<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, name: &str) -> Lowering {
+fn update<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, name: &str, space: u32) -> Lowering {
     let arrives = name.starts_with("arrive");
     let expects = arrives && mods.has("expect_tx");
     let what = match name {
@@ -88,7 +86,7 @@ fn update<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, nam
         inst.d = lower.dst(operand(instr, 0)?, Ty::B64)?;
     }
     let first = usize::from(returns);
-    lower.address(&mut inst, operand(instr, first)?, space::SHARED)?;
+    lower.address(&mut inst, operand(instr, first)?, space)?;
     if let Some(number) = instr.operands.get(first + 1) {
         let number = lower.src(number, Ty::U32)?;
         if what == operation::INIT || arrives && !expects {
@@ -103,14 +101,14 @@ fn update<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, nam
 
 /// `cp.async.mbarrier.arrive`: the copies before it are done already. Without `.noinc` it expects the arrival that it makes.
 fn arrive_after_copies<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
-    mods.ignore(&["async", "mbarrier", "arrive"]);
-    mods.ignore(&SHARED);
+    mods.ignore(&["async", "mbarrier", "arrive", "b64"]);
+    let space = space_of(mods);
     if !mods.has("noinc") {
         lower.emit(Inst::new(exec::<Nop>()));
         return Ok(());
     }
     let mut inst = Inst { mods: operation::ARRIVE << operation::SHIFT, ..Inst::new(exec::<Update>()) };
-    lower.address(&mut inst, operand(instr, 0)?, space::SHARED)?;
+    lower.address(&mut inst, operand(instr, 0)?, space)?;
     lower.emit(inst);
     Ok(())
 }

@@ -3,49 +3,25 @@
 //!
 //! Memory that is allocated so has one address on both sides, inside the arena; registered memory has a second one.
 
+mod carrier;
+mod one;
+
 use super::budget;
-use super::changes::{differences, written_by_both};
 use super::granules::Granules;
 use super::heap::Piece;
 use super::host::{self, HostKind, HostRange};
 use crate::Code;
-use crate::context::{self, LEAST_PRIORITY, Live};
-use crate::log;
+use crate::context::{self, Live};
 use crate::memory::Origin;
-use crate::session::{DeviceBox, HostBox, Session, is_unsettled, lock, mint};
-use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
-use protocol::{EventCreate, EventRecord, Extent, StreamWaitEvent};
-use std::collections::HashMap;
-use std::ops::Range;
+use crate::session::{HostBox, Known, News, Session, is_unsettled, lock};
+use carrier::{Carrier, Changes};
+use one::Mapped;
+use protocol::without;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 
 /// More separate changes than this are sent as one, with what lies between them, if the device writes nothing.
 const MOST_RUNS: usize = 1024;
-
-struct Mapped {
-    host: usize,
-    kind: HostKind,
-    device: u64,
-    /// The device's allocation that it is; else it lies in granules.
-    piece: Option<u64>,
-    live: Arc<Live>,
-    /// What both sides had when they were last compared.
-    shadow: Vec<u8>,
-}
-
-/// What brings the bytes to and from one context's device: a stream of the library's own.
-struct Carrier {
-    live: Arc<Live>,
-    stream_id: u64,
-    /// Recorded behind the bytes; other streams wait for it.
-    event: u64,
-    generation: u64,
-    seen: HashMap<u64, u64>,
-    /// When the bytes last came back, all that streams were given up to this command was complete: nothing but a later
-    /// one can have written on the device since.
-    fetched: u64,
-}
 
 struct Mirror {
     all: Vec<Mapped>,
@@ -56,8 +32,10 @@ struct Mirror {
 /// Why memory has no mirror that a device can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoMirror {
-    /// All of them together would be more than the setting allows.
-    Budget,
+    /// All of them together would be more bytes than may have one.
+    Budget {
+        most: usize,
+    },
     /// What this device could have at that address lies elsewhere, or with another device.
     Elsewhere,
     Failed(Code),
@@ -66,96 +44,6 @@ pub enum NoMirror {
 static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Vec::new(), granules: Granules::new() });
 /// How many there are: programs without such memory pay for one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-impl Mapped {
-    fn is_of(&self, session: &Arc<Session>) -> bool {
-        Arc::ptr_eq(&self.live.session, session)
-    }
-
-    /// Does a device find it where the program does?
-    fn is_on(&self, live: &Live) -> bool {
-        self.device == self.host as u64 && std::ptr::eq(self.live.device, live.device)
-    }
-
-    fn contains(&self, address: u64, span: u64) -> bool {
-        let offset = address.wrapping_sub(self.host as u64);
-        offset.checked_add(span).is_some_and(|end| offset < self.shadow.len() as u64 && end <= self.shadow.len() as u64)
-    }
-
-    fn host_bytes(&self) -> &'static [u8] {
-        // SAFETY: the memory is the program's and stays until it is forgotten here; the program may write at any time.
-        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.host), self.shadow.len()) }
-    }
-
-    fn device_box(&self, run: &Range<usize>) -> DeviceBox {
-        let extent = Extent::linear(run.len() as u64);
-        DeviceBox { context: self.live.id, address: self.device + run.start as u64, extent }
-    }
-
-    fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
-        let from = HostBox::linear(self.shadow[run.clone()].as_ptr().expose_provenance(), run.len() as u64);
-        self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
-    }
-
-    /// Takes in what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.
-    fn fetch(&mut self, stream_id: u64) -> Result<(), Code> {
-        let mut now = vec![0u8; self.shadow.len()];
-        let to = HostBox::linear(now.as_mut_ptr().expose_provenance(), now.len() as u64);
-        self.live.session.copy_to_host(stream_id, &to, &self.device_box(&(0..now.len())))?;
-        let runs = differences(&self.shadow, &now);
-        if let Some(at) = written_by_both(&self.shadow, self.host_bytes(), &now, &runs) {
-            self.tell_of_a_lost_word(at);
-        }
-        for run in runs {
-            let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + run.start);
-            // SAFETY: as in `host_bytes`; the run is inside.
-            unsafe { std::ptr::copy_nonoverlapping(now[run.clone()].as_ptr(), place, run.len()) };
-        }
-        self.shadow = now;
-        Ok(())
-    }
-
-    /// Once: a program that does it mostly does it all the time.
-    fn tell_of_a_lost_word(&self, at: usize) {
-        static TOLD: Once = Once::new();
-        let (host, size, kind) = (self.host, self.shadow.len(), self.kind);
-        TOLD.call_once(|| {
-            log::error(&format!(
-                "the program wrote byte {at} of {size} bytes of {kind} memory at {host:#x} after a launch and before it \
-                 waited for it, and the kernel wrote there, too: the program's value is lost. Both at once is not \
-                 provided (CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0): let the program wait before it writes"
-            ));
-        });
-    }
-}
-
-impl Carrier {
-    fn new(live: &Arc<Live>) -> Result<Carrier, Code> {
-        let stream_id = live.start_stream(CU_STREAM_NON_BLOCKING, LEAST_PRIORITY)?;
-        live.session.own_stream(stream_id);
-        let event = mint();
-        live.session.post(0, &EventCreate { event, context: live.id, flags: CU_EVENT_DISABLE_TIMING })?;
-        let (live, seen) = (Arc::clone(live), HashMap::new());
-        Ok(Carrier { live, stream_id, event, generation: 0, seen, fetched: 0 })
-    }
-
-    fn sent(&mut self) -> Result<(), Code> {
-        self.generation += 1;
-        let record = EventRecord { event: self.event, generation: self.generation, flags: 0 };
-        self.live.session.post(self.stream_id, &record).map(drop)
-    }
-
-    /// What is given to the stream from now on sees the bytes that were sent.
-    fn hold(&mut self, stream_id: u64) -> Result<(), Code> {
-        let Carrier { event, generation, .. } = *self;
-        if self.seen.get(&stream_id).copied().unwrap_or(0) < generation {
-            let wait = StreamWaitEvent { event, generation, flags: CU_EVENT_WAIT_DEFAULT };
-            self.live.session.post(stream_id, &wait)?;
-            self.seen.insert(stream_id, generation);
-        }
-        Ok(())
-    }
-}
 
 impl Mirror {
     fn carrier(&mut self, live: &Arc<Live>) -> Result<&mut Carrier, Code> {
@@ -172,35 +60,38 @@ impl Mirror {
 
     fn add(&mut self, live: &Arc<Live>, range: &HostRange, device: u64, piece: Option<u64>) -> Result<(), Code> {
         let HostRange { start: host, size, kind, .. } = *range;
-        let mapped = Mapped { host, kind, device, piece, live: Arc::clone(live), shadow: vec![0; size] };
-        let mapped = Mapped { shadow: mapped.host_bytes().to_vec(), ..mapped };
+        let mut mapped = Mapped::new(live, (host, size), kind, device, piece);
+        mapped.take_all(0)?;
         let carrier = self.carrier(live)?;
         mapped.send(carrier.stream_id, &(0..size))?;
+        mapped.follow(carrier.stream_id, 0)?;
         carrier.sent()?;
         self.all.push(mapped);
-        COUNT.store(self.all.len(), SeqCst);
+        self.recount();
         Ok(())
     }
 
     /// Makes the mirror of created memory as long as this has become, beside which more was mapped.
-    fn grow(&mut self, place: usize, live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    fn grow(&mut self, place: usize, live: &Arc<Live>, range: &HostRange, most: usize) -> Result<(), NoMirror> {
         let old = self.all[place].shadow.len();
-        self.check_room(range.kind, range.size - old)?;
+        check_room(range.kind, most, range.size - old)?;
         self.granules.take(live, (range.start + old) as u64, (range.size - old) as u64)?;
         let stream_id = self.carrier(live).map_err(NoMirror::Failed)?.stream_id;
         let mapped = &mut self.all[place];
         mapped.shadow.resize(range.size, 0);
-        let now = mapped.host_bytes();
-        mapped.shadow[old..].copy_from_slice(&now[old..]);
+        mapped.take_all(old).map_err(NoMirror::Failed)?;
         mapped.send(stream_id, &(old..range.size)).map_err(NoMirror::Failed)?;
+        if mapped.is_told() {
+            mapped.follow(stream_id, old).map_err(NoMirror::Failed)?;
+        }
+        self.recount();
         self.carrier(live).and_then(|carrier| carrier.sent()).map_err(NoMirror::Failed)
     }
 
-    fn check_room(&self, kind: HostKind, size: usize) -> Result<(), NoMirror> {
-        let budget = budget::of(kind);
-        let same = self.all.iter().filter(|mapped| std::ptr::eq(budget::of(mapped.kind), budget));
-        let all = same.map(|mapped| mapped.shadow.len()).sum::<usize>().saturating_add(size);
-        if all <= budget.bytes() { Ok(()) } else { Err(NoMirror::Budget) }
+    /// Notes how many there are.
+    fn recount(&self) {
+        COUNT.store(self.all.len(), SeqCst);
+        budget::note(self.all.iter().map(|mapped| (mapped.kind, mapped.shadow.len())));
     }
 
     fn hold(&mut self, session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
@@ -212,14 +103,15 @@ impl Mirror {
 
     /// Ends a mirror that nothing uses any more. Its memory is not looked at again, also where that fails.
     fn end(&mut self, place: usize) -> Result<(), Code> {
+        self.take_news(&Arc::clone(&self.all[place].live.session));
         let mut mapped = self.all.swap_remove(place);
-        COUNT.store(self.all.len(), SeqCst);
+        self.recount();
         // Nobody reads memory that is being freed.
         let stays = matches!(mapped.kind, HostKind::Registered | HostKind::Created);
         let is_kept = stays || host::find(mapped.host).is_some();
         let carrier = self.carriers.iter().find(|carrier| is_kept && carrier.live.id == mapped.live.id);
         let fetched = carrier.map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
-        self.release(&mapped).and(fetched)
+        self.release(&mut mapped).and(fetched)
     }
 
     /// Does the device of `live` find this memory where the program does?
@@ -245,7 +137,8 @@ impl Mirror {
     }
 
     /// Takes back what the mirror was made of.
-    fn release(&mut self, mapped: &Mapped) -> Result<(), Code> {
+    fn release(&mut self, mapped: &mut Mapped) -> Result<(), Code> {
+        mapped.forget()?;
         match mapped.piece {
             // It goes with its module.
             None if mapped.kind == HostKind::Variable => Ok(()),
@@ -256,25 +149,62 @@ impl Mirror {
 
     fn send_changes(&mut self, session: &Arc<Session>) -> Result<(), Code> {
         let Mirror { all, carriers, .. } = self;
-        for mapped in all.iter_mut().filter(|mapped| mapped.is_of(session)) {
-            let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == mapped.live.id) else { continue };
-            let mut runs = differences(&mapped.shadow, mapped.host_bytes());
-            // Between the changes lies what the device may be writing. It is not waited for: it may itself wait for what
-            // the program does next.
-            if runs.len() > MOST_RUNS && session.newest_in_streams() <= carrier.fetched {
-                runs = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
+        for carrier in carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
+            let (mut changes, mut any, context) = (Changes::default(), false, carrier.live.id);
+            for mapped in all.iter_mut().filter(|mapped| mapped.live.id == context) {
+                let mut runs = mapped.take_changes();
+                // Between the changes lies what the device may be writing. It is not waited for: it may itself wait for
+                // what the program does next.
+                if runs.len() > MOST_RUNS && session.newest_in_streams() <= carrier.fetched {
+                    runs = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
+                }
+                any |= !runs.is_empty();
+                for run in &runs {
+                    if !mapped.is_told() {
+                        mapped.send(carrier.stream_id, run)?;
+                    }
+                    for (mirror, at, piece) in mapped.by_parts(run) {
+                        carrier.add(&mut changes, mirror, at, &mapped.shadow, &piece)?;
+                    }
+                }
             }
-            for run in &runs {
-                let now = mapped.host_bytes();
-                mapped.shadow[run.clone()].copy_from_slice(&now[run.clone()]);
-                mapped.send(carrier.stream_id, run)?;
-            }
-            if !runs.is_empty() {
+            carrier.send(&mut changes)?;
+            if any {
                 carrier.sent()?;
             }
         }
         Ok(())
     }
+
+    /// Takes in what the worker said that the device wrote, but for what the host has sent later.
+    fn take_news(&mut self, session: &Session) {
+        let Mirror { all, carriers, .. } = self;
+        for News { told, bytes } in session.take_news() {
+            let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == told.context) else { continue };
+            carrier.applied(told.applied);
+            let mut rest = &bytes[..];
+            for part in told.parts {
+                // One that has ended is none any more.
+                let mut found = all.iter_mut().find_map(|mapped| mapped.part(part.mirror).map(|at| (mapped, at)));
+                for run in part.runs {
+                    let Some((now, others)) = rest.split_at_checked(run.len as usize) else { break };
+                    rest = others;
+                    let Some((mapped, at)) = &mut found else { continue };
+                    let start = *at + run.at as usize;
+                    let run = start..start + now.len();
+                    if run.end <= mapped.shadow.len() {
+                        for piece in without(&run, carrier.later(part.mirror)) {
+                            mapped.take_in(piece.start, &now[piece.start - start..piece.end - start]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn check_room(kind: HostKind, most: usize, more: usize) -> Result<(), NoMirror> {
+    if budget::of(kind).allows(most, more) { Ok(()) } else { Err(NoMirror::Budget { most }) }
 }
 
 /// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
@@ -309,6 +239,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
         mirror.in_the_way(live, range).is_some()
     };
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     if elsewhere {
         settle(&live.session).map_err(NoMirror::Failed)?;
     }
@@ -323,9 +254,9 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let shorter =
         |mapped: &Mapped| mapped.host == range.start && mapped.shadow.len() < range.size && mapped.is_on(live);
     if let Some(place) = mirror.all.iter().position(shorter) {
-        return mirror.grow(place, live, range);
+        return mirror.grow(place, live, range, most);
     }
-    mirror.check_room(range.kind, range.size)?;
+    check_room(range.kind, most, range.size)?;
     mirror.granules.take(live, start, len)?;
     mirror.add(live, range, start, None).map_err(NoMirror::Failed)
 }
@@ -336,11 +267,12 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
 /// Why it cannot.
 pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     let mirror = &mut *lock(&MIRROR);
     if mirror.all.iter().any(|mapped| mapped.host == range.start) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
-    mirror.check_room(range.kind, range.size)?;
+    check_room(range.kind, most, range.size)?;
     let device = live.device.memory.allocate(live, range.size as u64, Origin::default()).map_err(NoMirror::Failed)?;
     mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
 }
@@ -350,15 +282,15 @@ pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
 /// # Errors
 /// Why it cannot.
 pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     let mirror = &mut *lock(&MIRROR);
-    mirror.check_room(range.kind, range.size)?;
+    check_room(range.kind, most, range.size)?;
     let HostRange { start: host, size, kind, .. } = *range;
     let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;
-    let live = Arc::clone(live);
-    let mut mapped = Mapped { host, kind, device: host as u64, piece: None, live, shadow: vec![0; size] };
+    let mut mapped = Mapped::new(live, (host, size), kind, host as u64, None);
     mapped.fetch(stream_id).map_err(NoMirror::Failed)?;
     mirror.all.push(mapped);
-    COUNT.store(mirror.all.len(), SeqCst);
+    mirror.recount();
     Ok(())
 }
 
@@ -412,19 +344,20 @@ pub fn end_in(live: &Arc<Live>) {
         let _ = live.synchronise();
     }
     let mirror = &mut *lock(&MIRROR);
+    mirror.take_news(&live.session);
     if let Some(stream_id) = mirror.carriers.iter().find(|carrier| carrier.live.id == context).map(|it| it.stream_id) {
         for mapped in mirror.all.iter_mut().filter(|mapped| is_left(mapped)) {
             let _ = mapped.fetch(stream_id);
         }
     }
+    for mut mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {
+        // A session that has failed has nothing to give back.
+        let _ = mirror.release(&mut mapped);
+    }
     for carrier in mirror.carriers.extract_if(.., |carrier| carrier.live.id == context) {
         live.session.disown_stream(carrier.stream_id);
     }
-    for mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {
-        // A session that has failed has nothing to give back.
-        let _ = mirror.release(&mapped);
-    }
-    COUNT.store(mirror.all.len(), SeqCst);
+    mirror.recount();
 }
 
 /// The mirror that has this very address on the device.
@@ -486,6 +419,9 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
         return Ok(());
     }
     let mut mirror = lock(&MIRROR);
+    if session.has_much_news() {
+        mirror.take_news(session);
+    }
     mirror.send_changes(session)?;
     mirror.hold(session, stream_id)
 }
@@ -507,6 +443,11 @@ pub fn send(session: &Arc<Session>) -> Result<(), Code> {
 /// The session's sticky error.
 pub fn hold(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     lock(&MIRROR).hold(session, stream_id)
+}
+
+/// Is there any mirror?
+pub fn is_any() -> bool {
+    COUNT.load(SeqCst) > 0
 }
 
 /// What the host wrote is on the device when this returns, whatever the program's streams do meanwhile.
@@ -537,13 +478,14 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     let newest = session.newest_in_streams();
     let all_live = context::all_live();
     let lives = all_live.iter().filter(|live| Arc::ptr_eq(&live.session, session));
-    let is_quiet = session.is_quiet(lives.map(|live| live.synchronised()).min().unwrap_or(0));
-    let Mirror { all, carriers, .. } = &mut *lock(&MIRROR);
+    let is_quiet = session.is_quiet(Known::Complete, lives.map(|live| live.synchronised()).min().unwrap_or(0));
+    let mirror = &mut *lock(&MIRROR);
+    mirror.take_news(session);
+    let Mirror { all, carriers, .. } = mirror;
     let of_session = |carrier: &&mut Carrier| Arc::ptr_eq(&carrier.live.session, session);
     for carrier in carriers.iter_mut().filter(of_session).filter(|carrier| carrier.fetched < newest) {
-        for mapped in all.iter_mut().filter(|mapped| mapped.live.id == carrier.live.id) {
-            mapped.fetch(carrier.stream_id)?;
-        }
+        let whole = |mapped: &&mut Mapped| mapped.live.id == carrier.live.id && !mapped.is_told();
+        all.iter_mut().filter(whole).try_for_each(|mapped| mapped.fetch(carrier.stream_id))?;
         if is_quiet {
             carrier.fetched = newest;
         }

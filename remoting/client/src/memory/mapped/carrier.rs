@@ -1,0 +1,123 @@
+//! What brings the host's changes to one context's device, and knows which of them the device has.
+
+use crate::Code;
+use crate::context::{LEAST_PRIORITY, Live};
+use crate::session::mint;
+use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
+use protocol::{
+    BULK_CHUNK, EventCreate, EventRecord, MIRROR_RUNS, MirrorChanges, MirrorPart, MirrorRun, StreamWaitEvent,
+};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A change, and the command that brings it.
+struct Sent {
+    command: u64,
+    mirror: u64,
+    /// Of the memory that the mirror is a part of.
+    run: Range<usize>,
+}
+
+/// A stream of the library's own.
+pub struct Carrier {
+    pub live: Arc<Live>,
+    pub stream_id: u64,
+    /// Recorded behind the bytes; other streams wait for it.
+    event: u64,
+    generation: u64,
+    seen: HashMap<u64, u64>,
+    /// When the bytes last came back, all that streams were given up to this command was complete: nothing but a later
+    /// one can have written on the device since.
+    pub fetched: u64,
+    /// What the worker has not said to have carried out.
+    sent: Vec<Sent>,
+}
+
+/// Changes of several mirrors on their way into one command.
+#[derive(Default)]
+pub struct Changes {
+    parts: Vec<MirrorPart>,
+    bytes: Vec<u8>,
+    /// The same as places of the memory.
+    sent: Vec<(u64, Range<usize>)>,
+}
+
+impl Carrier {
+    pub fn new(live: &Arc<Live>) -> Result<Carrier, Code> {
+        let stream_id = live.start_stream(CU_STREAM_NON_BLOCKING, LEAST_PRIORITY)?;
+        live.session.own_stream(stream_id);
+        let event = mint();
+        live.session.post(0, &EventCreate { event, context: live.id, flags: CU_EVENT_DISABLE_TIMING })?;
+        let (live, seen) = (Arc::clone(live), HashMap::new());
+        Ok(Carrier { live, stream_id, event, generation: 0, seen, fetched: 0, sent: Vec::new() })
+    }
+
+    /// Notes that bytes were sent: streams that are given something wait for them.
+    pub fn sent(&mut self) -> Result<(), Code> {
+        self.generation += 1;
+        let record = EventRecord { event: self.event, generation: self.generation, flags: 0 };
+        self.live.session.post(self.stream_id, &record).map(drop)
+    }
+
+    /// What is given to the stream from now on sees the bytes that were sent.
+    pub fn hold(&mut self, stream_id: u64) -> Result<(), Code> {
+        let Carrier { event, generation, .. } = *self;
+        if self.seen.get(&stream_id).copied().unwrap_or(0) < generation {
+            let wait = StreamWaitEvent { event, generation, flags: CU_EVENT_WAIT_DEFAULT };
+            self.live.session.post(stream_id, &wait)?;
+            self.seen.insert(stream_id, generation);
+        }
+        Ok(())
+    }
+
+    /// Adds a change of a mirror, which begins `at` a place of the memory whose bytes are `shadow`; sends what is enough for
+    /// a command.
+    pub fn add(
+        &mut self,
+        changes: &mut Changes,
+        mirror: u64,
+        at: usize,
+        shadow: &[u8],
+        run: &Range<usize>,
+    ) -> Result<(), Code> {
+        for start in run.clone().step_by(BULK_CHUNK) {
+            let run = start..(start + BULK_CHUNK).min(run.end);
+            if changes.sent.len() == MIRROR_RUNS || changes.bytes.len() + run.len() > BULK_CHUNK {
+                self.send(changes)?;
+            }
+            changes.bytes.extend_from_slice(&shadow[run.clone()]);
+            let piece = MirrorRun { at: (run.start - at) as u64, len: run.len() as u32 };
+            match changes.parts.last_mut().filter(|part| part.mirror == mirror) {
+                Some(part) => part.runs.push(piece),
+                None => changes.parts.push(MirrorPart { mirror, runs: vec![piece] }),
+            }
+            changes.sent.push((mirror, run));
+        }
+        Ok(())
+    }
+
+    /// Sends the changes that were added.
+    pub fn send(&mut self, changes: &mut Changes) -> Result<(), Code> {
+        let Changes { parts, bytes, sent } = std::mem::take(changes);
+        if sent.is_empty() {
+            return Ok(());
+        }
+        let session = &self.live.session;
+        session.reserve_window(bytes.len() as u64)?;
+        let command = session.post_tail(self.stream_id, &MirrorChanges { parts }, &bytes)?;
+        session.note_work();
+        self.sent.extend(sent.into_iter().map(|(mirror, run)| Sent { command, mirror, run }));
+        Ok(())
+    }
+
+    /// The worker has carried out all changes up to this command.
+    pub fn applied(&mut self, command: u64) {
+        self.sent.retain(|sent| sent.command > command);
+    }
+
+    /// What was sent of a mirror and may not be on the device yet.
+    pub fn later(&self, mirror: u64) -> impl Iterator<Item = &Range<usize>> {
+        self.sent.iter().filter(move |sent| sent.mirror == mirror).map(|sent| &sent.run)
+    }
+}

@@ -1,0 +1,230 @@
+//! One mirror: what both sides had when they were last compared, and what either has written since.
+
+use super::super::changes::written_by_both;
+use super::super::host::HostKind;
+use crate::Code;
+use crate::context::Live;
+use crate::session::{DeviceBox, HostBox, Session, mint};
+use crate::{log, sys};
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use protocol::{Extent, Message, MirrorAdd, MirrorEnd, differences};
+use std::ops::Range;
+use std::sync::{Arc, Once};
+
+/// Memory of the program that may be gone is read by so many bytes at once.
+const WINDOW: usize = 256 << 10;
+
+/// From here on, to where the next one begins, it has this number.
+struct Part {
+    mirror: u64,
+    at: usize,
+}
+
+pub struct Mapped {
+    pub host: usize,
+    pub kind: HostKind,
+    pub device: u64,
+    /// The device's allocation that it is; else it lies in granules.
+    pub piece: Option<u64>,
+    pub live: Arc<Live>,
+    /// What both sides had when they were last compared.
+    pub shadow: Vec<u8>,
+    /// What it consists of for the worker, which tells what the device writes; without any it is fetched whole.
+    parts: Vec<Part>,
+    /// The program has taken the memory away: nothing is read or written there any more.
+    is_gone: bool,
+}
+
+impl Mapped {
+    /// Memory of which the device knows nothing yet; nothing is known of what it holds.
+    pub fn new(
+        live: &Arc<Live>,
+        (host, size): (usize, usize),
+        kind: HostKind,
+        device: u64,
+        piece: Option<u64>,
+    ) -> Mapped {
+        Mapped {
+            host,
+            kind,
+            device,
+            piece,
+            live: Arc::clone(live),
+            shadow: vec![0; size],
+            parts: Vec::new(),
+            is_gone: false,
+        }
+    }
+
+    pub fn is_of(&self, session: &Arc<Session>) -> bool {
+        Arc::ptr_eq(&self.live.session, session)
+    }
+
+    /// Does a device find it where the program does?
+    pub fn is_on(&self, live: &Live) -> bool {
+        self.device == self.host as u64 && std::ptr::eq(self.live.device, live.device)
+    }
+
+    pub fn contains(&self, address: u64, span: u64) -> bool {
+        let offset = address.wrapping_sub(self.host as u64);
+        offset.checked_add(span).is_some_and(|end| offset < self.shadow.len() as u64 && end <= self.shadow.len() as u64)
+    }
+
+    pub fn device_box(&self, run: &Range<usize>) -> DeviceBox {
+        let extent = Extent::linear(run.len() as u64);
+        DeviceBox { context: self.live.id, address: self.device + run.start as u64, extent }
+    }
+
+    /// What the host has there now; `None` if the program has taken the memory away. What it registered is its own, and
+    /// may be; all else is the library's.
+    fn host_bytes<'a>(&self, part: &Range<usize>, window: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        if self.kind == HostKind::Registered {
+            window.resize(part.len(), 0);
+            return sys::read_memory(self.host + part.start, window).then_some(window);
+        }
+        // SAFETY: the memory stays until it is forgotten here; the program may write at any time.
+        Some(unsafe {
+            std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.host + part.start), part.len())
+        })
+    }
+
+    fn write_host(&self, at: usize, bytes: &[u8]) -> bool {
+        if self.kind == HostKind::Registered {
+            return sys::write_memory(self.host + at, bytes);
+        }
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + at);
+        // SAFETY: as in `host_bytes`; the bytes are inside.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+        true
+    }
+
+    /// Takes in what the host has from here on.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if the program has no such memory.
+    pub fn take_all(&mut self, from: usize) -> Result<(), Code> {
+        let (part, mut window) = (from..self.shadow.len(), Vec::new());
+        let now = self.host_bytes(&part, &mut window).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        self.shadow[part].copy_from_slice(now);
+        Ok(())
+    }
+
+    /// Takes in what the host wrote, and says where: the shadow has it from now on.
+    pub fn take_changes(&mut self) -> Vec<Range<usize>> {
+        let (mut runs, mut window, end) = (Vec::new(), Vec::new(), self.shadow.len());
+        for start in (0..end).step_by(WINDOW).take_while(|_| !self.is_gone) {
+            let part = start..(start + WINDOW).min(end);
+            let Some(now) = self.host_bytes(&part, &mut window) else { return self.lose(runs) };
+            let old = &mut self.shadow[part];
+            for run in differences(old, now) {
+                old[run.clone()].copy_from_slice(&now[run.clone()]);
+                runs.push(start + run.start..start + run.end);
+            }
+        }
+        runs
+    }
+
+    pub fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
+        let from = HostBox::linear(self.shadow[run.clone()].as_ptr().expose_provenance(), run.len() as u64);
+        self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
+    }
+
+    /// Lets the worker tell from now on what the device writes from here on, if it can. The device has what the shadow has.
+    pub fn follow(&mut self, stream_id: u64, at: usize) -> Result<(), Code> {
+        let session = &self.live.session;
+        if !session.has(MirrorAdd::CODE) {
+            return Ok(());
+        }
+        let (mirror, context, size) = (mint(), self.live.id, (self.shadow.len() - at) as u64);
+        let add = MirrorAdd { mirror, context, address: self.device + at as u64, size };
+        match session.call(stream_id, &add)?.code {
+            0 => self.parts.push(Part { mirror, at }),
+            // More than the worker keeps for a session: it is fetched whole.
+            CUDA_ERROR_OUT_OF_MEMORY => self.forget()?,
+            code => return Err(code),
+        }
+        Ok(())
+    }
+
+    /// The worker tells no more, and reads no more.
+    pub fn forget(&mut self) -> Result<(), Code> {
+        let session = &self.live.session;
+        self.parts.drain(..).try_for_each(|part| session.post(0, &MirrorEnd { mirror: part.mirror }).map(drop))
+    }
+
+    /// Does the worker tell what the device writes?
+    pub fn is_told(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Where the part with this number begins.
+    pub fn part(&self, mirror: u64) -> Option<usize> {
+        self.parts.iter().find(|part| part.mirror == mirror).map(|part| part.at)
+    }
+
+    /// A run by parts: the number of each, where it begins, and the bytes of the run that are in it.
+    pub fn by_parts(&self, run: &Range<usize>) -> Vec<(u64, usize, Range<usize>)> {
+        let ends = self.parts.iter().skip(1).map(|next| next.at).chain([self.shadow.len()]);
+        let pieces = self.parts.iter().zip(ends).map(|(part, end)| {
+            let piece = run.start.max(part.at)..run.end.min(end);
+            (part.mirror, part.at, piece)
+        });
+        pieces.filter(|(.., piece)| piece.start < piece.end).collect()
+    }
+
+    /// Fetches what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.
+    pub fn fetch(&mut self, stream_id: u64) -> Result<(), Code> {
+        if self.is_gone {
+            return Ok(());
+        }
+        let mut now = vec![0u8; self.shadow.len()];
+        let to = HostBox::linear(now.as_mut_ptr().expose_provenance(), now.len() as u64);
+        self.live.session.copy_to_host(stream_id, &to, &self.device_box(&(0..now.len())))?;
+        for run in differences(&self.shadow, &now) {
+            self.take_in(run.start, &now[run]);
+        }
+        Ok(())
+    }
+
+    /// Takes in what the device wrote here: the host and the shadow have it from now on.
+    pub fn take_in(&mut self, at: usize, bytes: &[u8]) {
+        let (run, mut window) = (at..at + bytes.len(), Vec::new());
+        if self.is_gone {
+            return;
+        }
+        let Some(now) = self.host_bytes(&run, &mut window) else { return self.lose(()) };
+        if let Some(lost) = written_by_both(&self.shadow[run.clone()], now, bytes) {
+            self.tell_of_a_lost_word(at + lost);
+        }
+        if !self.write_host(at, bytes) {
+            return self.lose(());
+        }
+        self.shadow[run].copy_from_slice(bytes);
+    }
+
+    /// The program has taken the memory away, which CUDA allows as long as no kernel uses it.
+    fn lose<T>(&mut self, rest: T) -> T {
+        if !std::mem::replace(&mut self.is_gone, true) {
+            let (host, size) = (self.host, self.shadow.len());
+            log::error(&format!(
+                "the program unmapped or protected a part of {size} bytes of page-locked memory at {host:#x} that it \
+                 registered for kernels: they keep what they had of it, and what they write is lost; call \
+                 cuMemHostUnregister before"
+            ));
+        }
+        rest
+    }
+
+    /// Once: a program that does it mostly does it all the time.
+    fn tell_of_a_lost_word(&self, at: usize) {
+        static TOLD: Once = Once::new();
+        let (host, size, kind) = (self.host, self.shadow.len(), self.kind);
+        TOLD.call_once(|| {
+            log::error(&format!(
+                "the program wrote byte {at} of {size} bytes of {kind} memory at {host:#x} after a launch and before it \
+                 waited for it, and the kernel wrote there, too: the program's value is lost. Both at once is not \
+                 provided (CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0): let the program wait before it writes"
+            ));
+        });
+    }
+}

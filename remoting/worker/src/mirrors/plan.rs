@@ -1,0 +1,185 @@
+//! Which mirrors are read together: as few copies as their places allow, and as few buffers. Pure.
+
+use protocol::BULK_CHUNK;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// What lies between two mirrors in the same memory is read along if it is no more than this.
+const GAP: u64 = 16 << 10;
+/// Copies of one window: a driver's stream takes about 1,024 before it blocks.
+const MOST_SPANS: usize = 96;
+
+/// Where a mirror is, and the stream that reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub mirror: u64,
+    pub context: u64,
+    pub stream_id: u64,
+    pub address: u64,
+    pub size: usize,
+}
+
+/// A stretch of a mirror, from a place in a buffer on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    pub mirror: u64,
+    pub at: usize,
+    pub len: usize,
+    pub from: usize,
+}
+
+impl Part {
+    pub fn range(&self) -> Range<usize> {
+        self.at..self.at + self.len
+    }
+}
+
+/// One copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    pub address: u64,
+    pub len: usize,
+    pub to: usize,
+}
+
+/// What one buffer takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    pub context: u64,
+    pub stream_id: u64,
+    pub spans: Vec<Span>,
+    pub parts: Vec<Part>,
+    pub len: usize,
+}
+
+impl Window {
+    fn new(place: &Place) -> Window {
+        Window { context: place.context, stream_id: place.stream_id, spans: Vec::new(), parts: Vec::new(), len: 0 }
+    }
+
+    /// Takes in a stretch of a mirror, behind the last one if that may be read along; false if there is no room.
+    fn take(&mut self, place: &Place, at: usize, len: usize, is_mapped: impl Fn(u64, u64) -> bool) -> bool {
+        let address = place.address + at as u64;
+        let end = self.spans.last().map(|span| span.address + span.len as u64);
+        let gap = end.and_then(|end| address.checked_sub(end).filter(|gap| *gap <= GAP).map(|gap| (end, gap)));
+        let gap = gap.filter(|(end, gap)| *gap == 0 || is_mapped(*end, *gap)).map(|(_, gap)| gap as usize);
+        let room = self.len + gap.unwrap_or(0) + len <= BULK_CHUNK;
+        if self.context != place.context || self.stream_id != place.stream_id || !room {
+            return false;
+        }
+        if let (Some(gap), Some(last)) = (gap, self.spans.last_mut()) {
+            last.len += gap + len;
+            self.len += gap;
+        } else if self.spans.len() < MOST_SPANS {
+            self.spans.push(Span { address, len, to: self.len });
+        } else {
+            return false;
+        }
+        self.parts.push(Part { mirror: place.mirror, at, len, from: self.len });
+        self.len += len;
+        true
+    }
+
+    /// What is left of it without a mirror that has ended, whose memory may go: each stretch by itself.
+    pub fn without(self: Rc<Window>, mirror: u64, places: &[Place]) -> Vec<Rc<Window>> {
+        if self.parts.iter().all(|part| part.mirror != mirror) {
+            return vec![self];
+        }
+        let of = |part: &Part| places.iter().find(|place| place.mirror == part.mirror);
+        let rest = self.parts.iter().filter_map(|part| Some((part, of(part)?)));
+        let alone = rest.map(|(part, place)| {
+            let mut window = Window::new(place);
+            window.take(place, part.at, part.len, |_, _| false);
+            Rc::new(window)
+        });
+        alone.collect()
+    }
+}
+
+/// The windows for mirrors at these places. `is_mapped`: whether memory of one piece has these bytes, the one before and the
+/// one behind them.
+pub fn windows(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> Vec<Rc<Window>> {
+    places.sort_by_key(|place| (place.context, place.stream_id, place.address));
+    let mut all: Vec<Window> = Vec::new();
+    for place in &places {
+        let mut at = 0;
+        while at < place.size {
+            let len = (place.size - at).min(BULK_CHUNK);
+            let taken = all.last_mut().is_some_and(|last| last.take(place, at, len, &is_mapped));
+            if !taken {
+                let mut window = Window::new(place);
+                window.take(place, at, len, &is_mapped);
+                all.push(window);
+            }
+            at += len;
+        }
+    }
+    all.into_iter().map(Rc::new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(mirror: u64, address: u64, size: usize) -> Place {
+        Place { mirror, context: 1, stream_id: 2, address, size }
+    }
+
+    /// Every byte of every mirror, as (mirror, offset), and the address that it is read from.
+    fn read(windows: &[Rc<Window>]) -> Vec<(u64, usize, u64)> {
+        let mut all = Vec::new();
+        for window in windows {
+            assert!(window.len <= BULK_CHUNK && window.spans.len() <= MOST_SPANS);
+            for part in &window.parts {
+                let span = window.spans.iter().find(|span| (span.to..span.to + span.len).contains(&part.from)).unwrap();
+                assert!(part.from + part.len <= span.to + span.len);
+                let address = |byte: usize| span.address + (part.from - span.to + byte) as u64;
+                all.extend((0..part.len).step_by(64).map(|byte| (part.mirror, part.at + byte, address(byte))));
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+
+    fn oracle(places: &[Place]) -> Vec<(u64, usize, u64)> {
+        let bytes = |p: &Place| {
+            let (mirror, address) = (p.mirror, p.address);
+            (0..p.size).step_by(64).map(move |at| (mirror, at, address + at as u64))
+        };
+        let mut all: Vec<_> = places.iter().flat_map(bytes).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn neighbours_are_read_by_one_copy_and_every_byte_from_its_place() {
+        let beside: Vec<Place> = (0..104).map(|i| place(i, 0x1000 * i, 4096)).collect();
+        let windows = super::windows(beside.clone(), |_, _| true);
+        assert_eq!((windows.len(), windows[0].spans.len()), (1, 1));
+        assert_eq!(read(&windows), oracle(&beside));
+        let mut apart: Vec<Place> = (0..300).map(|i| place(i, 0x10_0000 * (300 - i), 128)).collect();
+        apart.push(place(300, 1 << 40, 3 * BULK_CHUNK + 64));
+        apart.push(Place { context: 7, ..place(301, (1 << 40) + 3 * BULK_CHUNK as u64 + 64, 64) });
+        let windows = super::windows(apart.clone(), |_, _| true);
+        assert_eq!(read(&windows), oracle(&apart));
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_not_read() {
+        let near = vec![place(1, 0, 64), place(2, 128, 64), place(3, 256, 64)];
+        let windows = super::windows(near.clone(), |at, _| at == 64);
+        let spans: Vec<(u64, usize)> = windows[0].spans.iter().map(|span| (span.address, span.len)).collect();
+        assert_eq!(spans, [(0, 192), (256, 64)]);
+        assert_eq!(read(&windows), oracle(&near));
+    }
+
+    #[test]
+    fn of_a_mirror_that_has_ended_nothing_is_read() {
+        let places = vec![place(1, 0, 64), place(2, 64, 64), place(3, 128, 64)];
+        let windows = super::windows(places.clone(), |_, _| true);
+        let rest = [places[0].clone(), places[2].clone()];
+        let left: Vec<_> = windows.into_iter().flat_map(|window| window.without(2, &rest)).collect();
+        assert_eq!(read(&left), oracle(&rest));
+        assert!(left.iter().flat_map(|window| &window.spans).all(|span| span.len == 64));
+    }
+}

@@ -1,0 +1,43 @@
+"""Registers memory for kernels, uses it, and takes it away without a word; then computes with other memory. The first
+argument says how it goes: `unmapped`, `protected`, `read_only` or `page`, one page of it unmapped."""
+
+import ctypes
+import mmap
+import sys
+
+import numpy as np
+from cu import cu, download, kernels, launch, ok, start, u64, upload
+
+PAGES, DEVICEMAP, FLAGS = 4, 2, 0x22
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+start()
+increment = kernels()["increment"]
+size = PAGES * mmap.PAGESIZE
+address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, FLAGS, -1, 0)
+words = np.frombuffer((ctypes.c_char * size).from_address(address), np.uint32)
+words[:] = 5
+ok(cu.cuMemHostRegister(address, size, DEVICEMAP))
+device = int(ok(cu.cuMemHostGetDevicePointer(address, 0)))
+launch(increment, 1, 1, [u64(device)])
+ok(cu.cuCtxSynchronize())
+assert words[0] == 6 and (words[1:] == 5).all()
+del words
+
+at, whole = ctypes.c_void_p(address), ctypes.c_size_t(size)
+page = ctypes.c_size_t(mmap.PAGESIZE)
+done = {
+    "unmapped": lambda: libc.munmap(at, whole),
+    "protected": lambda: libc.mprotect(at, whole, 0),
+    "read_only": lambda: libc.mprotect(at, whole, mmap.PROT_READ),
+    "page": lambda: libc.munmap(ctypes.c_void_p(address + mmap.PAGESIZE), page),
+}[sys.argv[1]]()
+assert done == 0
+other = upload(np.zeros(1, np.uint32))
+for turn in range(3):
+    launch(increment, 1, 1, [u64(int(other))])
+    ok(cu.cuCtxSynchronize())
+    assert download(other, 1)[0] == turn + 1
+ok(cu.cuMemHostUnregister(address))
+print("ok")

@@ -1,0 +1,128 @@
+"""Processes of a share hand its memory over, as `train && evaluate` and a trainer beside its inference server do.
+
+Whatever one gave back by its end or by a call is the next one's, and nobody sees what another one wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from support.certificates import certificate
+from support.system import PROGRAMS, REMOTEGPU, Appliance, appliance, until
+
+ONE_AFTER_THE_OTHER = ("return", "exit", "kill", "exec")
+IN_TURN = ("free", "unmap", "trim", "reset")
+CARRIERS = ("socket", "tcp", "tls")
+# Few enough for CI, and as many as the promise names.
+FEW, MANY = 5, {"socket": 500, "tcp": 50, "tls": 50}
+# By TCP each of these gives way after three seconds.
+SLOW, FEWER = ("exit", "kill", "exec"), 2
+PERCENT = 85
+RESULT = re.compile(r"(\d+) rounds, (\d+) refused, (\d+) wrong;")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("hand_over") / "hand_over"
+    subprocess.run(["cc", "-O1", "-o", built, PROGRAMS / "hand_over.c", "-ldl"], check=True)
+    return built
+
+
+class Share:
+    """A whole GPU of an appliance, reached by a carrier."""
+
+    def __init__(self, it: Appliance, carrier: str, options: tuple[str, ...] = ()) -> None:
+        self.appliance, self.carrier, self.options = it, carrier, options
+        self.environment = os.environ | ({"REMOTEGPU_CARRIER": "direct"} if carrier == "tcp" else {})
+
+    def command(self, *program: str) -> list[str]:
+        ours = ["--appliance", self.appliance.endpoint, *self.options]
+        return [REMOTEGPU, "run", *ours, "-p", "1", "--", *program]
+
+    def run(self, *program: str, timeout: float = 60) -> str:
+        done = subprocess.run(
+            self.command(*program), capture_output=True, text=True, timeout=timeout, env=self.environment
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@contextlib.contextmanager
+def share(carrier: str, folder: Path, memory_mib: int) -> Iterator[Share]:
+    if carrier != "tls":
+        with appliance(memory_mib=memory_mib) as it:
+            yield Share(it, carrier)
+        return
+    certificate(folder, "server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    files = ("--cert", str(folder / "server.pem"), "--key", str(folder / "server.key"))
+    options = ("--ca", str(folder / "server.pem"))
+    it = Appliance(*files, "--quiet", memory_mib=memory_mib)
+    try:
+        it.wait_until_ready(*options)
+        yield Share(it, carrier, options)
+    finally:
+        it.stop()
+
+
+@pytest.fixture(scope="module", params=CARRIERS)
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Share]:
+    with share(request.param, tmp_path_factory.mktemp("certificates"), 256) as it:
+        yield it
+
+
+def hand_over(share: Share, program: Path, how: str, rounds: int, timeout: float) -> None:
+    printed = share.run(str(program), how, str(rounds), str(PERCENT), "0", timeout=timeout)
+    found = RESULT.match(printed)
+    assert found, printed
+    done, refused, wrong = map(int, found.groups())
+    assert done >= rounds and (refused, wrong) == (0, 0), printed
+
+
+@pytest.mark.parametrize("how", ONE_AFTER_THE_OTHER + IN_TURN)
+def test_the_next_process_has_the_memory(small: Share, program: Path, how: str) -> None:
+    hand_over(small, program, how, FEWER if how in SLOW and small.carrier != "socket" else FEW, 60)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("how", ONE_AFTER_THE_OTHER + IN_TURN)
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_many_times(tmp_path: Path, program: Path, carrier: str, how: str) -> None:
+    with share(carrier, tmp_path, 1024) as it:
+        hand_over(it, program, how, MANY[carrier], 3500)
+
+
+@pytest.mark.parametrize("how", IN_TURN)
+def test_the_same_natively(program: Path, how: str) -> None:
+    done = subprocess.run(
+        [REMOTEGPU, "run", "--native", "--", str(program), how, "2", "10", "0"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    found = RESULT.match(done.stdout)
+    assert found, done.stderr
+    assert found.groups()[1:] == ("0", "0")
+
+
+@pytest.mark.parametrize("small", ["socket"], indirect=True)
+def test_a_shell_runs_training_and_evaluation_in_turn(small: Share, program: Path) -> None:
+    """As a script does: each step is a process of its own, of `sh`."""
+    steps = (
+        f'for step in 1 2 3 4 5; do "{program}" return 1 {PERCENT} 0 && "{program}" exit 1 {PERCENT} 0 || exit 1; done'
+    )
+    printed = small.run("sh", "-c", steps)
+    assert [found[0] for found in RESULT.findall(printed)] == ["1"] * 10, printed
+
+
+@pytest.mark.parametrize("small", ["socket"], indirect=True)
+def test_a_killed_ones_memory_counts_as_free(small: Share, program: Path) -> None:
+    """Nobody needs its memory, so nobody ends its session for that: it ends by itself, or counts as free before."""
+    small.run(str(program), "kill", "1", str(PERCENT), "0")
+    until(lambda: small.appliance.cli("ls", "--json", *small.options).stdout.count('"used_bytes": 0'), 20, "it is free")
