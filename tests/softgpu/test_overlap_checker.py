@@ -27,6 +27,7 @@ LINE = re.compile(
 NAMED = {
     "race_of_a_load_and_a_store": {"kernel 'load'", "kernel 'store'"},
     "race_of_a_copy_and_a_kernel": {"a copy", "kernel 'store'"},
+    "race_of_a_copys_source_and_a_kernel": {"a copy", "kernel 'store'"},
     "race_of_a_fill_and_a_kernel": {"a fill", "kernel 'load'"},
     "race_with_a_workspace_that_two_streams_share": {"kernel 'gemm'"},
     "race_of_a_free_and_a_kernel": {"kernel 'load'", "cuMemFreeAsync"},

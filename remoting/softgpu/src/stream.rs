@@ -242,6 +242,15 @@ impl Event {
     }
 
     pub fn record(&self, stream: &Stream, start: Instant) -> R {
+        self.record_in_graph(stream, start)?;
+        if let Some(checker) = check::checker() {
+            checker.record(self.id, stream.queue.number());
+        }
+        Ok(())
+    }
+
+    /// As [`Self::record`], for a graph, whose steps have told the checker what comes before.
+    pub fn record_in_graph(&self, stream: &Stream, start: Instant) -> R {
         let nanos = Arc::new(AtomicU64::new(0));
         let stamp = Arc::clone(&nanos);
         let shared = self.shared.as_ref().map(|shared| Announced { event: Arc::clone(shared), record: shared.begin() });
@@ -259,9 +268,6 @@ impl Event {
             }
             None => stream.submit(Vec::new(), now)?,
         };
-        if let Some(checker) = check::checker() {
-            checker.record(self.id, stream.queue.number());
-        }
         let record = Record { marker, nanos, context: Arc::clone(&stream.context) };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
         Ok(())

@@ -228,7 +228,7 @@ impl Executable {
         let is_event = |(work, _): &Piece| matches!(work, Work::Record(_) | Work::Wait(_));
         for piece in works.chunk_by(|a, b| !is_event(a) && !is_event(b)) {
             match piece {
-                [(Work::Record(event), _)] => event.record(stream, driver.start)?,
+                [(Work::Record(event), _)] => event.record_in_graph(stream, driver.start)?,
                 [(Work::Wait(event), _)] => event.hold(stream)?,
                 works => {
                     let works = works.to_vec();

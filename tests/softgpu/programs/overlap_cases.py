@@ -113,6 +113,13 @@ def race_of_a_copy_and_a_kernel() -> None:
     run("store", t, p)
 
 
+def race_of_a_copys_source_and_a_kernel() -> None:
+    s, t = start()
+    p, q = alloc(4), alloc(4)
+    ok("cuMemcpyDtoDAsync_v2", u64(q), u64(p), size(4), s)
+    run("store", t, p)
+
+
 def race_of_a_fill_and_a_kernel() -> None:
     s, t = start()
     p, q = alloc(64), alloc(4)
@@ -199,6 +206,16 @@ def race_of_two_branches_of_a_graph() -> None:
     node(graph, "store", p)
     node(graph, "other_store", p)
     ok("cuGraphLaunch", executable(graph), s)
+
+
+def race_behind_an_event_that_a_graph_records_too_early() -> None:
+    s, t = start()
+    p, graph, mark = alloc(4), new("cuGraphCreate", 0), event()
+    recorded = new("cuGraphAddEventRecordNode", graph, None, size(0), mark)
+    node(graph, "store", p, recorded)
+    ok("cuGraphLaunch", executable(graph), s)
+    ok("cuStreamWaitEvent", t, mark, 0)
+    run("other_store", t, p)
 
 
 def race_of_a_graph_and_a_stream() -> None:
@@ -442,10 +459,15 @@ def two_launches_with_kernels_that_change_places() -> None:
 def an_event_that_a_graph_records() -> None:
     s, t = start()
     p, graph, mark = alloc(4), new("cuGraphCreate", 0), event()
-    first = node(graph, "store", p)
+    first, waited = node(graph, "store", p), threading.Event()
     new("cuGraphAddEventRecordNode", graph, ref(first), size(1), mark)
+    # So that it is the call that counts, and not when the record is reached.
+    function_ = HOST_FUNCTION(lambda _: bool(waited.wait(60)))
+    keep.append(function_)
+    ok("cuLaunchHostFunc", s, function_, None)
     ok("cuGraphLaunch", executable(graph), s)
     ok("cuStreamWaitEvent", t, mark, 0)
+    waited.set()
     run("other_store", t, p)
 
 
