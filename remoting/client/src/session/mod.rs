@@ -47,7 +47,6 @@ use outbox::Outbox;
 use protocol::{
     ContextSynchronize, EVENTS_TELL, Message, MirrorsTold, Opened, Rebase, StreamSynchronize, UNCOUNTED, since,
 };
-use queues::Queues;
 use receive::Receiver;
 use ring::Ring;
 use send::Wake;
@@ -166,7 +165,8 @@ pub struct Session {
     /// What the worker said of mirrors, until a call lets the host see it.
     news: Mutex<Vec<News>>,
     news_bytes: AtomicUsize,
-    queues: Mutex<Queues>,
+    /// Commands in streams that are not known to be complete.
+    queued: AtomicU32,
     stripes: Stripes,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
@@ -258,7 +258,7 @@ impl Session {
             ring: Mutex::default(),
             news: Mutex::default(),
             news_bytes: AtomicUsize::new(0),
-            queues: Mutex::default(),
+            queued: AtomicU32::new(0),
             stripes: Stripes::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),

@@ -1,5 +1,6 @@
 //! What a session has to send, and what it sent that may have to be sent again.
 
+use super::queues::Queues;
 use super::streams::Streams;
 use protocol::{HEADER_BYTES, Header, Kept, Writer};
 
@@ -64,6 +65,7 @@ pub struct Outbox {
     /// The number of the last command.
     pub last: u64,
     pub streams: Streams,
+    pub queues: Queues,
     /// The background thread ticks; else it sleeps.
     pub ticking: bool,
     /// The socket took no more: the background thread waits until it does.
@@ -74,7 +76,8 @@ pub struct Outbox {
 impl Default for Outbox {
     fn default() -> Self {
         let (kept, spares, streams) = (Kept::default(), Spares::default(), Streams::default());
-        Outbox { kept, borrowed: 0, spares, last: 0, streams, ticking: false, full: false, connected: true }
+        let queues = Queues::default();
+        Outbox { kept, borrowed: 0, spares, last: 0, streams, queues, ticking: false, full: false, connected: true }
     }
 }
 

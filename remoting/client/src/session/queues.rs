@@ -4,8 +4,9 @@
 use super::{Session, Slot, lock};
 use crate::Code;
 use protocol::StreamFence;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A fence follows so many commands: when it is passed they are complete.
 const BATCH: u32 = 1 << 10;
@@ -42,57 +43,76 @@ impl Queue {
     }
 }
 
+/// What has to be done before a stream may be given more.
+enum Room {
+    Enough,
+    /// Nobody knows how far these are: they need a fence.
+    AfterFencing(Vec<u64>),
+    After(Arc<Slot>),
+}
+
 #[derive(Default)]
 pub struct Queues {
-    streams: HashMap<u64, Queue>,
+    streams: BTreeMap<u64, Queue>,
     together: u32,
 }
 
 impl Queues {
-    /// Returns whether a fence is due.
-    fn note(&mut self, stream: u64, weight: u32) -> bool {
-        let queue = self.streams.entry(stream).or_default();
+    /// A stream has been given a command of so many bytes. Returns whether a fence is due.
+    pub fn note(&mut self, stream: u64, bytes: usize) -> bool {
+        let (queue, weight) = (self.streams.entry(stream).or_default(), weight(bytes));
         queue.open += weight;
         queue.waiting += weight;
         self.together += weight;
         queue.open >= BATCH
     }
 
-    /// May the stream be given more?
-    fn has_room(&mut self, stream: u64) -> bool {
-        let Some(queue) = self.streams.get_mut(&stream) else { return true };
-        if queue.waiting < MOST && self.together < MOST_TOGETHER {
-            return true;
+    pub fn together(&self) -> u32 {
+        self.together
+    }
+
+    /// A fence follows what the stream was given.
+    fn fence(&mut self, stream: u64, fence: Arc<Slot>) {
+        if let Some(queue) = self.streams.get_mut(&stream) {
+            queue.fenced.push_back((fence, std::mem::take(&mut queue.open)));
+            self.together -= queue.collect();
         }
-        let done = queue.collect();
-        self.together -= done;
+    }
+
+    /// May the stream be given more?
+    fn room(&mut self, stream: u64) -> Room {
+        let Some(queue) = self.streams.get_mut(&stream) else { return Room::Enough };
+        if queue.waiting < MOST && self.together < MOST_TOGETHER {
+            return Room::Enough;
+        }
+        self.together -= queue.collect();
         if self.together >= MOST_TOGETHER {
             // Others may have completed, of which nobody has asked since.
             let done: u32 = self.streams.values_mut().map(Queue::collect).sum();
             self.together -= done;
             self.streams.retain(|_, queue| queue.waiting > 0);
         }
-        let waiting = self.streams.get(&stream).map_or(0, |queue| queue.waiting);
+        let Some(queue) = self.streams.get(&stream) else { return Room::Enough };
         // A stream that has nothing to do is always given something: it may be what the others wait for.
-        waiting == 0 || waiting < MOST && self.together < MOST_TOGETHER
+        if queue.waiting == 0 || queue.waiting < MOST && self.together < MOST_TOGETHER {
+            return Room::Enough;
+        }
+        // Each of many streams may have a little that is complete long since.
+        let counts = |id: u64| id == stream || self.together >= MOST_TOGETHER;
+        let open: Vec<u64> =
+            self.streams.iter().filter(|&(&id, queue)| queue.open > 0 && counts(id)).map(|(&id, _)| id).collect();
+        match queue.fenced.front() {
+            Some((fence, _)) if open.is_empty() || queue.waiting >= MOST => Room::After(Arc::clone(fence)),
+            _ => Room::AfterFencing(open),
+        }
     }
 }
 
 impl Session {
-    /// A stream has been given a command of so many bytes.
-    pub(super) fn note_queued(&self, stream: u64, bytes: usize) -> Result<(), Code> {
-        let full = lock(&self.queues).note(stream, weight(bytes));
-        if full { self.fence_queue(stream) } else { Ok(()) }
-    }
-
-    fn fence_queue(&self, stream: u64) -> Result<(), Code> {
+    /// A fence behind what a stream was given until now.
+    pub(super) fn fence_queue(&self, stream: u64) -> Result<(), Code> {
         let (token, slot) = self.new_fence();
-        {
-            let mut queues = lock(&self.queues);
-            let Some(queue) = queues.streams.get_mut(&stream) else { return Ok(()) };
-            let count = std::mem::take(&mut queue.open);
-            queue.fenced.push_back((slot, count));
-        }
+        lock(&self.outbox).queues.fence(stream, slot);
         self.post(stream, &StreamFence { token }).map(drop)
     }
 
@@ -101,29 +121,32 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn wait_for_queue(&self, stream: u64) -> Result<(), Code> {
-        loop {
-            let first = {
-                let mut queues = lock(&self.queues);
-                if queues.has_room(stream) {
-                    return Ok(());
-                }
-                queues.streams.get(&stream).and_then(|queue| queue.fenced.front().map(|(slot, _)| Arc::clone(slot)))
+        // As most often: all streams together have less than one may.
+        while self.queued.load(Relaxed) >= MOST {
+            let room = {
+                let mut outbox = lock(&self.outbox);
+                let room = outbox.queues.room(stream);
+                self.queued.store(outbox.queues.together(), Relaxed);
+                room
             };
-            match first {
-                Some(fence) => {
+            match room {
+                Room::Enough => break,
+                Room::AfterFencing(streams) => streams.into_iter().try_for_each(|each| self.fence_queue(each))?,
+                Room::After(fence) => {
                     self.flush()?;
                     self.wait(&fence)?;
                 }
-                None => self.fence_queue(stream)?,
             }
         }
+        Ok(())
     }
 
     /// The stream is gone: nobody waits for its queue.
     pub fn forget_queue(&self, stream: u64) {
-        let mut queues = lock(&self.queues);
+        let queues = &mut lock(&self.outbox).queues;
         if let Some(queue) = queues.streams.remove(&stream) {
             queues.together -= queue.waiting;
+            self.queued.store(queues.together, Relaxed);
         }
     }
 }
@@ -133,15 +156,17 @@ mod tests {
     use super::super::Reply;
     use super::*;
 
+    fn has_room(queues: &mut Queues, stream: u64) -> bool {
+        matches!(queues.room(stream), Room::Enough)
+    }
+
     /// Gives a stream as much as it takes; how much that was.
     fn fill(queues: &mut Queues, stream: u64) -> u32 {
         let mut given = 0;
-        while given <= MOST_TOGETHER && queues.has_room(stream) {
+        while given <= MOST_TOGETHER && has_room(queues, stream) {
             given += 1;
             if queues.note(stream, 1) {
-                let queue = queues.streams.get_mut(&stream).expect("it was given something");
-                let count = std::mem::take(&mut queue.open);
-                queue.fenced.push_back((Slot::new(), count));
+                queues.fence(stream, Slot::new());
             }
         }
         given
@@ -168,5 +193,20 @@ mod tests {
         assert_eq!(fill(&mut queues, 4), 1);
         complete(&queues, 1, usize::MAX);
         assert_eq!(fill(&mut queues, 3), MOST - 2, "of the first stream all is complete");
+    }
+
+    #[test]
+    fn what_many_streams_have_completed_is_found_out_once() {
+        let (mut queues, streams) = (Queues::default(), 64);
+        for _ in 0..BATCH - 1 {
+            assert!((0..streams).all(|stream| !queues.note(stream, 1)));
+        }
+        let Room::AfterFencing(open) = queues.room(1) else { panic!("all of it may be under way") };
+        assert_eq!(open, (0..streams).collect::<Vec<_>>());
+        open.into_iter().for_each(|stream| queues.fence(stream, Slot::new()));
+        assert!(matches!(queues.room(1), Room::After(_)));
+        (0..streams).for_each(|stream| complete(&queues, stream, 1));
+        assert!(has_room(&mut queues, 1));
+        assert_eq!(queues.together(), 0);
     }
 }

@@ -119,6 +119,10 @@ impl Session {
         // What follows a frame of a copy has a window of its own.
         let bytes = outbox.kept.unsent().saturating_sub(before);
         outbox.tail(tail);
+        let queued =
+            ![StreamFence::CODE, StreamSynchronize::CODE, StreamQuery::CODE, StreamDestroy::CODE].contains(&code);
+        let fence_is_due = queued && stream_id != 0 && outbox.queues.note(stream_id, bytes);
+        self.queued.store(outbox.queues.together(), Relaxed);
         stats::command();
         let unsent = outbox.kept.unsent();
         let sent = if flush || tail.len() > COPIED_TAIL || unsent > MOST_AHEAD {
@@ -134,10 +138,8 @@ impl Session {
             pending.into_iter().for_each(|pending| pending.reject(code));
         }
         sent?;
-        let queued =
-            ![StreamFence::CODE, StreamSynchronize::CODE, StreamQuery::CODE, StreamDestroy::CODE].contains(&code);
-        if queued && stream_id != 0 {
-            self.note_queued(stream_id, bytes)?;
+        if fence_is_due {
+            self.fence_queue(stream_id)?;
         }
         Ok(number)
     }
