@@ -40,6 +40,14 @@ def test_an_idle_wait_makes_no_round_trip(remote: Appliance, tmp_path: Path) -> 
     assert often["calls"] - once["calls"] == 100 * 9
 
 
+def test_what_many_streams_have_completed_holds_nobody_up(remote: Appliance, tmp_path: Path) -> None:
+    """Sixty streams have more together than a session may have in its queues, but not at one time."""
+    counted = statistics(remote, tmp_path / "statistics", "many_streams.py")
+    fills = 60 * 1000
+    assert counted["calls"] > fills
+    assert fills < counted["commands"] < fills + 1000
+
+
 def mirrors(steps: int, *how: str) -> tuple[str, ...]:
     return ("mirrored_words.py", "104", "1024", str(steps), "7", *how)
 
