@@ -213,6 +213,8 @@ class Appliance:
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
         self._unwatched = ""
+        # Programs reach it.
+        self._listens = False
         self._claims: ClaimLeases | None = None
         self._reviews: Reviews | None = None
 
@@ -276,6 +278,7 @@ class Appliance:
                 await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
             else:
                 self._adopt(handed)
+            self._listens = True
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
             self._unwatched = self._follow_xids()
             # Their self-tests open sessions, as tenants do.
@@ -431,6 +434,8 @@ class Appliance:
         return list(checks(situation))
 
     def _problem(self) -> str:
+        if not self._listens:
+            return "it does not listen yet"
         return "; ".join(f"{check.name}: {check.message}" for check in self._checks() if check.status == "fail")
 
     def _processes(self) -> dict[str, list[int]]:
