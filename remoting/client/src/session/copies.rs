@@ -243,10 +243,12 @@ impl Session {
             }
             offset += len;
         }
-        if self.flush().is_ok()
-            && end == from.packed()
-            && let Some(Pending::Supply(_, waiter)) = lock(&self.pending).remove(&command)
-        {
+        if self.flush().is_err() || end != from.packed() {
+            return;
+        }
+        // Its lock is let go of: who appends a command takes it within the outbox's.
+        let supplied = lock(&self.pending).remove(&command);
+        if let Some(Pending::Supply(_, waiter)) = supplied {
             let may_read = matches!(waiter, Waiter::Thread(_));
             waiter.supplied(0);
             // The thread that waits for it may be the one that reads, which the answer wakes.
