@@ -19,28 +19,19 @@ from remotegpu.rpc.client import parse_endpoint
 SECONDS = 60
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("host:7070", ("host", 7070)),
-        ("10.0.0.1:7070", ("10.0.0.1", 7070)),
-        ("[::]:7070", ("::", 7070)),
-        ("[fd00::5]:7070", ("fd00::5", 7070)),
-        (":::7070", ("::", 7070)),
-        ("::1:7070", ("::1", 7070)),
-        ("host:0", ("host", 0)),
-        *(
-            (text, None)
-            for text in ("", "host", ":7070", "[]:7070", "[::]", "host:", "host:x", "host:65536", "host:-1")
-        ),
-    ],
-)
-def test_an_address_to_listen_on(text: str, found: tuple[str, int] | None) -> None:
-    if found is not None:
-        assert addresses.split(text) == found
-        return
-    with pytest.raises(ValueError, match="is not an address"):
-        addresses.split(text)
+# The client's test reads it, too (`remoting/client/src/connect/address.rs`).
+TABLE = Path(__file__).with_name("addresses.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if not row.startswith("#")])
+def test_an_address_to_listen_on(row: str) -> None:
+    text, default, expected = row.split("|")
+    try:
+        host, port = addresses.split(text, int(default) if default else None)
+    except ValueError as error:
+        assert (expected, "is not an address" in str(error)) == ("none", True)
+    else:
+        assert f"{host} {port}" == expected
 
 
 @pytest.mark.parametrize(

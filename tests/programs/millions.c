@@ -1,5 +1,6 @@
 /* millions LAUNCHES SECONDS HOW: launches of a kernel, or of a graph with one (HOW is `kernel` or `graph`), behind a stream
- * that waits for a word, which a second thread writes after so long.
+ * that waits for a word, which a second thread writes after so long; with HOW `copy` the thread copies much before, and what
+ * it copied must be there.
  *
  * Prints `ready` and reads a line, then begins. Prints how many were given before the word was written, how many of this
  * process's MiB more than before were in memory at most, and what the launches counted.
@@ -43,7 +44,21 @@ static long resident(void)
 static volatile long given, given_before, most;
 static uint64_t word;
 static void *context;
-static int seconds;
+static int seconds, copies;
+
+enum { COPIED = 16 << 20 };
+static unsigned char *bytes;
+static uint64_t target;
+
+/* Large enough for several connections; the memory is there from the first time on. */
+static void copy(int value)
+{
+    static unsigned char found[COPIED];
+    memset(bytes, value, COPIED);
+    ok(function("cuMemcpyHtoD_v2")(target, bytes, (size_t)COPIED), "cuMemcpyHtoD");
+    ok(function("cuMemcpyDtoH_v2")(found, target, (size_t)COPIED), "cuMemcpyDtoH");
+    if (memcmp(found, bytes, COPIED)) fprintf(stderr, "other bytes came back\n"), exit(8);
+}
 
 static void *release(void *other)
 {
@@ -54,6 +69,7 @@ static void *release(void *other)
         usleep(50000);
     }
     given_before = given;
+    if (copies) copy(2);
     ok(function("cuStreamWriteValue32_v2")(other, word, 1, 0), "cuStreamWriteValue32");
     ok(function("cuStreamSynchronize")(other), "cuStreamSynchronize");
     return 0;
@@ -84,6 +100,12 @@ int main(int argc, char **argv)
     ok(function("cuLaunchKernel")(kernel, 1, 1, 1, 1, 1, 1, 0, other, parameters, (void **)0), "cuLaunchKernel");
     ok(function("cuStreamEndCapture")(other, &graph), "cuStreamEndCapture");
     ok(function("cuGraphInstantiateWithFlags")(&executable, graph, (uint64_t)0), "cuGraphInstantiate");
+    copies = !strcmp(argv[3], "copy");
+    if (copies) {
+        bytes = malloc(COPIED);
+        ok(function("cuMemAlloc_v2")(&target, (size_t)COPIED), "cuMemAlloc");
+        copy(1);
+    }
     puts("ready");
     fflush(stdout);
     if (getchar() == EOF) return 7;

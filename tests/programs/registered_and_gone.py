@@ -1,19 +1,21 @@
 """Registers memory for kernels, uses it, and takes it away without a word; then computes with other memory. The first
-argument says how it goes: `unmapped`, `protected`, `read_only` or `page`, one page of it unmapped."""
+argument says how it goes: `unmapped`, `protected`, `read_only` or `page`, one page of it unmapped; a second one what is
+under way then: a `kernel` that writes it, or a `copy` from it or `back` to it."""
 
 import ctypes
 import mmap
 import sys
 
 import numpy as np
-from cu import cu, download, kernels, launch, ok, start, u64, upload
+from cu import cu, download, kernels, launch, ok, start, u32, u64, upload
 
 PAGES, DEVICEMAP, FLAGS = 4, 2, 0x22
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 start()
-increment = kernels()["increment"]
+functions = kernels()
+increment, late_fill = functions["increment"], functions["late_fill"]
 size = PAGES * mmap.PAGESIZE
 address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, FLAGS, -1, 0)
 words = np.frombuffer((ctypes.c_char * size).from_address(address), np.uint32)
@@ -24,6 +26,16 @@ launch(increment, 1, 1, [u64(device)])
 ok(cu.cuCtxSynchronize())
 assert words[0] == 6 and (words[1:] == 5).all()
 del words
+
+LATE = 200_000_000
+target = upload(np.zeros(size // 4, np.uint32))
+match sys.argv[2:]:
+    case ["kernel"]:
+        launch(late_fill, 1, 64, [u64(device), u32(size // 4), u32(7), u64(LATE)])
+    case [way]:
+        launch(late_fill, 1, 1, [u64(int(target)), u32(1), u32(7), u64(LATE)])
+        copy = {"copy": cu.cuMemcpyHtoDAsync, "back": cu.cuMemcpyDtoHAsync}[way]
+        ok(copy(*((target, address) if way == "copy" else (address, target)), size, 0))
 
 at, whole = ctypes.c_void_p(address), ctypes.c_size_t(size)
 page = ctypes.c_size_t(mmap.PAGESIZE)

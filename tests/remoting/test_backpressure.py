@@ -4,6 +4,7 @@ worker's grows, and another thread's call that releases the stream gets through.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.faultproxy import FaultProxy
+from support.proxied import BEHIND_PROXIES, before_data
 from support.system import MIB, PROGRAMS, Appliance, appliance, line, until
 
 RESULT = re.compile(r"(\d+) before, (-?\d+) MiB more, (\d+) counted")
@@ -42,16 +45,29 @@ class Run:
     """A run of the program, and what its worker has in memory meanwhile."""
 
     def __init__(
-        self, it: Appliance, program: str, launches: int, seconds: int, how: str, *, stop: bool = False
+        self,
+        it: Appliance,
+        program: str,
+        launches: int,
+        seconds: int,
+        how: str,
+        *,
+        stop: bool = False,
+        network: FaultProxy | None = None,
+        env: dict[str, str] | None = None,
     ) -> None:
+        """`stop`: its worker stands still longer than the stream is held; `network`: what carries its bytes does."""
         self.launches = launches
-        with it.start(program, str(launches), str(seconds), how, stdin=subprocess.PIPE) as process:
+        with it.start(program, str(launches), str(seconds), how, stdin=subprocess.PIPE, env=env) as process:
             assert line(process) == "ready"
             (worker,) = it.workers()
             before = self.most = resident(worker)
             if stop:
                 os.kill(worker, signal.SIGSTOP)
                 threading.Timer(seconds + 1, os.kill, (worker, signal.SIGCONT)).start()
+            if network is not None:
+                network.stand_still()
+                threading.Timer(seconds + 1, network.go_on).start()
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
@@ -99,3 +115,32 @@ def test_launches_that_nobody_takes_wait(shared: Appliance, program: str, launch
     """The worker reads nothing, as when a network stands still; then the thread's call comes late, too."""
     run = Run(shared, program, launches, seconds, "kernel", stop=True)
     assert run.is_held_back(), run
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Appliance]:
+    with appliance("--grace", "60s") as it:
+        yield it
+
+
+# What a connection may be without a byte before it is lost: then the session goes on with another one.
+LONGER = pytest.param(2_000_000, 12, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("launches", "seconds"), [(150_000, 3), LONGER])
+@pytest.mark.parametrize(("how", "stripes"), [("kernel", "0"), ("copy", "2")], ids=["alone", "with stripes"])
+def test_a_network_that_stands_still_holds_the_program_back(
+    patient: Appliance, program: str, tmp_path: Path, how: str, stripes: str, launches: int, seconds: int
+) -> None:
+    """Nobody reads, and nobody closes. Then it goes on, and nothing is lost."""
+    out, own = tmp_path / "statistics", patient.endpoint
+    env = {"REMOTEGPU_CARRIER": "direct", "REMOTEGPU_STRIPES": stripes, "REMOTEGPU_STATS": str(out)}
+    with before_data(patient) as network:
+        patient.endpoint = f"{BEHIND_PROXIES}:{own.rpartition(':')[2]}"
+        try:
+            run = Run(patient, program, launches, seconds, how, network=network, env=env)
+        finally:
+            patient.endpoint = own
+    assert run.is_held_back(), run
+    assert (json.loads(out.read_text())["bytes_striped"] > 0) == (how == "copy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -158,6 +159,26 @@ def test_a_program_waits_for_its_pods_network(
             out, err = running.communicate(timeout=90)
     assert (running.returncode, out) == (0, "ok\n"), err
     assert "is reached after" in err
+
+
+def test_a_session_of_offload_waits_for_its_pods_network(
+    appliance: ClaimAppliance, claim: Claim, pod: Pod, tmp_path: Path
+) -> None:
+    """As a CUDA program does. What it then hears of this appliance is that it serves none."""
+    directory = appliance.pod_directory(tmp_path, claim, pod)
+    make = through(directory, appliance, "127.0.0.8")
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.ExitStack() as opened, subprocess.Popen(
+        [DIST / "bin" / "remotegpu-connect"], env=environment(directory), text=True,
+        stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as running:  # fmt: skip
+        assert running.stderr
+        assert "is not reached yet" in running.stderr.readline()
+        for way in make():
+            opened.enter_context(way)
+        out, err = running.communicate(timeout=90)
+    assert "is reached after" in err
+    assert "serves no offload" in json.loads(out)["error"]
 
 
 def test_nvidia_smi_does_not_wait_for_a_network(

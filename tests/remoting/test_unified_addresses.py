@@ -112,6 +112,14 @@ def test_registered_memory_may_go_without_a_word(remote: Appliance, how: str) ->
     assert len(lost) == (how != "read_only"), run.stderr
 
 
+@pytest.mark.parametrize("under_way", ["kernel", "copy", "back"])
+@pytest.mark.parametrize("how", ["unmapped", "protected", "read_only"])
+def test_registered_memory_may_go_while_it_is_used(remote: Appliance, how: str, under_way: str) -> None:
+    """A GPU has its pages; who reads what the kernel or the copy wrote gets no promise."""
+    for run in (native("registered_and_gone.py", how, under_way), remote.run("registered_and_gone.py", how, under_way)):
+        assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
 @pytest.mark.parametrize("part", ["graph", "threads"])
 def test_managed_memory_is_as_natively(remote: Appliance, part: str) -> None:
     run, alone = remote.run("managed.py", part), native("managed.py", part)

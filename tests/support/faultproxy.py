@@ -183,6 +183,8 @@ class FaultProxy:
         self.silenced = 0
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
+        self._moves = asyncio.Event()
+        self._moves.set()
         self._thread = threading.Thread(target=self._run, name="fault proxy", daemon=True)
         self.delay(delay_ms)
 
@@ -212,6 +214,14 @@ class FaultProxy:
     def carry(self) -> None:
         """New connections carry bytes again; those that something was swallowed of stay silent."""
         self._faults.swallowed.clear()
+
+    def stand_still(self) -> None:
+        """From now on nothing is read: whoever sends has his buffers fill up, and loses nothing."""
+        self._do(self._moves.clear)
+
+    def go_on(self) -> None:
+        """Bytes are read again."""
+        self._do(self._moves.set)
 
     def damage(self, way: Way, after_bytes: int = 0) -> None:
         """Turn one bit of the byte that comes after that many more, of whichever connection."""
@@ -338,6 +348,7 @@ class FaultProxy:
         try:
             data = b"-"
             while data:
+                await self._moves.wait()
                 data = left.take(await reader.read(_READ_BYTES))
                 self._tap(data)
                 data = damage.damaged(way, self._faults.damage.damaged(way, data))

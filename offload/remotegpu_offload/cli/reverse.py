@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from remotegpu.api import names
+from remotegpu.api import addresses, names
 from remotegpu.cli import exits
 from remotegpu_offload.reverse.errors import ReverseError
 from remotegpu_offload.reverse.manifest import Manifest, Permissions, key_text
@@ -183,10 +183,10 @@ def _tls(cert: Path | None, key: Path | None, host: str) -> ssl.SSLContext | Non
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ReverseError(f"--listen {text!r}: write HOST:PORT, as 127.0.0.1:7080")
-    return host.strip("[]"), int(port)
+    try:
+        return addresses.split(text)
+    except ValueError:
+        raise ReverseError(f"--listen {text!r}: write HOST:PORT, as 127.0.0.1:7080") from None
 
 
 def _read(file: Path) -> str:

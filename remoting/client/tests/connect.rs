@@ -211,7 +211,7 @@ fn sockets_inside_are_listed_for_a_forked_child() {
 fn an_offload_session_is_of_an_environment_and_no_table_need_fit() {
     for appliance in appliances() {
         let share = appliance.share();
-        let hello = offload_hello(&share).unwrap();
+        let hello = offload_hello(&share, Patience::First).unwrap();
         let [environment] = &hello.environments[..] else { panic!("{hello:?}") };
         assert_eq!((environment.name.as_str(), environment.backend.as_str()), ("torch", "cpu"));
         assert_eq!((environment.python.as_str(), &environment.packages["torch"][..]), ("3.12.4", "2.15.0"));

@@ -1,7 +1,11 @@
 //! Which of the shares gets the session.
 
+use std::panic::resume_unwind;
+use std::thread;
+
 use remotegpu_client::connect::{
-    ConnectError, Environment, ErrorKind, Hello, SessionTicket, Share, Wish, offload_hello, open_offload_session,
+    ConnectError, Environment, ErrorKind, Hello, Patience, SessionTicket, Share, Wish, offload_hello,
+    open_offload_session,
 };
 
 use crate::options::Options;
@@ -19,14 +23,7 @@ pub struct Found {
 /// If none does; says why the first one that was asked did not.
 pub fn open(shares: &[Share], options: &Options) -> Result<(Found, Environment), ConnectError> {
     let asked = asked(shares, options.share)?;
-    let mut first_error = None;
-    let mut greeted = Vec::new();
-    for (index, share) in asked {
-        match offload_hello(share) {
-            Ok(hello) => greeted.push((index, share, hello)),
-            Err(error) => drop(first_error.get_or_insert(error)),
-        }
-    }
+    let (greeted, mut first_error) = greet(&asked);
     for wish in narrowed(&options.wish) {
         for (index, share, hello) in &greeted {
             if !hello.environments.iter().any(|environment| wish.may_be(environment)) {
@@ -44,6 +41,38 @@ pub fn open(shares: &[Share], options: &Options) -> Result<(Found, Environment),
     let there: Vec<_> =
         greeted.iter().map(|(_, share, hello)| (share.endpoint.as_str(), &*hello.environments)).collect();
     Err(first_error.unwrap_or_else(|| none_fits(&options.wish, &there)))
+}
+
+type Greeted<'a> = Vec<(usize, &'a Share, Hello)>;
+
+/// Those who answer, and why the first one of the others does not. Where any of several will do, only a pod that reaches
+/// none of them waits for its network.
+fn greet<'a>(asked: &[(usize, &'a Share)]) -> (Greeted<'a>, Option<ConnectError>) {
+    if asked.len() > 1 {
+        let (greeted, error) = greet_all(asked, Patience::Short);
+        if !greeted.is_empty() || asked.iter().all(|(_, share)| share.claim.is_none()) {
+            return (greeted, error);
+        }
+    }
+    greet_all(asked, Patience::First)
+}
+
+/// All at the same time.
+fn greet_all<'a>(asked: &[(usize, &'a Share)], patience: Patience) -> (Greeted<'a>, Option<ConnectError>) {
+    let answers: Vec<_> = thread::scope(|scope| {
+        let asking: Vec<_> =
+            asked.iter().map(|&(_, share)| scope.spawn(move || offload_hello(share, patience))).collect();
+        asking.into_iter().map(|answer| answer.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    let mut first_error = None;
+    let greeted = asked.iter().zip(answers).filter_map(|(&(index, share), answer)| match answer {
+        Ok(hello) => Some((index, share, hello)),
+        Err(error) => {
+            first_error.get_or_insert(error);
+            None
+        }
+    });
+    (greeted.collect(), first_error)
 }
 
 fn asked(shares: &[Share], only: Option<usize>) -> Result<Vec<(usize, &Share)>, ConnectError> {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use remotegpu_client::connect::{Access, LeaseWish};
+use remotegpu_client::connect::{Access, LeaseWish, address};
 
 use crate::exits::{Failure, USAGE, reason};
 use crate::quantities::{fraction, memory, part_of_time};
@@ -204,15 +204,8 @@ fn endpoint(appliance: Option<String>) -> Result<String, Failure> {
             return Err(Failure::new(USAGE, message));
         }
     };
-    let default = DEFAULT_PORT.to_string();
-    let (host, port) = match text.rsplit_once(':') {
-        Some(parts) if !text.ends_with(']') => parts,
-        _ => (text, default.as_str()),
-    };
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    match port.parse::<u16>() {
-        Ok(port @ 1..) if !host.is_empty() && host.contains(':') => Ok(format!("[{host}]:{port}")),
-        Ok(port @ 1..) if !host.is_empty() => Ok(format!("{host}:{port}")),
+    match address::split(text, Some(DEFAULT_PORT)) {
+        Some((host, port @ 1..)) => Ok(address::joined(host, port)),
         _ => Err(Failure::new(USAGE, format!("'{text}' is not the address of an appliance; write HOST:PORT"))),
     }
 }

@@ -35,6 +35,7 @@ mod pooled;
 mod process_handle;
 mod queue;
 mod ranges;
+mod registered;
 mod shared_event;
 mod shared_memory;
 mod signals;

@@ -6,6 +6,7 @@ use crate::check;
 use crate::device::Device;
 use crate::ffi::R;
 use crate::peers::Peer;
+use crate::registered;
 use crate::shared_memory::Shared;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,7 +195,11 @@ impl Memory {
             kind if kind.is_host() => self.devices.iter().for_each(|d| d.map.insert(allocation.base, allocation.len)),
             _ => self.devices[allocation.device].map.insert(allocation.base, allocation.len),
         }
-        self.allocations.write().unwrap_or_else(PoisonError::into_inner).insert(allocation.base, allocation);
+        let mut allocations = self.allocations.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(allocation.kind, Kind::Registered { .. }) {
+            registered::note(allocation.base, allocation.len);
+        }
+        allocations.insert(allocation.base, allocation);
     }
 
     pub fn overlaps(&self, base: u64, len: u64) -> bool {
@@ -217,7 +222,9 @@ impl Memory {
         if let Some(checker) = check::checker() {
             checker.released(base);
         }
-        if !matches!(allocation.kind, Kind::Registered { .. }) && allocation.kind.physical().is_none() {
+        if matches!(allocation.kind, Kind::Registered { .. }) {
+            registered::forget(base);
+        } else if allocation.kind.physical().is_none() {
             let span = allocation.span();
             // Other processes keep what they share with this one.
             if self.shared().forget(allocation.id) {

@@ -8,6 +8,7 @@ use crate::engine::Fault;
 use crate::ffi::{self, R};
 use crate::handles;
 use crate::launch::Launch;
+use crate::registered::computing;
 use crate::stream::{Event, Stream};
 use driverapi::constants::*;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
@@ -96,9 +97,9 @@ impl Work {
     /// Does it, on a stream's thread. Events are the stream's own business, and children are taken apart before.
     pub fn run(&self) -> Result<(), Fault> {
         match self {
-            Work::Launch(launch) => launch.run()?,
-            Work::Copy { copy, forgets } => copy.run(*forgets),
-            Work::Fill(fill) => fill.run(),
+            Work::Launch(launch) => computing(|| launch.run())?,
+            Work::Copy { copy, forgets } => computing(|| copy.run(*forgets)),
+            Work::Fill(fill) => computing(|| fill.run()),
             Work::Conditional(conditional) => conditions::run(conditional)?,
             Work::Host(HostCall { function, data }) => in_callback(|| {
                 if let Some(function) = *function {

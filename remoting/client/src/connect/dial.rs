@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 
+use super::address;
 use super::descriptors::Listed;
 use super::error::{ConnectError, ErrorKind, with_causes};
 use super::handed::Asking;
@@ -79,11 +80,7 @@ impl Target {
 
     /// `HOST:PORT` for people.
     pub fn peer(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
+        address::joined(&self.host, self.port)
     }
 
     pub fn too_slow(&self, limit: Duration) -> ConnectError {

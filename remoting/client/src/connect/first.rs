@@ -6,20 +6,23 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::control::{STARTS_ANEW, greet, versions};
+use carrier::proto::Versions;
+
+use super::control::{self, STARTS_ANEW, greet};
 use super::error::{ConnectError, ErrorKind};
 use super::shares::Share;
-use super::{Hello, thread};
+use super::{Hello, offload, thread};
 use crate::{log, sys};
 
 /// How long an appliance that is not reached is waited for. One that refuses answers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// A program's first call of CUDA: in a pod as long as a session outlives its connection.
+    /// A program's first call of CUDA, or its first session of offload: in a pod as long as a session outlives its
+    /// connection.
     First,
     /// The next one, after the first was told that there is no device.
     Once,
-    /// NVML, behind which a person or a monitor waits.
+    /// NVML, behind which a person or a monitor waits, and one of several appliances of which any will do.
     Short,
 }
 
@@ -33,41 +36,57 @@ const QUIETLY: Duration = Duration::from_secs(2);
 /// # Errors
 /// If there is no appliance, or it and this client do not fit.
 pub fn hello(share: &Share, patience: Patience) -> Result<Hello, ConnectError> {
+    ask(share, control::versions(), patience)
+}
+
+/// As [`hello`], for a program that makes no CUDA calls: which environments there are.
+///
+/// # Errors
+/// As [`hello`].
+pub fn offload_hello(share: &Share, patience: Patience) -> Result<Hello, ConnectError> {
+    ask(share, offload::versions(), patience)
+}
+
+fn ask(share: &Share, ours: Versions, patience: Patience) -> Result<Hello, ConnectError> {
     let begun = Instant::now();
     match (patience, &share.claim) {
-        (Patience::First, None) => greet(share, versions(), STARTS_ANEW),
+        (Patience::First, None) => greet(share, ours, STARTS_ANEW),
         (Patience::First, Some(claim)) => {
-            let answer = in_background(share, IN_A_POD)?;
+            let answer = in_background(share, ours, IN_A_POD)?;
             if let Ok(said) = answer.recv_timeout(QUIETLY) {
                 return said;
             }
             let (peer, seconds, describe) = (&share.endpoint, IN_A_POD.as_secs(), claim.describe());
             log::error(&format!(
-                "this pod's appliance {peer} is not reached yet; CUDA waits for it up to {seconds} s; {describe}"
+                "this pod's appliance {peer} is not reached yet; the program waits for it up to {seconds} s; {describe}"
             ));
             let said = answer.recv().map_err(thread::no_thread)??;
             let waited = begun.elapsed().as_secs_f32();
             log::error(&format!("appliance {peer} is reached after {waited:.1} s; the program goes on"));
             Ok(said)
         }
-        (Patience::Once, _) => promptly(share, Duration::ZERO),
-        (Patience::Short, _) => promptly(share, STARTS_ANEW),
+        (Patience::Once, _) => promptly(share, ours, Duration::ZERO),
+        (Patience::Short, _) => promptly(share, ours, STARTS_ANEW),
     }
 }
 
 /// Returns within [`SHORT`].
-fn promptly(share: &Share, patience: Duration) -> Result<Hello, ConnectError> {
-    in_background(share, patience)?.recv_timeout(SHORT).unwrap_or_else(|_| {
+fn promptly(share: &Share, ours: Versions, patience: Duration) -> Result<Hello, ConnectError> {
+    in_background(share, ours, patience)?.recv_timeout(SHORT).unwrap_or_else(|_| {
         let (peer, seconds) = (&share.endpoint, SHORT.as_secs());
         let next = "check that the appliance runs and that no firewall is in between";
         Err(ConnectError::new(ErrorKind::Timeout, format!("no answer from {peer} within {seconds} s; {next}")))
     })
 }
 
-fn in_background(share: &Share, patience: Duration) -> Result<Receiver<Result<Hello, ConnectError>>, ConnectError> {
+fn in_background(
+    share: &Share,
+    ours: Versions,
+    patience: Duration,
+) -> Result<Receiver<Result<Hello, ConnectError>>, ConnectError> {
     let (sender, answer) = channel();
     let share = share.clone();
-    let asked = sys::spawn("remotegpu-hello", move || drop(sender.send(greet(&share, versions(), patience))));
+    let asked = sys::spawn("remotegpu-hello", move || drop(sender.send(greet(&share, ours, patience))));
     asked.map_err(thread::no_thread)?;
     Ok(answer)
 }

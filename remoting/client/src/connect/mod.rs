@@ -5,6 +5,7 @@
 //! every failure is one line that names the cause, the endpoint and what to do next. The control service is used through short-lived connections, on a thread of ours without
 //! signals: the calling thread may run an async runtime of its own.
 
+pub mod address;
 mod control;
 mod data;
 mod descriptors;
@@ -29,10 +30,10 @@ pub use control::{device_state, open_session};
 pub use data::{Carrier, open_data, open_data_over, open_memory, open_stripe, reopen_data};
 pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
-pub use first::{Patience, hello};
+pub use first::{Patience, hello, offload_hello};
 pub use handed::Asking;
 pub use lease::{Access, Event, Lease, LeaseWish, open_lease};
-pub use offload::{Environment, Wish, close_offload_session, offload_hello, open_offload_session};
+pub use offload::{Environment, Wish, close_offload_session, open_offload_session};
 pub use pod::Claim;
 pub use shares::{Ca, Share, shares};
 pub use thread::no_thread;

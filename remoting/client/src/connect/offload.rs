@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use carrier::proto::{self, CloseSessionRequest, OpenSessionRequest, Versions};
 use serde::Serialize;
 
-use super::control::{self, STARTS_ANEW, call, greet, malformed, ticket};
+use super::control::{self, call, malformed, ticket};
 use super::error::ConnectError;
 use super::shares::Share;
 use super::{Hello, SessionTicket};
@@ -53,14 +53,6 @@ impl Wish {
         (self.environment.is_empty() || self.environment == environment.name)
             && (self.backends.is_empty() || self.backends.contains(&environment.backend))
     }
-}
-
-/// Asks an appliance who it is and which environments it has.
-///
-/// # Errors
-/// If there is no appliance, or it and this program do not fit.
-pub fn offload_hello(share: &Share) -> Result<Hello, ConnectError> {
-    greet(share, versions(), STARTS_ANEW)
 }
 
 /// Of a program that makes no CUDA calls.

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 
+use super::address;
 use super::error::{ConnectError, ErrorKind};
 use super::handed::Asking;
 use super::pod::{self, Claim};
@@ -107,7 +108,7 @@ static MOVED: Mutex<BTreeMap<Place, Moved>> = Mutex::new(BTreeMap::new());
 /// `tell`: the user is told where it is now.
 pub fn note_moved(place: &Place, told: &[u8], tell: bool) -> Option<()> {
     let moved: Moved = serde_json::from_slice(told).ok()?;
-    address(&moved.endpoint)?;
+    address::split(&moved.endpoint, None)?;
     let to = Place {
         appliance: moved.server_name.clone().unwrap_or_else(|| moved.endpoint.clone()),
         lease_id: place.lease_id.clone(),
@@ -155,19 +156,13 @@ fn parse(text: &str) -> Result<Vec<Share>, ConnectError> {
 impl Share {
     /// Host (an IPv6 address without its brackets) and port of the control service.
     pub(super) fn address(&self) -> Option<(&str, u16)> {
-        address(&self.endpoint)
+        address::split(&self.endpoint, None)
     }
 
     pub(super) fn place(&self) -> Place {
         let appliance = self.server_name.clone().unwrap_or_else(|| self.endpoint.clone());
         Place { lease_id: self.lease_id.clone(), appliance }
     }
-}
-
-fn address(endpoint: &str) -> Option<(&str, u16)> {
-    let (host, port) = endpoint.rsplit_once(':')?;
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    (!host.is_empty()).then_some((host, port.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -235,11 +230,5 @@ mod tests {
         assert_eq!(renewed(was.clone(), &[there.clone(), here.clone()]), here);
         assert_eq!(renewed(was.clone(), std::slice::from_ref(&there)), there);
         assert_eq!(renewed(was.clone(), &[there.clone(), there]), was);
-    }
-
-    #[test]
-    fn an_ipv6_address_stands_in_brackets() {
-        assert_eq!(share("[::1]:7070").address(), Some(("::1", 7070)));
-        assert_eq!(share("gpu.example:80").address(), Some(("gpu.example", 80)));
     }
 }

@@ -9,6 +9,7 @@ use super::exec::{Block, Host, LANES, Launch, Turn};
 use super::heap::Heap;
 use super::watch::Watch;
 use super::{Image, MemoryMap, Textures, ThreadPool};
+use crate::registered::computing;
 
 /// What to run, in the terms of `cuLaunchKernel`.
 pub struct LaunchSpec<'a> {
@@ -130,7 +131,7 @@ pub fn launch(
             for _ in 0..permit.count {
                 let name = std::thread::Builder::new().name("softgpu".to_owned());
                 // Without a helper the launch is slower, no more.
-                let _ = name.spawn_scoped(scope, || work.run(None, share));
+                let _ = name.spawn_scoped(scope, || computing(|| work.run(None, share)));
             }
             work.run(None, share);
         });
