@@ -68,7 +68,7 @@ class Cache:
         new = self._keep(new)
         self._objects[uid] = new
         self._uids[_name(new)] = uid
-        self._on_change(old, new)
+        self._tell(old, new)
 
     def forget(self, uid: str) -> None:
         self._deleted[uid] = None
@@ -78,7 +78,17 @@ class Cache:
         if old is not None:
             if self._uids.get(_name(old)) == uid:
                 del self._uids[_name(old)]
-            self._on_change(old, None)
+            self._tell(old, None)
+
+    def _tell(self, old: Object | None, new: Object | None) -> None:
+        """Whatever an object contains is that object's error: it does not end the watch of the others."""
+        try:
+            self._on_change(old, new)
+        except Exception:
+            thing = new or old
+            assert thing is not None
+            where = thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
+            _log.exception("%s %r: what it contains cannot be used; correct or delete it", self.resource.kind, where)
 
     async def run(self) -> None:
         """List, then watch, forever."""

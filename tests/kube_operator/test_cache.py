@@ -104,6 +104,32 @@ def test_deletions_while_nobody_watched_are_reported(api_kube: Kube) -> None:
     asyncio.run(follow())
 
 
+def test_an_object_that_cannot_be_used_does_not_end_the_watch_of_the_others(
+    api_kube: Kube, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def follow() -> None:
+        seen = Seen()
+
+        def tell(old: Object | None, new: Object | None) -> None:
+            if (new or old or {})["metadata"]["name"] == "poison":
+                raise ValueError("zip() argument 2 is longer than argument 1")
+            seen(old, new)
+
+        make(api_kube, "poison")
+        async with (
+            Api(await configuration(api_kube.kubeconfig)) as api,
+            running(Cache(api, CONFIG_MAPS, tell, namespace="cache")),
+        ):
+            make(api_kube, "other")
+            await seen.until(other=["1"])
+            api_kube("DELETE", f"{HERE}/poison")
+            api_kube.merge(f"{HERE}/other", {"data": {"key": "2"}})
+            await seen.until(other=["1", "2"])
+        assert "'poison'" in caplog.text
+
+    asyncio.run(follow())
+
+
 def test_refusals_name_the_object_and_deleting_twice_is_allowed(api_kube: Kube) -> None:
     async def ask() -> None:
         async with Api(await configuration(api_kube.kubeconfig)) as api:

@@ -266,6 +266,10 @@ class ClaimStatus:
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "ClaimStatus":
+        """Raises KeyError or ValueError for what no operator writes."""
+        sizes = [len(stored.get(name) or ()) for name in ("allocations", "resize")]
+        if sizes[1] not in (0, sizes[0]):
+            raise ValueError(f"its status has {sizes[0]} allocations, of which {sizes[1]} are resized")
         return cls(
             phase=Phase(stored.get("phase", Phase.PENDING)),
             reason=Reason(stored.get("reason", Reason.NOT_SEEN)),
