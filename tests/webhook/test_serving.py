@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import signal
 import ssl
 from collections.abc import Iterator
@@ -80,6 +81,57 @@ def test_requests_that_are_not_an_api_servers_are_refused(running: tuple[Replica
     assert post(it, authority, "{}", path="/")[0] == 404
     assert post(it, authority, "x" * (9 << 20))[0] == 413
     assert accepted(it, authority)
+
+
+def resident(it: Replica) -> int:
+    """The most bytes that the process has had in memory."""
+    (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{it.process.pid}/status").read_text(), re.MULTILINE)
+    return int(line) << 10
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("[" + "{}," * (7 << 20 >> 2) + "{}]", "parts"),
+        ("[" * 200_001, "parts"),
+        ("[" * 101 + "]" * 101, "nested"),
+        ('{"a":' * 900 + "1" + "}" * 900, "nested"),
+        ('"' + "[{" * 100 + '"', "not an AdmissionReview"),
+        ('"\\"' + "[{" * 100 + '"', "not an AdmissionReview"),
+    ],
+)
+def test_a_body_that_costs_more_than_its_bytes_is_refused(running: tuple[Replica, bytes], body: str, says: str) -> None:
+    it, authority = running
+    assert accepted(it, authority)
+    before = resident(it)
+    status, text = post(it, authority, body)
+    assert (status, says in text) == (400, True), text
+    assert resident(it) - before < 64 << 20
+    assert accepted(it, authority)
+
+
+def test_bodies_that_do_not_end_are_let_go_and_keep_nobody_out(running: tuple[Replica, bytes]) -> None:
+    it, authority = running
+    assert accepted(it, authority)
+    before = resident(it)
+    with contextlib.ExitStack() as held:
+        slow = [held.enter_context(connected(it, authority)) for _ in range(40)]
+        for connection in slow:
+            connection.putrequest("POST", "/mutate-pods")
+            connection.putheader("Content-Length", str(7 << 20))
+            connection.endheaders(b"x" * (300 << 10))
+        assert accepted(it, authority)
+        assert {connection.getresponse().status for connection in slow} == {408}
+    assert resident(it) - before < 64 << 20
+
+
+def test_a_body_that_is_too_large_is_refused_by_its_length(running: tuple[Replica, bytes]) -> None:
+    it, authority = running
+    with connected(it, authority) as connection:
+        connection.putrequest("POST", "/mutate-pods")
+        connection.putheader("Content-Length", str(1 << 40))
+        connection.endheaders()
+        assert connection.getresponse().status == 413
 
 
 def test_probes_and_metrics(running: tuple[Replica, bytes]) -> None:

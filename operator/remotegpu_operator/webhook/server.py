@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import ssl
 from collections.abc import AsyncIterator
@@ -15,14 +14,15 @@ from aiohttp import web
 from prometheus_client import Gauge, Histogram
 
 from remotegpu_operator import probes
+from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
 
 log = logging.getLogger(__name__)
 
-# An AdmissionReview of an update has an object twice, each at most as large as a request to the API server: 3 MiB.
-LARGEST_REVIEW: Final = 8 << 20
 RELOAD_SECONDS: Final = 5.0
+# For a client that still sends when it has its answer.
+_LINGER_SECONDS: Final = 2.0
 
 SECONDS: Final = Histogram(
     "remotegpu_webhook_seconds",
@@ -70,17 +70,18 @@ class Certificate:
 @dataclass
 class Webhook:
     certificate: Certificate
+    bodies: body.Bodies = field(default_factory=body.Bodies)
     stopping: bool = False
 
     def admission(self) -> web.Application:
-        app = web.Application(client_max_size=LARGEST_REVIEW)
+        app = web.Application(client_max_size=body.LARGEST)
         app.add_routes([web.post(path, self._review) for path in (PODS_PATH, TEMPLATES_PATH)])
         return app
 
     async def _review(self, request: web.Request) -> web.Response:
         started, outcome = perf_counter(), "error"
         try:
-            review = json.loads(await request.read())
+            review = body.parse(await self.bodies.read(request))
             result = answer(review)
             outcome = "allowed" if result["response"]["allowed"] else "refused"
             if outcome == "refused":
@@ -118,7 +119,8 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Both ports are open inside; the first is shared with other processes that `reuse_port`."""
     runners = [
-        web.AppRunner(app, access_log=None) for app in (webhook.admission(), probes.application(webhook.not_ready))
+        web.AppRunner(app, access_log=None, lingering_time=_LINGER_SECONDS)
+        for app in (webhook.admission(), probes.application(webhook.not_ready))
     ]
     reloading = asyncio.create_task(webhook.certificate.keep_loaded())
     try:

@@ -1,0 +1,68 @@
+"""Bodies of admission requests, read within bounds: whoever reaches the port may send them."""
+
+import asyncio
+import json
+import re
+from typing import Any, Final
+
+from aiohttp import web
+
+# An AdmissionReview of an update has an object twice, each at most as large as a request to the API server: 3 MiB.
+LARGEST: Final = 8 << 20
+# Of those that are larger one is read at a time.
+_SMALL: Final = 256 << 10
+_READ_SECONDS: Final = 2.0
+_CHUNK: Final = 64 << 10
+# Of objects, lists and their members, which cost far more memory than bytes; an object of 3 MiB has fewer.
+_MOST_PARTS: Final = 200_000
+_DEEPEST: Final = 100
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STEPS: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_OTHERS: Final = bytes(set(range(256)) - _STEPS.keys())
+
+
+class BodyError(ValueError):
+    """It is no AdmissionReview; the message says why."""
+
+
+class Bodies:
+    def __init__(self) -> None:
+        self._large = asyncio.Lock()
+
+    async def read(self, request: web.Request) -> bytes:
+        """Raises aiohttp's answers 408 and 413 for one that does not end, or is too large."""
+        if (request.content_length or 0) > LARGEST:
+            raise web.HTTPRequestEntityTooLarge(max_size=LARGEST, actual_size=request.content_length or 0)
+        holds = False
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                async for chunk in request.content.iter_chunked(_CHUNK):
+                    body += chunk
+                    if len(body) > LARGEST:
+                        raise web.HTTPRequestEntityTooLarge(max_size=LARGEST, actual_size=len(body))
+                    if len(body) > _SMALL and not holds:
+                        holds = await self._large.acquire()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text=f"the request was not there after {_READ_SECONDS:.0f} s\n") from None
+        finally:
+            if holds:
+                self._large.release()
+        return bytes(body)
+
+
+def parse(body: bytes) -> Any:
+    """Raises BodyError, and ValueError for what is no JSON."""
+    if sum(map(body.count, (b"{", b"[", b","))) > _MOST_PARTS:
+        raise BodyError(f"the review has more than {_MOST_PARTS} parts")
+    if _depth(body) > _DEEPEST:
+        raise BodyError(f"the review is nested deeper than {_DEEPEST}")
+    return json.loads(body)
+
+
+def _depth(body: bytes) -> int:
+    deepest = depth = 0
+    for bracket in _STRING.sub(b"", body).translate(None, _OTHERS):
+        depth += _STEPS[bracket]
+        deepest = max(deepest, depth)
+    return deepest
