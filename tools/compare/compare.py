@@ -2,9 +2,9 @@
 
 PYTHONPATH=tests .venv/bin/python tools/compare/compare.py OLD NEW [PAIRS]
 
-OLD and NEW are checkouts with `target/dist` and `.venv`. They take turns, PAIRS times (8), each end on a CPU of its
-own. Each run is made where its tree lies at NEW's path, in a mount namespace, since a virtual environment has its path
-written in it; that needs root.
+OLD and NEW are checkouts with `.venv` and `target/dist`, built with CARGO_INCREMENTAL=0. They take turns, PAIRS times
+(8), each end on a CPU of its own. Each run is made where its tree lies at NEW's path, in a mount namespace, since a
+virtual environment has its path written in it; that needs root.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ Costs = dict[str, float]
 
 def main(old: str, new: str, pairs: str = "8") -> None:
     trees = {"old": Path(old).resolve(), "new": Path(new).resolve()}
+    belongs = trees["new"] / ".venv/bin/python"
+    if not (trees["new"] / ".venv/bin/remotegpu").read_text().startswith(f"#!{belongs}"):
+        sys.exit(f"the virtual environment of {new} was made at another path: give NEW by that path")
     found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "calls")
