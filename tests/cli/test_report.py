@@ -36,7 +36,7 @@ start()
 config = cu.CUlaunchConfig()
 config.gridDimX = config.gridDimY = config.gridDimZ = 1
 config.blockDimX, config.blockDimY, config.blockDimZ = 32, 1, 1
-code, _ = cu.cuOccupancyMaxActiveClusters(kernels()["add"], config)
+code, _ = cu.cuOccupancyMaxPotentialClusterSize(kernels()["add"], config)
 assert int(code) == 801
 """
 
@@ -114,7 +114,7 @@ def test_what_the_appliances_driver_refuses_is_reported_too(tmp_path: Path) -> N
     done = remotegpu("--report-file", str(file), "--", sys.executable, str(program))
     assert done.returncode == 0, done.stderr
     (lack,) = json.loads(file.read_text())["missing"]
-    assert (lack["name"], lack["times"], lack["reason"]) == ("cuOccupancyMaxActiveClusters", 1, None)
+    assert (lack["name"], lack["times"], lack["reason"]) == ("cuOccupancyMaxPotentialClusterSize", 1, None)
 
 
 def test_the_exit_code_stays_the_programs_own() -> None:

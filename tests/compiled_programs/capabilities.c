@@ -82,7 +82,8 @@ static void launches(void)
     CUlaunchConfig config = {.gridDimX = 2, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1,
                              .attrs = &cluster, .numAttrs = 1};
     int clusters = 0;
-    matches(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, cuOccupancyMaxActiveClusters(&clusters, nothing, &config));
+    OK(cuOccupancyMaxActiveClusters(&clusters, nothing, &config));
+    matches(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, clusters ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
     OK(cuCtxSynchronize());
     OK(cuModuleUnload(module));
 }

@@ -240,9 +240,18 @@ static void occupancy(void)
     CUresult size = cuOccupancyMaxPotentialClusterSize(&clusters, scale, &config);
     if (attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) REQUIRE(size == CUDA_SUCCESS && clusters >= 1);
     else REQUIRE(size != CUDA_SUCCESS);
-    CUresult active = cuOccupancyMaxActiveClusters(&clusters, scale, &config);
-    if (attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) REQUIRE(active == CUDA_SUCCESS && clusters >= 1);
-    else REQUIRE(active != CUDA_SUCCESS);
+    /* A block is a cluster of one, also where there are no others; then none of two fits. */
+    OK(cuOccupancyMaxActiveClusters(&clusters, scale, &config));
+    REQUIRE(clusters >= 1);
+    CUlaunchAttribute two = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {2, 1, 1}};
+    config.attrs = &two;
+    config.numAttrs = 1;
+    OK(cuOccupancyMaxActiveClusters(&clusters, scale, &config));
+    REQUIRE((clusters >= 1) == !!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH));
+    OK(cuFuncSetAttribute(scale, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
+    int allowed = 0;
+    OK(cuFuncGetAttribute(&allowed, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, scale));
+    REQUIRE(allowed == 1);
     OK(cuModuleUnload(module));
 }
 

@@ -130,6 +130,22 @@ def test_make_test_runs_core_and_make_test_all_everything() -> None:
         assert each.mark == "gpu" or all(line in every for line in own)
 
 
+def test_what_is_alike_up_to_its_last_hyphen_stays_in_one_process(tmp_path: Path) -> None:
+    """As the cases of a library do in its shard."""
+    (tmp_path / "test_groups.py").write_text(
+        "import os, pathlib, pytest\n"
+        "@pytest.mark.parametrize('name', [f'{group}-{n}' for n in range(4) for group in 'abc'])\n"
+        "def test(name):\n"
+        "    pathlib.Path(name).write_text(os.environ['PYTEST_XDIST_WORKER'])\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "support.plugin", "-n", "2", "--dist", "loadgroup"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    subprocess.run([*command, "test_groups.py"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    workers = {group: {(tmp_path / f"{group}-{n}").read_text() for n in range(4)} for group in "abc"}
+    assert {len(each) for each in workers.values()} == {1}
+    assert len(set.union(*workers.values())) == 2
+
+
 def test_ci_runs_both() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     assert "make test || status" in script and "make test-e2e >" in script and "--left-out" in script

@@ -12,11 +12,13 @@ TABLE = libraries.load()
 
 
 def parameters() -> list[object]:
-    """An id begins with the shard, by which .ci/shards.toml finds it. A library's first case waits for all of them."""
+    """An id begins with the shard, by which .ci/shards.toml finds it, and is alike for a library up to its last hyphen,
+    by which one process runs all of it. A library's first case waits for all of them.
+    """
     made: list[object] = []
     for library in TABLE.values():
         for case in library.cases():
-            marks = [pytest.mark.timeout(library.longest()), pytest.mark.xdist_group(library.name)]
+            marks = [pytest.mark.timeout(library.longest())]
             if not library.shard:
                 marks.append(pytest.mark.thorough)
             if case in library.due:

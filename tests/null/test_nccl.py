@@ -62,6 +62,8 @@ def test_several_processes_of_torch_end_at_once_with_a_sentence(
     where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    # `remotegpu run` sets SYS where nothing is set: ranks of one machine would then reach each other.
+    monkeypatch.setenv("NCCL_P2P_LEVEL", "LOC")
     done = run("torch_two_ranks.py", "-n", "2", "--profile", "null-h100", arguments=where)
     assert done.returncode == 0, done.stderr
     for answer in json.loads(done.stdout.splitlines()[-1]):

@@ -55,7 +55,6 @@ NEVER = {
     "nvmlDeviceGetEnforcedPowerLimit": NO_SENSOR,
     "cuLibraryGetUnifiedFunction": "no function of a device can be called on the host: there is none to be found",
     "cuOccupancyMaxPotentialClusterSize": "the software GPU has no clusters",
-    "cuOccupancyMaxActiveClusters": "the software GPU has no clusters",
 }
 ON_A_SHARE = NEVER | {"nvmlDeviceGetClockInfo": "the appliance of a software GPU tells no clock"}
 

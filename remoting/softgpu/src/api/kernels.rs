@@ -62,9 +62,6 @@ fn set_attribute(which: CUfunction_attribute, value: c_int, kernel: &Kernel, set
         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => {
             settings.carveout.store(value, Ordering::Relaxed);
         }
-        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-        | CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
-            if value == 0 && !clusters => {}
         CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH..=CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH
             if clusters && kernel.required_cluster.is_some() =>
         {
@@ -76,11 +73,12 @@ fn set_attribute(which: CUfunction_attribute, value: c_int, kernel: &Kernel, set
             let axis = (which - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) as usize;
             settings.cluster.required[axis].store(value, Ordering::Relaxed);
         }
-        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED if clusters && (0..=1).contains(&value) => {
+        // Also without clusters: libraries are told of a later GPU, and cuTENSOR gives up where this fails.
+        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED if (0..=1).contains(&value) => {
             settings.cluster.non_portable.store(value, Ordering::Relaxed);
         }
         // Default, spread and load balancing.
-        CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE if clusters && (0..=2).contains(&value) => {
+        CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE if (0..=2).contains(&value) => {
             settings.cluster.scheduling.store(value, Ordering::Relaxed);
         }
         _ => return Err(CUDA_ERROR_INVALID_VALUE),

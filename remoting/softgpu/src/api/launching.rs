@@ -173,12 +173,6 @@ fn best_block(
     block.set(best.1 as c_int)
 }
 
-/// The device, if it has clusters.
-fn clustered_model() -> R<&'static Model> {
-    let model = driver()?.model();
-    if model.portable_cluster == 1 { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(model) }
-}
-
 /// Answers a question about the clusters of a function, or of none: cuBLAS 13.10 asks how many clusters there can be
 /// without naming a kernel, and goes on with an answer only. Then nothing but the device limits them; what a real GPU's
 /// driver answers is not measured.
@@ -238,9 +232,10 @@ entry_points! {
         bytes.set(left as usize)
     }
 
-    /// Clusters are not bound to parts of this device: as many fit as their blocks do, and none that is too large.
+    /// Clusters are not bound to parts of this device: as many fit as their blocks do, and none that is too large. Without
+    /// clusters that is any of two blocks: cuTENSOR, which is told of a later GPU, asks for the largest that fits.
     fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
-        let model = clustered_model()?;
+        let model = driver()?.model();
         let shape = shape_of(&config.get()?)?;
         let found = of_clusters(which, |kernel, settings| {
             let cluster = cluster_of(&shape, kernel, settings)?.iter().try_fold(1, |all, n| u32::checked_mul(all, *n));
@@ -259,7 +254,10 @@ entry_points! {
     }
 
     fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
-        let model = clustered_model()?;
+        let model = driver()?.model();
+        if model.portable_cluster == 1 {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
         let shape = shape_of(&config.get()?)?;
         let found = of_clusters(which, |kernel, settings| {
             let each = blocks_per_multiprocessor(

@@ -1,0 +1,142 @@
+"""Libraries' own test suites: their table, and one run of them. tests/libraries/suites.toml says which."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from support import libraries
+from support.libraries import CACHES, FOLDER, PROGRAMS, SHARE, VENVS
+from support.system import CROWDED, REMOTEGPU, Watch
+
+TABLE: Final = FOLDER / "suites.toml"
+RUNNER: Final = PROGRAMS / "suite.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    name: str
+    # Where the modules are, below the venv's site-packages, and the package by which they are imported.
+    folder: str
+    package: str
+    # Patterns of files below it; each is a module.
+    files: tuple[str, ...]
+    # How long a test may take on a machine with nothing else to do, and how long all of them.
+    seconds: int
+    in_all: int
+
+    @property
+    def venv(self) -> Path:
+        return VENVS / self.name
+
+    @property
+    def skips(self) -> Path:
+        return FOLDER / "skips" / f"{self.name}.toml"
+
+    def skipped(self) -> list[dict[str, Any]]:
+        skipped: list[dict[str, Any]] = tomllib.loads(self.skips.read_text())["skip"]
+        return skipped
+
+    def patterns(self) -> list[str]:
+        return [pattern for each in self.skipped() for pattern in each["tests"]]
+
+    def modules(self) -> list[str]:
+        (place,) = self.venv.glob("lib/python*/site-packages")
+        folder = place / self.folder
+        files = sorted(file for pattern in self.files for file in folder.glob(pattern))
+        return [".".join([self.package, *file.relative_to(folder).with_suffix("").parts]) for file in files]
+
+    def longest(self) -> float:
+        return CROWDED * self.in_all
+
+
+def load(table: Path = TABLE) -> dict[str, Suite]:
+    content = tomllib.loads(table.read_text())
+    return {each["name"]: Suite(**each | {"files": tuple(each["files"])}) for each in content["suite"]}
+
+
+@dataclass(slots=True)
+class Found:
+    """By test: empty where it passed, else what it said."""
+
+    tests: dict[str, str] = field(default_factory=dict)
+    # The patterns of the table of skips that named a test.
+    used: set[str] = field(default_factory=set)
+
+
+def run(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Found:
+    """All modules in one process. Where a test ends it, or has no end, the next process begins with the next module."""
+    found, left = Found(), list(modules)
+    while left:
+        module, begun = left[0], ""
+        why = "no line of the runner"
+        for line in _process(suite, where, left):
+            match line:
+                case {"module": str(module)}:
+                    left, begun = left[left.index(module) + 1 :], ""
+                case {"begun": str(begun)}:
+                    pass
+                case {"left_out": _, "by": list(by)}:
+                    found.used |= set(by)
+                case {"test": str(name), "problem": str(problem)}:
+                    found.tests[name], begun = problem, ""
+                case {"complete": True}:
+                    return found
+                case {"ended": str(why)}:
+                    pass
+        found.tests[begun or module] = why
+        left = left[1:] if left and left[0] == module else left
+    return found
+
+
+def _process(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The lines that the runner prints, then how it ended."""
+    python = str(suite.venv / "bin" / "python")
+    command = [REMOTEGPU, "run", *where, "-p", SHARE, "--", python, str(RUNNER), str(suite.skips), *modules]
+    with tempfile.TemporaryDirectory() as folder:
+        # Numba's own tests look at where it puts its files.
+        caches = {variable: f"{folder}/{name}" for variable, name in CACHES.items() if variable != "NUMBA_CACHE_DIR"}
+        out, err = Path(folder) / "stdout", Path(folder) / "stderr"
+        with out.open("w") as stdout, err.open("w") as stderr:
+            process = subprocess.Popen(
+                command, stdout=stdout, stderr=stderr, env=os.environ | caches, cwd=folder, start_new_session=True
+            )
+        watch, ended, part = Watch(), "", ""
+        try:
+            with out.open() as lines:
+                while not ended:
+                    code = process.poll()
+                    while read := lines.readline():
+                        watch, part = Watch(), part + read
+                        if part.endswith("\n"):
+                            yield from _said(part)
+                            part = ""
+                    if code is not None:
+                        ended = f"the process ended with {code}"
+                    elif not watch.within(suite.seconds):
+                        ended = f"had not ended after {suite.seconds} s"
+                    else:
+                        time.sleep(0.05)
+        finally:
+            # What the tests left is ended as well.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        yield {"ended": f"{ended}: {libraries.last_words(err.read_text(errors='replace'))}"}
+
+
+def _said(line: str) -> Iterator[dict[str, Any]]:
+    """What a line says, if the runner wrote it: tests print, too."""
+    with contextlib.suppress(json.JSONDecodeError):
+        if line.startswith("{"):
+            yield json.loads(line)
