@@ -170,7 +170,7 @@ def test_a_session_of_offload_waits_for_its_pods_network(
     ours, theirs = socket.socketpair()
     with ours, theirs, contextlib.ExitStack() as opened, subprocess.Popen(
         [DIST / "bin" / "remotegpu-connect"], env=environment(directory), text=True,
-        stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as running:  # fmt: skip
         assert running.stderr
         assert "is not reached yet" in running.stderr.readline()

@@ -29,7 +29,7 @@ from remotegpu.rpc import pb
 
 _OURS: Final = f"{NAME_LABEL}=remotegpu"
 _CRDS: Final = (f"{POOLS}.{GROUP}", f"{CLAIMS}.{GROUP}")
-_POLICIES: Final = ("remotegpu", "remotegpu-claims", "remotegpu-claims-system", "remotegpu-operator", "remotegpu-status")
+_POLICIES: Final = ("remotegpu", *(f"remotegpu-{of}" for of in ("claims", "claims-system", "operator", "status")))
 _WEBHOOK: Final = "remotegpu"
 _QUOTA: Final = f"requests.{MILLI}"
 # Leaves are renewed a month before they end; what is left of this no more means that nobody renews.
