@@ -32,10 +32,8 @@ macro_rules! exports {
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::Code {
             static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
             #[allow(unused_unsafe)]
-            let code = $crate::boundary::guard(&COUNTER, || {
-                $crate::process::check_initialised()?;
-                unsafe { $body }
-            });
+            let code =
+                $crate::boundary::guard_if($crate::process::check_initialised, &COUNTER, || unsafe { $body });
             if code != 0 {
                 $crate::boundary::failed(COUNTER.name, code, &[$(::driverapi::refusals::word(&$argument)),*]);
             }
@@ -69,19 +67,20 @@ macro_rules! stream_exports {
     };
 }
 
-/// Runs the body of an exported function: counted, with errno kept, and no panic gets out, nor the end of a thread that is
-/// cancelled meanwhile.
+/// As [`guard_if`], of a function that answers before `cuInit`, too.
 pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
     guard_if(process::check_alive, counter, body)
 }
 
-/// As [`guard`], of a function that a forked child may call.
+/// As [`guard_if`], of a function that a forked child may call.
 pub fn guard_early(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
     guard_if(process::check_not_gone, counter, body)
 }
 
-fn guard_if(
-    check: fn() -> Result<(), Code>,
+/// Runs the body of an exported function, if it may be called: counted, with errno kept, and no panic gets out, nor the
+/// end of a thread that is cancelled meanwhile.
+pub fn guard_if(
+    check: impl FnOnce() -> Result<(), Code>,
     counter: &'static Counter,
     body: impl FnOnce() -> Result<(), Code>,
 ) -> Code {

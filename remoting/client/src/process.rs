@@ -22,6 +22,12 @@ static OWNER: Owner = Owner::nobody();
 /// Sockets that a forked child must close without a word: the session is its parent's.
 static SOCKETS: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
 
+/// Is the library initialised, by this very process? So most calls find it.
+#[inline]
+fn is_ready() -> bool {
+    STATE.load(SeqCst) == INITIALISED && !OWNER.is_parent()
+}
+
 /// May calls be answered at all?
 pub fn check_alive() -> Result<(), Code> {
     match state() {
@@ -37,20 +43,24 @@ pub fn check_not_gone() -> Result<(), Code> {
 }
 
 /// Was `cuInit` called?
+#[inline]
 pub fn check_initialised() -> Result<(), Code> {
-    match state() {
-        INITIALISED => Ok(()),
-        GONE => Err(CUDA_ERROR_DEINITIALIZED),
-        _ => Err(CUDA_ERROR_NOT_INITIALIZED),
-    }
+    if is_ready() { Ok(()) } else { Err(why_not_ready()) }
+}
+
+#[cold]
+fn why_not_ready() -> Code {
+    if state() == GONE { CUDA_ERROR_DEINITIALIZED } else { CUDA_ERROR_NOT_INITIALIZED }
 }
 
 fn state() -> u8 {
-    if STATE.load(SeqCst) == INITIALISED && OWNER.is_parent() {
+    let state = STATE.load(SeqCst);
+    if state == INITIALISED && !is_ready() {
         // SAFETY: takes atomics and numbers only.
         unsafe { forked() };
+        return FORKED;
     }
-    STATE.load(SeqCst)
+    state
 }
 
 pub fn set_initialised() {

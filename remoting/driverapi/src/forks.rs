@@ -27,6 +27,7 @@ impl Owner {
     }
 
     /// Is this a child of the owner that shares no memory with it?
+    #[inline]
     pub fn is_parent(&self) -> bool {
         // SAFETY: null, or a page that stays.
         unsafe { self.mark.load(Ordering::Relaxed).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)

@@ -1,6 +1,6 @@
 //! Frames: a 32-byte header, then the payload. The same layout in both directions and on every carrier.
 
-use crate::wire::{Reader, Writer};
+use crate::wire::Reader;
 
 pub const HEADER_BYTES: usize = 32;
 
@@ -42,10 +42,10 @@ impl std::error::Error for FrameError {}
 
 impl Header {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut w = Writer::new();
-        w.put(&self.len).put(&self.code).put(&self.seq).put(&self.stream_id).put(&self.ack);
-        let mut out = [0; HEADER_BYTES];
-        out.copy_from_slice(&w.bytes);
+        let (halves, words) = ([self.len, self.code], [self.seq, self.stream_id, self.ack]);
+        let (mut out, at) = ([0; HEADER_BYTES], size_of_val(&halves));
+        halves.iter().zip(out[..at].chunks_exact_mut(4)).for_each(|(half, to)| to.copy_from_slice(&half.to_le_bytes()));
+        words.iter().zip(out[at..].chunks_exact_mut(8)).for_each(|(word, to)| to.copy_from_slice(&word.to_le_bytes()));
         out
     }
 

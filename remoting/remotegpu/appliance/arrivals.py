@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 _INVITATION_SECONDS: Final = 60.0
 _MOST_INVITATIONS: Final = 64
+_MOST_OF_ONE: Final = 16
 _MOST_NAME: Final = 200
 # After all was sent.
 _ADOPT_SECONDS: Final = 30.0
@@ -63,8 +64,11 @@ class Arrivals:
     def invite(self, owner: str, lease_id: str) -> str:
         """An invitation, with which one lease may move here; it will be `owner`'s. In Kubernetes it is this lease of a
         claim. Raises RefusalError."""
-        if len(self._invited) >= _MOST_INVITATIONS:
-            message = f"{_MOST_INVITATIONS} leases are about to move to this appliance; try again in a minute"
+        of_one = sum(arrival.owner == owner for arrival in self._invited.values())
+        if len(self._invited) >= _MOST_INVITATIONS or (of_one >= _MOST_OF_ONE and not lease_id):
+            message = (
+                f"{len(self._invited)} leases are about to move here, {of_one} of them yours: try again in a minute"
+            )
             raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         invitation = secrets.token_hex(32)
         self._invited[invitation] = Arrival(owner, lease_id)
@@ -103,10 +107,13 @@ class Arrivals:
                 )
                 arrival.sessions.append((session, moving.ticket, self._sessions.expect(session)))
                 tickets.append(ticket)
-        except SessionRefusedError as error:
+        except BaseException as error:
+            # The caller may have left, too, and be told nothing.
             self._drop(arrival)
             self._leases.end(lease.lease_id, "it does not move here")
-            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+            if isinstance(error, SessionRefusedError):
+                raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+            raise
         arrival.watch = asyncio.create_task(self._watch(arrival, lease))
         _log.info("lease %s (%s) moves here", lease.lease_id[:8], lease.client)
         return tickets
@@ -118,7 +125,10 @@ class Arrivals:
         names += [pair for each in request.sessions for pair in ((each.session_id, 32), (each.ticket, 64))]
         if not all(len(name) == length and _HEX.issuperset(name) for name, length in names):
             raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "a lease, a session or a ticket has no right name")
-        if any(self._sessions.find(each.session_id) for each in request.sessions):
+        sessions = {each.session_id for each in request.sessions}
+        if len(sessions) < len(request.sessions):
+            raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "two sessions have one name")
+        if any(self._sessions.find(session_id) for session_id in sessions):
             raise refused("a session of it is there already")
         ours, theirs = self._snapshot.driver_version, request.driver_version
         if ours != theirs:

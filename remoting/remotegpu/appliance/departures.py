@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import socket
 import ssl
 import sys
@@ -14,6 +15,8 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import grpc
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.appliance.gateway import Gateway
@@ -40,6 +43,15 @@ _READ_BYTES: Final = 256 << 10
 _SO_MAX_PACING_RATE: Final = 47
 
 
+# A name of DNS or an address, as a certificate has it (RFC 1035, 2.3.4), and HOST:PORT of one.
+_NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
+_MOST_ENDPOINT: Final = 262
+_INVITATION: Final = re.compile(r"[0-9a-f]{64}")
+_TICKET: Final = re.compile(r"[0-9a-f]{64}")
+# Of an authority's certificates.
+_MOST_CA: Final = 64 << 10
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Where a lease is to go. Without an authority there is no TLS."""
@@ -48,6 +60,20 @@ class Destination:
     invitation: str
     ca: bytes
     server_name: str
+
+    def check(self) -> None:
+        """Raises RefusalError for what cannot be a place: who moves a lease is not trusted."""
+        named = (
+            "" if not self.server_name or _NAME.fullmatch(self.server_name) else "the server name is no name of a host"
+        )
+        if len(self.endpoint) > _MOST_ENDPOINT:
+            named = "the address is too long for HOST:PORT"
+        elif not _INVITATION.fullmatch(self.invitation):
+            named = "the invitation is not one that InviteLease gave"
+        elif len(self.ca) > _MOST_CA:
+            named = f"the authority's certificates are longer than {_MOST_CA >> 10} KiB"
+        if named:
+            raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, f"{named}: the lease stays here")
 
 
 class Departures:
@@ -74,6 +100,7 @@ class Departures:
 
         Raises RefusalError; then the lease is here as it was.
         """
+        to.check()
         async for event in self._suspensions.follow(lease, self._move(lease, to), "its work completes and is copied"):
             yield event
 
@@ -96,6 +123,8 @@ class Departures:
             raise refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
         try:
             place = await asyncio.to_thread(other.receive_lease, self._described(lease, workers, to.invitation))
+            if len(place.tickets) != len(workers) or not all(map(_TICKET.fullmatch, place.tickets)):
+                raise refused(f"NoAppliance: {to.endpoint} answers with something else than tickets; it stays here")
             try:
                 paused, answers = await self._send_all(workers, other, place)
             except RefusalError:

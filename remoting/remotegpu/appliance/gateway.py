@@ -27,6 +27,8 @@ _MAX_RESTARTS = 5
 _RETRY_SECONDS = 0.5
 # As many as a gateway remembers.
 _MOST_MOVED = 4096
+# All that a new gateway is told, several times over.
+_MOST_ORDERS = 64 << 10
 
 
 class GatewayError(Exception):
@@ -190,7 +192,7 @@ class Gateway:
 
     def handed(self) -> State:
         """What `adopt` goes on with. Acceptors are not in it."""
-        if self._channel is None or self._channel.closed or self._process is None:
+        if self._channel is None or self._channel.closed or self._channel.waits or self._process is None:
             raise NoHandoverError("the gateway is being started: try again")
         sessions = [(name, ticket, kept(data.fileno())) for name, (ticket, data) in self._sessions.items()]
         ports = {"port": self.port, "control_port": self.control_port}
@@ -210,7 +212,7 @@ class Gateway:
         self._parts = {name: [Part(*part) for part in parts] for name, parts in state.get("parts", {}).items()}
         process = self._process = Adopted(state["pid"])
         control = socket.socket(fileno=taken(state["control"]))
-        self._channel = PacketChannel(control, lambda packet, _: self._receive(packet, listener), self._closed)
+        self._channel = self._talk(control, listener)
         self._watch = asyncio.create_task(self._restart_when_it_dies(host, listener, process))
 
     async def stop(self) -> None:
@@ -338,7 +340,7 @@ class Gateway:
                 ours.close()
                 raise GatewayError(f"the gateway {self._program} did not start: {error.strerror or error}") from None
         self._listening = asyncio.get_running_loop().create_future()
-        self._channel = PacketChannel(ours, lambda packet, _: self._receive(packet, listener), self._closed)
+        self._channel = self._talk(ours, listener)
         try:
             self.port, self.control_port = await asyncio.wait_for(self._listening, _LISTEN_SECONDS)
         except (TimeoutError, ConnectionError):
@@ -350,6 +352,12 @@ class Gateway:
                 "is a port in use, or the certificate unreadable? Its own message stands above"
             ) from None
         return process
+
+    def _talk(self, control: socket.socket, listener: Listener) -> PacketChannel:
+        def receive(packet: Packet, _: object) -> None:
+            self._receive(packet, listener)
+
+        return PacketChannel(control, receive, self._closed, most_waiting=_MOST_ORDERS)
 
     def _receive(self, packet: Packet, listener: Listener) -> None:
         if packet.get("op") == "listening" and self._listening is not None and not self._listening.done():

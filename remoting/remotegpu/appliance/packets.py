@@ -1,15 +1,28 @@
 """JSON objects, one a packet, between the appliance and the programs it starts (SOCK_SEQPACKET)."""
 
 import asyncio
+import contextlib
+import errno
 import json
+import logging
+import os
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from io import FileIO
-from typing import Any
+from typing import Any, Final
 
-_MAX_PACKET = 64 << 10
+_log = logging.getLogger(__name__)
+
+# Neither end reads a longer one (`MAX_PACKET` of the gateway, `PACKET` of the worker).
+MAX_PACKET: Final = 64 << 10
 # A worker may be under a tenant's control: it must not keep the event loop to itself by talking without a pause.
-_PACKETS_PER_TURN = 32
+_PACKETS_PER_TURN: Final = 32
+# Packets that wait for the other end, of which one that reads nothing is gone.
+_MOST_WAITING: Final = 1024
+# What the kernel lacks, or counts as too many descriptors under way, it has later.
+_LATER: Final = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
+_LATER_SECONDS: Final = 0.02
 
 Packet = dict[str, Any]
 # A packet, and the open file that came with it.
@@ -21,37 +34,115 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class PacketChannel:
-    """Our end of such a socket. `on_close` is called once, when the other end is gone or talks nonsense."""
+    """Our end of such a socket. `on_close` is called once, when the other end is gone or talks nonsense.
 
-    def __init__(self, sock: socket.socket, on_packet: OnPacket, on_close: Callable[[], None] = lambda: None) -> None:
+    `most_waiting`: packets that may wait until the other end reads; it is taken for gone with more.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_packet: OnPacket,
+        on_close: Callable[[], None] = lambda: None,
+        *,
+        most_waiting: int = _MOST_WAITING,
+    ) -> None:
         sock.setblocking(False)
         self._socket = sock
         self._on_packet = on_packet
         self._on_close = on_close
+        self._most_waiting = most_waiting
+        # With descriptors of their own.
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self._later: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._readable)
         self.closed = False
+
+    @property
+    def waits(self) -> bool:
+        """Has the other end yet to read something before it can be sent more?"""
+        return bool(self._waiting)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
-        """Send without waiting. A peer that does not even read its control socket is as good as gone."""
+        """Send in order, without waiting: what the other end has no room for goes when it has read.
+
+        A packet that is too long is not sent, with a line in the log; the channel goes on.
+        """
         if self.closed:
             return
         data = json.dumps(packet).encode()
+        if len(data) > MAX_PACKET:
+            _log.error(
+                "an order %r of %d bytes is longer than the %d that its receiver reads: it is not sent; "
+                "name less in the call that led to it",
+                packet.get("op"), len(data), MAX_PACKET,
+            )  # fmt: skip
+        elif self._waiting or not self._send_now(data, fds):
+            self._keep(data, fds)
+
+    def _send_now(self, data: bytes, fds: Sequence[int]) -> bool:
+        """Returns whether the packet needs no more care."""
         try:
             if fds:
                 socket.send_fds(self._socket, [data], list(fds))
             else:
                 self._socket.send(data)
-        except OSError:
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in _LATER:
+                return False
+            if error.errno == errno.EMSGSIZE:
+                _log.error("an order of %d bytes is longer than the kernel sends: it is not sent", len(data))
+                return True
             self.close()
+        return True
+
+    def _keep(self, data: bytes, fds: Sequence[int]) -> None:
+        if self.closed:
+            return
+        if len(self._waiting) >= self._most_waiting:
+            _log.error("a program has read none of %d orders: it is taken for gone", len(self._waiting))
+            self.close()
+            return
+        self._waiting.append((data, [os.dup(fd) for fd in fds]))
+        if len(self._waiting) == 1:
+            self._loop.add_writer(self._socket, self._writable)
+
+    def _writable(self) -> None:
+        for _ in range(_PACKETS_PER_TURN):
+            if self.closed or not self._waiting:
+                break
+            data, fds = self._waiting[0]
+            if not self._send_now(data, fds):
+                # Where the socket has room it is the kernel that lacks something: then it is writable all the time.
+                self._loop.remove_writer(self._socket)
+                self._later = self._loop.call_later(_LATER_SECONDS, self._again)
+                return
+            if not self.closed:
+                self._waiting.popleft()
+                _close_all(fds)
+        if not self.closed and not self._waiting:
+            self._loop.remove_writer(self._socket)
+
+    def _again(self) -> None:
+        if not self.closed and self._waiting:
+            self._loop.add_writer(self._socket, self._writable)
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
             self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            if self._later is not None:
+                self._later.cancel()
+            for _, fds in self._waiting:
+                _close_all(fds)
+            self._waiting.clear()
             self._socket.close()
             self._on_close()
 
@@ -60,17 +151,36 @@ class PacketChannel:
             if self.closed:
                 return
             try:
-                data, fds, _, _ = socket.recv_fds(self._socket, _MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+                data, fds, _, _ = socket.recv_fds(self._socket, MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
                 data, fds = b"", []
-            files = [FileIO(fd) for fd in fds]
-            packet = decode(data)
-            if packet is None:
+            packet, files = decode(data), _files(fds)
+            if packet is None or files is None:
                 self.close()
                 return
             self._on_packet(packet, files[0] if files else None)
+
+
+def _files(fds: Sequence[int]) -> list[FileIO] | None:
+    """None, and nothing is left open, if one is no file that can be read."""
+    files: list[FileIO] = []
+    for place, fd in enumerate(fds):
+        try:
+            files.append(FileIO(fd))
+        except OSError:
+            _close_all(fds[place:])
+            for file in files:
+                file.close()
+            return None
+    return files
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 def decode(data: bytes) -> Packet | None:

@@ -1,7 +1,7 @@
 //! Handles are numbers looked up in a table, never addresses that are followed: a freed or invented handle is an
 //! error code, not a crash.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 

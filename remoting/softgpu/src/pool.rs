@@ -2,6 +2,9 @@
 
 use crate::ffi::R;
 use crate::memory::Allocation;
+use driverapi::attributes::{
+    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC,
+};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
@@ -45,6 +48,15 @@ impl Pool {
     /// Attributes a program may set and read back.
     pub fn settings(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// May it give memory that one stream freed to another one, and order that itself? So it is unless a program switches
+    /// both ways off: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html>, `CUmemPool_attribute`.
+    pub fn orders_reuse(&self) -> bool {
+        let settings = self.settings();
+        [CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES]
+            .iter()
+            .any(|way| settings.get(way).is_none_or(|&on| on != 0))
     }
 
     /// The other devices that reach its memory.

@@ -27,7 +27,7 @@ impl Driver {
             result => result,
         }?;
         if let Some(checker) = check::checker() {
-            checker.allocated_in_order(allocation.base, allocation.len, &stream.place_now());
+            checker.allocated_in_order(allocation.base, allocation.len, &stream.place_now(), pool.orders_reuse());
         }
         peers.iter().for_each(|&device| self.devices[device].map.insert(allocation.base, allocation.len));
         Ok(allocation)

@@ -166,17 +166,18 @@ impl Stream {
             return None;
         }
         let queues = self.context.queues();
-        let idle = self.dependencies(&queues).is_empty();
+        let idle = self.dependencies(&queues).next().is_none();
         if idle { self.queue.try_turn() } else { None }
     }
 
-    fn dependencies(&self, queues: &[crate::context::StreamQueue]) -> Vec<Marker> {
-        let wanted: Vec<Marker> = match self.order {
-            Order::NonBlocking => Vec::new(),
-            Order::Blocking => vec![self.context.legacy.end()],
-            Order::Legacy => queues.iter().filter(|each| each.blocking).map(|each| each.queue.end()).collect(),
+    fn dependencies<'a>(&self, queues: &'a [StreamQueue]) -> impl Iterator<Item = Marker> + use<'a> {
+        let (legacy, others) = match self.order {
+            Order::NonBlocking => (None, [].iter()),
+            Order::Blocking => (Some(self.context.legacy.end()), [].iter()),
+            Order::Legacy => (None, queues.iter()),
         };
-        wanted.into_iter().filter(|marker| !marker.is_reached()).collect()
+        let others = others.filter(|each| each.blocking).map(|each| each.queue.end());
+        legacy.into_iter().chain(others).filter(|marker| !marker.is_reached())
     }
 }
 

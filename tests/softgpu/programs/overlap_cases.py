@@ -13,6 +13,7 @@ from softcuda import start as start_driver
 DEFAULT, NON_BLOCKING = 0, 1
 LEGACY, PER_THREAD = ptr(1), ptr(2)
 NOT_READY = 600
+REUSE_ALLOW_OPPORTUNISTIC, REUSE_ALLOW_INTERNAL_DEPENDENCIES = 2, 3
 
 KERNEL = """
 .visible .entry %s(.param .u64 p, .param .u64 q)
@@ -237,8 +238,17 @@ def race_of_a_free_and_a_kernel() -> None:
     ok("cuMemFreeAsync", u64(p), s)
 
 
+def pool_without_order() -> Any:
+    """The current pool, which leaves it to the program to order what one stream frees before what another one gets."""
+    pool = new("cuDeviceGetDefaultMemPool", 0)
+    for attribute in (REUSE_ALLOW_OPPORTUNISTIC, REUSE_ALLOW_INTERNAL_DEPENDENCIES):
+        ok("cuMemPoolSetAttribute", pool, attribute, ref(i32(0)))
+    return pool
+
+
 def race_of_a_free_and_an_allocation() -> None:
     s, t = start()
+    pool_without_order()
     p = new("cuMemAllocAsync", size(4), s, kind=u64).value
     q = nonzero()
     run("store", s, p)
@@ -536,8 +546,34 @@ def a_word_that_a_stream_writes_and_another_waits_for() -> None:
     run("other_store", t, p)
 
 
+def race_of_a_kernel_and_memory_handed_out_again() -> None:
+    """The pool orders the allocation after the free, and not after a stream that the free does not come after."""
+    s, t = start()
+    r = stream()
+    p = new("cuMemAllocAsync", size(4), s, kind=u64).value
+    q = nonzero()
+    after(s, r)
+    ok("cuMemFreeAsync", u64(p), s)
+    watch_host_memory(s, q)
+    assert new("cuMemAllocAsync", size(4), t, kind=u64).value == p
+    run("store", r, p)
+    run("other_store", t, p)
+
+
+def pooled_memory_that_the_pool_orders() -> None:
+    s, t = start()
+    p = new("cuMemAllocAsync", size(4), s, kind=u64).value
+    q = nonzero()
+    run("store", s, p)
+    ok("cuMemFreeAsync", u64(p), s)
+    watch_host_memory(s, q)
+    assert new("cuMemAllocAsync", size(4), t, kind=u64).value == p
+    run("other_store", t, p)
+
+
 def pooled_memory_allocated_after_its_free() -> None:
     s, t = start()
+    pool_without_order()
     p = new("cuMemAllocAsync", size(4), s, kind=u64).value
     q = nonzero()
     run("store", s, p)

@@ -44,6 +44,8 @@ struct Freed {
     live: Arc<Live>,
     stream_id: Option<u64>,
     pieces: Vec<Piece>,
+    /// Their sizes together.
+    bytes: u64,
     /// `None` until it was asked for.
     fence: Option<Arc<Slot>>,
 }
@@ -334,6 +336,7 @@ impl State {
         {
             if let Some(place) = freed.pieces.iter().position(fits) {
                 let piece = freed.pieces.swap_remove(place);
+                freed.bytes -= piece.size;
                 self.heap.hand_out_again(Piece { asked: size, context: live.id, pool: origin.pool, ..piece });
                 return Some(piece.address);
             }
@@ -344,13 +347,13 @@ impl State {
     fn note_freed(&mut self, live: &Arc<Live>, stream_id: Option<u64>, piece: Piece) -> Result<(), Code> {
         let open = |freed: &Freed| freed.fence.is_none() && freed.stream_id == stream_id && freed.live.id == live.id;
         let place = self.freed.iter().position(open).unwrap_or_else(|| {
-            self.freed.push(Freed { live: Arc::clone(live), stream_id, pieces: Vec::new(), fence: None });
+            self.freed.push(Freed { live: Arc::clone(live), stream_id, pieces: Vec::new(), bytes: 0, fence: None });
             self.freed.len() - 1
         });
         let freed = &mut self.freed[place];
+        freed.bytes += piece.size;
         freed.pieces.push(piece);
-        let bytes: u64 = freed.pieces.iter().map(|piece| piece.size).sum();
-        if bytes >= BATCH_BYTES || freed.pieces.len() >= BATCH_PIECES { freed.ask_for_fence() } else { Ok(()) }
+        if freed.bytes >= BATCH_BYTES || freed.pieces.len() >= BATCH_PIECES { freed.ask_for_fence() } else { Ok(()) }
     }
 
     fn fence_all(&mut self) -> Result<(), Code> {
@@ -372,8 +375,7 @@ impl State {
 
     /// Bytes that the program freed in no stream's order, and that are not known to be unused.
     fn freed_at_once(&self) -> u64 {
-        let freed = self.freed.iter().filter(|freed| freed.stream_id.is_none());
-        freed.flat_map(|freed| &freed.pieces).map(|piece| piece.size).sum()
+        self.freed.iter().filter(|freed| freed.stream_id.is_none()).map(|freed| freed.bytes).sum()
     }
 }
 

@@ -113,11 +113,16 @@ impl Checker {
         self.shadow.clear(base, len);
     }
 
-    /// Memory of a pool: it may hold what another stream still uses.
-    pub fn allocated_in_order(&'static self, base: u64, len: u64, place: &Place) {
+    /// Memory of a pool: it may hold what another stream still uses. `is_after_free`: the pool itself sees to it that the
+    /// stream comes after the free that gave the memory back.
+    pub fn allocated_in_order(&'static self, base: u64, len: u64, place: &Place, is_after_free: bool) {
         self.ranges.insert(base, len, base);
         let operation = self.begin(place);
         operation.name("cuMemAllocAsync");
+        let freed = self.order().handed_out(base, len);
+        if is_after_free {
+            operation.find(&freed);
+        }
         self.examine_all(&operation, base, len);
         self.shadow.clear(base, len);
     }

@@ -112,7 +112,7 @@ impl Operation {
     }
 
     /// This, and what comes after it in its stream, is after `clock`.
-    fn find(&self, clock: &Clock) {
+    pub fn find(&self, clock: &Clock) {
         self.join(clock);
         self.checker.order().found(self.point().track, clock);
     }
@@ -137,6 +137,7 @@ impl Operation {
         self.checker.shadow.existing(key, len, |line, cell, mask| {
             self.meet(line - key + base, cell, mask, Access::Write);
         });
+        self.checker.order().freed(base, len, self.end());
     }
 
     fn meet(&self, line: u64, cell: &mut super::shadow::Cell, mask: u64, access: Access) {

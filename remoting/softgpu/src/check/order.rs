@@ -1,7 +1,7 @@
 //! The order that calls make between operations, whether the work before has been reached or not.
 
 use super::clocks::{Clock, PARTS, Point, Step};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 #[derive(Clone, Default)]
@@ -32,6 +32,8 @@ pub struct Order {
     words: HashMap<u64, Clock>,
     /// What a default stream's next operation comes after, beside what streams of today do.
     gone: HashMap<u64, Clock>,
+    /// What happened before pools got memory back, by its first byte, with its length.
+    freed: BTreeMap<u64, (u64, Clock)>,
     /// What operations of tracks found out while they ran.
     found: HashMap<u32, Clock>,
     /// What the program on the host knows to be done.
@@ -193,5 +195,22 @@ impl Order {
 
     pub fn release(&mut self, address: u64, clock: &Clock) {
         self.words.entry(address).or_default().join(clock);
+    }
+
+    /// A pool gets memory back.
+    pub fn freed(&mut self, base: u64, len: u64, clock: Clock) {
+        self.freed.insert(base, (len, clock));
+    }
+
+    /// What happened before a pool got back what it hands out now.
+    pub fn handed_out(&mut self, base: u64, len: u64) -> Clock {
+        let mut before = Clock::default();
+        let reach = |(&start, &(size, _)): (&u64, &(u64, Clock))| start + size > base;
+        let starts: Vec<u64> =
+            self.freed.range(..base + len).rev().take_while(|each| reach(*each)).map(|(&start, _)| start).collect();
+        for (_, clock) in starts.iter().filter_map(|start| self.freed.remove(start)) {
+            before.join(&clock);
+        }
+        before
     }
 }

@@ -104,8 +104,15 @@ fn obey(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) {
         gateway.ordered.notify_waiters();
     } else {
         // The appliance is ours: this is a mistake in the program, worth a line, no reason to end everybody's sessions.
-        eprintln!("remotegpu-gateway: not an order: {}", String::from_utf8_lossy(packet));
+        // What is in it may be a ticket.
+        eprintln!("remotegpu-gateway: not an order: {} bytes that begin with {:?}", packet.len(), beginning(packet));
     }
+}
+
+/// The name of the order, as far as there is one.
+fn beginning(packet: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&packet[..packet.len().min(40)]).into_owned();
+    text.split(',').next().unwrap_or_default().to_owned()
 }
 
 fn carry_out(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()> {

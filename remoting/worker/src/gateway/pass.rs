@@ -8,8 +8,8 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// Longer packets are cut by the kernel and then are no JSON.
-const MAX_PACKET: usize = 4096;
+/// Longer packets are cut by the kernel and then are no JSON. The appliance sends none (`packets.py`).
+const MAX_PACKET: usize = 64 << 10;
 
 /// Sends one packet without waiting.
 ///

@@ -83,7 +83,7 @@ impl DeviceMemory {
     /// the call returns that destroyed it.
     pub fn give_back_context(&self, live: &Live) -> Result<(), Code> {
         let state = lock(&self.state);
-        let freed: u64 = state.freed.iter().flat_map(|freed| &freed.pieces).map(|piece| piece.size).sum();
+        let freed: u64 = state.freed.iter().map(|freed| freed.bytes).sum();
         let much = freed + state.heap.idle() > self.slack;
         drop(state);
         if !much {
