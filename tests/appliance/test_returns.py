@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
 
 import pytest
 from support.stand_in import Session, StandIn, Tenant
@@ -15,7 +17,7 @@ from remotegpu.appliance import returns
 from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.grants import Quota
-from remotegpu.appliance.state import Lease
+from remotegpu.appliance.state import Lease, SessionProcess
 from remotegpu.appliance.state import Session as SessionState
 
 SHARE = 256 * MIB
@@ -109,7 +111,7 @@ def test_one_whose_client_closed_its_socket_gives_way_before_one_that_a_network_
 def test_what_does_not_come_back_in_time_is_refused_with_a_line_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(returns, "_RETURN_SECONDS", 0.05)
 
-    async def ask() -> tuple[int, str]:
+    async def ask() -> returns.Got:
         quotas = [Quota(SHARE)]
         lease = Lease("00" * 16, "", "", LeasedGpus((0,), (SHARE,)), [], quotas, Exports(quotas))
         holder, other = (SessionState(name, lease, pid, "", None) for name, pid in (("holder", 7), ("other", 8)))
@@ -118,7 +120,7 @@ def test_what_does_not_come_back_in_time_is_refused_with_a_line_that_names_it(mo
         quotas[0].leave("holder", SHARE)
         return await returns.Returns(lambda _: asyncio.sleep(0)).grant(other, 0, MIB, MIB)
 
-    size, line = asyncio.run(ask())
+    size, _, line = asyncio.run(ask())
     assert size == 0
     assert "pid 7 (overwrites what it freed)" in line
 
@@ -132,3 +134,86 @@ def test_a_lost_session_that_ends_by_itself_is_not_ended_for_another(tenant: Ten
     lost.tell(ENDING)
     assert granted.result(10) == SHARE
     assert "needed its place" not in lost.rest()
+
+
+class Told:
+    """In place of a session's process: what the appliance tells it."""
+
+    def __init__(self) -> None:
+        self.packets: list[tuple[str, int]] = []
+
+    def send(self, packet: dict[str, object], fds: Sequence[int] = ()) -> None:
+        self.packets.append((str(packet["op"]), len(fds)))
+
+
+class Family:
+    """A session that ends and offers all of its lease's memory, and one that wants it."""
+
+    def __init__(self) -> None:
+        self.quota = Quota(SHARE)
+        lease = Lease("00" * 16, "", "", LeasedGpus((0,), (SHARE,)), [], [self.quota], Exports([self.quota]))
+        self.first, self.heir = (SessionState(name, lease, pid, "", None) for name, pid in (("first", 7), ("heir", 8)))
+        lease.sessions = {each.session_id: each for each in (self.first, self.heir)}
+        self.told = {}
+        for each in (self.first, self.heir):
+            self.told[each.session_id] = told = Told()
+            each.process = cast(SessionProcess, told)
+        self.quota.grant("first", SHARE, SHARE)
+        self.first.leaving = self.first.offers = True
+
+    async def ask(self, least: int, *, maps: bool = True) -> asyncio.Task[returns.Got]:
+        """The request, when it has asked the one that ends."""
+        asking = returns.Returns(lambda _: asyncio.sleep(0)).grant(self.heir, 0, least, least, maps=maps)
+        task = asyncio.get_running_loop().create_task(asking)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return task
+
+    def hand_on(self, size: int) -> bool:
+        """Whether the descriptor went to the one that wants the memory."""
+        with Path("/dev/null").open("rb", buffering=0) as file:
+            returns.hand_on(self.first, 0, size, file)
+        assert self.told["first"].packets[-1] == ("handedon", 0)
+        return ("inherit", 1) in self.told["heir"].packets
+
+
+def test_what_a_session_leaves_is_handed_to_who_waits_for_it() -> None:
+    async def run() -> None:
+        family = Family()
+        request = await family.ask(100 * MIB)
+        assert family.told["first"].packets == [("handon", 0)]
+        assert family.hand_on(120 * MIB)
+        assert await request == returns.Got(120 * MIB, 120 * MIB, "")
+        assert family.quota.granted == {"first": SHARE - 120 * MIB, "heir": 120 * MIB}
+        assert family.heir.inherited == {}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("why", ["nobody asked", "it ends, too", "more than it had", "another device"])
+def test_what_nobody_wants_or_may_have_is_handed_to_nobody(why: str) -> None:
+    async def run() -> None:
+        family = Family()
+        request = None if why == "nobody asked" else await family.ask(100 * MIB)
+        if why == "it ends, too":
+            family.heir.leaving = True
+        elif why == "another device":
+            family.first.heir = (family.heir, 1)
+        assert not family.hand_on(SHARE + 1 if why == "more than it had" else 100 * MIB)
+        assert family.quota.granted == {"first": SHARE}
+        if request is not None:
+            request.cancel()
+
+    asyncio.run(run())
+
+
+def test_memory_that_the_driver_takes_by_itself_is_not_inherited() -> None:
+    async def run() -> None:
+        family = Family()
+        request = await family.ask(100 * MIB, maps=False)
+        assert family.told["first"].packets == []
+        family.quota.forget("first")
+        returns.note_change(family.first.lease)
+        assert await request == returns.Got(100 * MIB, 0, "")
+
+    asyncio.run(run())

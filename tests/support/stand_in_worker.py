@@ -117,6 +117,8 @@ class Worker:
                 if packet and json.loads(packet)["op"] == "settle":
                     self.settle(json.loads(packet))
                     continue
+                if packet and json.loads(packet)["op"] == "giveway":
+                    continue
                 if packet and connection is not None and json.loads(packet)["op"] == "end":
                     connection.sendall(packet + b"\n")
                 return

@@ -9,7 +9,8 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from io import FileIO
+from typing import Final, NamedTuple
 
 from remotegpu.appliance.state import Lease, Session
 
@@ -24,6 +25,14 @@ _SETTLE_SECONDS: Final = 1.0
 GIVE_WAY_SECONDS: Final = 3.0
 
 _ids = itertools.count(1)
+
+
+class Got(NamedTuple):
+    """What a session was granted."""
+
+    size: int
+    inherited: int  # of that, memory that another process has handed on
+    line: str  # for people, if something did not come back in time
 
 
 def is_going(session: Session) -> bool:
@@ -77,23 +86,28 @@ class Returns:
         self._ending: set[asyncio.Future[None]] = set()
         self.waiting = 0
 
-    async def grant(self, session: Session, device: int, least: int, want: int) -> tuple[int, str]:
+    async def grant(self, session: Session, device: int, least: int, want: int, *, maps: bool = False) -> Got:
         """What a session gets, as soon as enough has come back; nothing if all that comes back is not enough.
 
-        Also a line for people, if something did not come back in time.
+        `maps`: it may be memory that another process hands on.
         """
         self.waiting += 1
         try:
-            return await self._grant(session, device, least, want)
+            size, line = await self._grant(session, device, least, want, maps=maps)
         finally:
             self.waiting -= 1
+            _want_no_more(session, device)
+        inherited = session.inherited.pop(device, 0)
+        return Got(size + inherited, inherited, line)
 
-    async def _grant(self, session: Session, device: int, least: int, want: int) -> tuple[int, str]:
+    async def _grant(self, session: Session, device: int, least: int, want: int, *, maps: bool) -> tuple[int, str]:
         lease, until = session.lease, time.monotonic() + _RETURN_SECONDS
         quota = lease.quotas[device]
         # The others may have ended or returned something, and their workers not have said so yet.
         await self.settle(lease, besides=session)
         while not session.ended:
+            if session.inherited.get(device, 0) >= least:
+                return 0, ""
             if size := quota.grant(session.session_id, least, want):
                 return size, ""
             if least > free_for(session, device):
@@ -101,6 +115,8 @@ class Returns:
             left = until - time.monotonic()
             if left <= 0:
                 return 0, self._too_late(session, device)
+            if maps:
+                _want(session, device, least)
             if least > quota.free + coming_back(lease, device):
                 left = min(left, self._have_one_give_way(session, device))
             await changed(lease, left)
@@ -148,6 +164,39 @@ class Returns:
         )
         _log.warning("session %s: %s", session.session_id[:8], line)
         return line
+
+
+def _want(session: Session, device: int, least: int) -> None:
+    """Ask those that end, one after the other, to hand on so much to this session."""
+    ending = _others(session, lambda other: other.offers and other.used_on(device) >= least)
+    if any(other.heir == (session, device) for other in ending):
+        return
+    for other in ending:
+        if other.heir is None and other.process is not None:
+            other.heir = (session, device)
+            other.process.send({"op": "handon", "device": device, "least": least})
+            return
+
+
+def _want_no_more(session: Session, device: int) -> None:
+    for other in session.lease.sessions.values():
+        if other.heir == (session, device):
+            other.heir = None
+
+
+def hand_on(session: Session, device: int, size: int, file: FileIO | None) -> None:
+    """A session that ends hands memory on to who wants it, if that one still does; it overwrites it if not."""
+    heir, session.heir = session.heir, None
+    assert session.process is not None
+    taken = False
+    if heir is not None and heir[1] == device and file is not None:
+        to, quota = heir[0], session.lease.quotas[device]
+        wants = not is_going(to) and to.process is not None
+        if wants and to.process is not None and (taken := quota.move(session.session_id, to.session_id, size)):
+            to.inherited[device] = to.inherited.get(device, 0) + size
+            to.process.send({"op": "inherit", "device": device, "size": size}, [file.fileno()])
+    session.process.send({"op": "handedon", "taken": taken})
+    note_change(session.lease)
 
 
 async def changed(lease: Lease, seconds: float) -> None:

@@ -18,11 +18,13 @@ from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import Packet, one_line, whole_number
 from remotegpu.appliance.processes import Launch, ProcessError
 from remotegpu.appliance.returns import (
+    Got,
     Returns,
     all_settled,
     changed,
     free_for,
     gives_way_in,
+    hand_on,
     is_going,
     is_lost,
     note_change,
@@ -98,7 +100,7 @@ class Sessions:
         self._live: dict[str, Session] = {}
         self._ended: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._returns = Returns(self._end_lost)
+        self._returns = Returns(self._give_way)
         self.none_left = asyncio.Event()
         self.none_left.set()
 
@@ -311,6 +313,12 @@ class Sessions:
         why = "another process of the lease needed its place while it had no connection"
         await self.end(lost, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
 
+    async def _give_way(self, lost: Session) -> None:
+        """End a session that has no connection, for another one that wants its memory."""
+        if lost.process is not None:
+            lost.process.send({"op": "giveway"})
+        await self._end_lost(lost)
+
     async def settle(self, lease: Lease) -> None:
         """Have what its programs gave back counted."""
         await self._returns.settle(lease)
@@ -369,11 +377,11 @@ class Sessions:
         elif operation == "settled":
             settled(session, whole_number(packet, "id"))
         elif operation == "ending" and process is not None and not session.leaving:
-            session.leaving = True
+            session.leaving, session.offers = True, packet.get("offers") is True
             all_settled(session)
             note_change(session.lease)
             # One that says so and does not is killed.
-            self._spawn(process.end(0, "it ends"))
+            self._spawn(_see_off(process, "" if session.offers else "it ends"))
         elif operation == "left":
             self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
         elif operation in ("grant", "leaving", "return", "memory", "unhealthy") and process is not None:
@@ -381,7 +389,7 @@ class Sessions:
             if device >= len(session.lease.quotas):
                 return
             self._account(session, process, operation, device, packet)
-        elif operation in ("export", "import", "release", "freed") and process is not None:
+        elif operation in ("export", "import", "release", "freed", "handon") and process is not None:
             _share(session, process, operation, packet, file)
         elif operation in ("code", "offer") and process is not None:
             self._share_code(session, process, operation, packet, file)
@@ -428,21 +436,20 @@ class Sessions:
         if not size and not session.ended and 0 < least <= quota.limit:
             self._spawn(self._grant_later(session, process, device, packet))
         else:
-            self._answer_grant(session, process, device, packet, size)
+            self._answer_grant(session, process, device, packet, Got(size, 0, ""))
 
     async def _grant_later(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
         least, want = whole_number(packet, "least"), whole_number(packet, "want")
-        size, line = await self._returns.grant(session, device, least, want)
-        self._answer_grant(session, process, device, packet, size, line)
+        got = await self._returns.grant(session, device, least, want, maps=packet.get("maps") is True)
+        self._answer_grant(session, process, device, packet, got)
 
-    def _answer_grant(
-        self, session: Session, process: SessionProcess, device: int, packet: Packet, size: int, line: str = ""
-    ) -> None:
+    def _answer_grant(self, session: Session, process: SessionProcess, device: int, packet: Packet, got: Got) -> None:
         gpu = str(session.lease.placement.gpus[device])
         # Nothing is asked for by who wants to know that all was heard.
         if whole_number(packet, "least"):
-            (self._counters.grants if size else self._counters.grants_refused).labels(gpu=gpu).inc()
-        process.send({"op": "granted", "id": whole_number(packet, "id"), "size": size, "line": line})
+            (self._counters.grants if got.size else self._counters.grants_refused).labels(gpu=gpu).inc()
+        answer = {"op": "granted", "id": whole_number(packet, "id"), "size": got.size, "line": got.line}
+        process.send(answer | ({"inherited": got.inherited} if got.inherited else {}))
 
     def _count(self, session: Session, packet: Packet) -> None:
         for name in _STATS:
@@ -508,6 +515,16 @@ class Sessions:
         task.add_done_callback(self._tasks.discard)
 
 
+async def _see_off(process: SessionProcess, reason: str) -> None:
+    """Wait for a process that ends by itself, and kill it if it does not; with a reason it shall end at once."""
+    if reason:
+        return await process.end(0, reason)
+    try:
+        await asyncio.wait_for(process.wait(), _END_SECONDS)
+    except TimeoutError:
+        await process.kill()
+
+
 def _handed(session: Session) -> State:
     process = session.process
     if not isinstance(process, Worker) or is_going(session) or session.image is not None:
@@ -551,6 +568,8 @@ def _share(session: Session, process: SessionProcess, operation: str, packet: Pa
             token = str(packet.get("token"))
             process.send({"op": "released", "token": token, "last": exports.release(name, token)})
             note_change(session.lease)
+        case "handon":
+            hand_on(session, whole_number(packet, "device"), whole_number(packet, "size"), file)
         case "freed":
             exports.freed(name, str(packet.get("token")))
             note_change(session.lease)

@@ -119,6 +119,9 @@ class Session:
     hung_up: bool = False  # its client, on this machine, closed the socket
     ended: bool = False
     leaving: bool = False  # its worker says that it ends
+    offers: bool = False  # and that for a moment it hands on what others of its lease want
+    heir: "tuple[Session, int] | None" = None  # who was told to want some of it, on which device
+    inherited: dict[int, int] = field(default_factory=dict)  # by device: what it got so, and has not been told of
     settling: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # what the worker was asked to tell first
     grace_seconds: int = 0  # how long it lives without a connection
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have

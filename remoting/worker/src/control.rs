@@ -18,6 +18,25 @@ pub enum Order {
         /// For people: why it is nothing.
         #[serde(default)]
         line: String,
+        /// Of that came by [`Order::Inherit`].
+        #[serde(default)]
+        inherited: u64,
+    },
+    /// The session is about to be ended for one that wants its memory.
+    GiveWay,
+    /// Another process of the lease wants so much.
+    HandOn {
+        device: u32,
+        least: u64,
+    },
+    /// It has what was handed on, or is gone.
+    HandedOn {
+        taken: bool,
+    },
+    /// With a descriptor: memory that another process of the lease had, granted with it.
+    Inherit {
+        device: u32,
+        size: u64,
     },
     /// Tell what the client has sent so far.
     Settle {
@@ -75,12 +94,12 @@ impl Session {
     pub fn order(&mut self, packet: &[u8], file: Option<OwnedFd>) {
         let Ok(order) = serde_json::from_slice::<Order>(packet) else { return };
         match order {
-            Order::Granted { id, size, line } => {
+            Order::Granted { id, size, line, inherited } => {
                 let Some((asker, device)) = self.requests.granted(id) else { return };
                 if !line.is_empty() {
                     self.out.push(Notice::CODE, 0, &Notice { line }, &[]);
                 }
-                self.memory.granted(device, size);
+                self.memory.granted(device, size.saturating_sub(inherited));
                 match asker {
                     Asker::Context(seq, context) => self.context_charged(seq, &context, size),
                     Asker::Stack(described) => self.stack_charged(&described, device, size),
@@ -90,6 +109,9 @@ impl Session {
                 // A command that waited for it may have finished.
                 self.advance();
             }
+            Order::HandOn { device, least } => self.hand_on(device, least),
+            Order::HandedOn { taken } => self.handed_on(taken),
+            Order::Inherit { device, size } => self.inherit(device, size, file),
             Order::Settle { id } => self.settling.push((id, None)),
             Order::Memory { id, limit, free } => {
                 let Some(seq) = self.requests.answered(id) else { return };
@@ -105,7 +127,13 @@ impl Session {
             Order::Move { seconds } => self.move_away(Duration::from_secs(seconds)),
             Order::Stay => self.refused_there(),
             Order::Leave => self.leave(),
-            Order::End { code, reason } => self.end(code, &reason),
+            Order::GiveWay => self.memory.gives_way = true,
+            Order::End { code, reason } => {
+                if !std::mem::take(&mut self.memory.gives_way) {
+                    self.offer_no_more();
+                }
+                self.end(code, &reason);
+            }
         }
     }
 }
@@ -120,8 +148,8 @@ mod tests {
         let json = |request: Request| serde_json::to_string(&request).unwrap();
         assert_eq!(json(Request::Ready), r#"{"op":"ready"}"#);
         assert_eq!(
-            json(Request::Grant { id: 1, device: 2, least: 3, want: 4 }),
-            r#"{"op":"grant","id":1,"device":2,"least":3,"want":4}"#
+            json(Request::Grant { id: 1, device: 2, least: 3, want: 4, maps: true }),
+            r#"{"op":"grant","id":1,"device":2,"least":3,"want":4,"maps":true}"#
         );
         let token = Token([0xab; 16]);
         assert_eq!(json(Request::Release { token }), r#"{"op":"release","token":"abababababababababababababababab"}"#);

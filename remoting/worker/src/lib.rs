@@ -27,6 +27,7 @@ pub mod gateway;
 pub mod generated;
 mod graphs;
 mod ground;
+mod heirs;
 pub mod helpers;
 mod hold;
 mod image;

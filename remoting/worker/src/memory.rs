@@ -84,6 +84,10 @@ impl Session {
         let (address, size) = (c.address, c.size);
         let place = self.memory.hide(&self.driver, size)?;
         self.memory.insert(c);
+        if let Some(outcome) = self.map_inherited(seq, c, place) {
+            return Ok(outcome);
+        }
+        self.make_room(c.device);
         let waits = self.memory.unmapping.iter().any(|range| overlap(*range, (address, size)));
         let mapped = if waits { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { map(&self.driver, place, size, device) };
         if mapped == Err(CUDA_ERROR_OUT_OF_MEMORY) && !self.memory.unmapping.is_empty() {
@@ -198,6 +202,7 @@ impl Session {
         }
         let granted = self.memory.granted.get_mut(&device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         *granted -= size;
+        self.make_room(device);
         if !self.memory.unmapping.is_empty() {
             self.requests.push(Request::Leaving { device, size });
         }

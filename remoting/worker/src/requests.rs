@@ -28,6 +28,8 @@ pub enum Request {
         device: u32,
         least: u64,
         want: u64,
+        /// For slabs, and not for what the driver takes by itself.
+        maps: bool,
     },
     /// So much will be returned, when it has been overwritten.
     Leaving {
@@ -42,8 +44,16 @@ pub enum Request {
     Settled {
         id: u64,
     },
-    /// The session is over: what it was granted is free when this process has ended.
-    Ending,
+    /// The session is over: what it was granted is free when this process has ended. `offers`: for a moment it waits for
+    /// who wants some of it.
+    Ending {
+        offers: bool,
+    },
+    /// With a descriptor: memory for who asked for it.
+    HandOn {
+        device: u32,
+        size: u64,
+    },
     Memory {
         id: u64,
         device: u32,
@@ -206,8 +216,9 @@ impl Requests {
             return false;
         }
         self.next_id += 1;
+        let maps = matches!(asker, Asker::Client(_));
         self.grants.insert(self.next_id, (asker, device));
-        self.push(Request::Grant { id: self.next_id, device, least, want });
+        self.push(Request::Grant { id: self.next_id, device, least, want, maps });
         true
     }
 
@@ -229,6 +240,11 @@ impl Requests {
         let id = self.ask(sharing)?;
         self.queue.push_back((Request::Export { id, device, size }, Some(file)));
         Ok(())
+    }
+
+    /// For the process that wants it.
+    pub fn hand_on(&mut self, device: u32, size: u64, file: OwnedFd) {
+        self.queue.push_back((Request::HandOn { device, size }, Some(file)));
     }
 
     /// Asks for what another session exported.

@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, Taken};
 use crate::frames::FrameReader;
+use crate::heirs::OFFER;
 use crate::requests::Request;
 use crate::session::Session;
 use crate::turns::taking::Turns;
@@ -31,6 +32,7 @@ const STATS_EVERY: Duration = Duration::from_secs(1);
 const WINDOW_EVERY: Duration = Duration::from_secs(1);
 /// What is queued when a session ends may take this long to send.
 const GOODBYE: Duration = Duration::from_secs(1);
+const FOR_EVER: Duration = Duration::from_secs(3600);
 
 /// How long to sleep between two looks at the GPU: not at all at first, then a part of the time waited so far.
 #[derive(Debug)]
@@ -147,14 +149,21 @@ fn send_request(control: BorrowedFd<'_>, request: &Request, file: Option<Borrowe
 pub fn serve(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) {
     // Whatever breaks here, the session is over; what is left is to give its memory back.
     let _ = run(session, connection, control);
-    session.requests.push(Request::Ending);
+    let offers = session.offers_memory();
+    session.requests.push(Request::Ending { offers });
     let _ = send_requests(session, control);
     if let (false, Some(socket)) = (session.out.is_empty(), connection.socket()) {
         let _ = say_goodbye(session, socket);
     }
     connection.lose();
     session.part_with_everything();
-    let _ = hear(session, control);
+    let _ = hear(session, control, GOODBYE, Session::is_parting);
+    if offers {
+        let _ = hear(session, control, OFFER, Session::is_offering);
+        // Until it is known whose it is, nobody may write to it. An appliance that is gone ends this process.
+        let _ = hear(session, control, FOR_EVER, Session::is_handing_on);
+    }
+    session.let_all_go();
     session.scrub_everything();
     session.requests.stats(session.stats, session.out.bytes_out);
     let _ = send_requests(session, control);
@@ -393,10 +402,15 @@ fn wait(
     })
 }
 
-/// Waits for what the appliance says of memory that other processes may have, too.
-fn hear(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()> {
-    let until = Instant::now() + GOODBYE;
-    while session.is_parting() {
+/// Waits for what the appliance says of memory that other processes have, or want, while that is of interest.
+fn hear(
+    session: &mut Session,
+    control: BorrowedFd<'_>,
+    patience: Duration,
+    waits: impl Fn(&Session) -> bool,
+) -> io::Result<()> {
+    let until = Instant::now() + patience;
+    while waits(session) {
         send_requests(session, control)?;
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {

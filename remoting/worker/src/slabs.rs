@@ -2,6 +2,7 @@
 
 use crate::defences::{Defence, stands};
 use crate::driver::{Handle, Result};
+use crate::heirs::{Inherited, Offer};
 use crate::objects::RealEvent;
 use crate::requests::Token;
 use driverapi::arrays::Steps;
@@ -55,6 +56,11 @@ pub struct Memory {
     pub unmapping: Vec<(u64, u64)>,
     /// To be returned to the appliance once nothing is being unmapped.
     pub returning: Vec<(u32, u64)>,
+    /// Of other processes of the lease that have ended; granted, and not mapped.
+    pub inherited: Vec<Inherited>,
+    /// While the session ends.
+    pub offer: Option<Offer>,
+    pub gives_way: bool,
     pub zeroings: HashMap<u32, Zeroing>,
     /// Devices, and those whose memory they reach.
     pub peers: BTreeSet<(u32, u32)>,
@@ -133,6 +139,10 @@ impl Memory {
     pub fn room(&self, device: u32) -> u64 {
         let of = |sizes: &HashMap<u32, u64>| sizes.get(&device).copied().unwrap_or(0);
         of(&self.granted) - of(&self.used)
+    }
+
+    pub fn inherited_on(&self, device: u32) -> u64 {
+        self.inherited.iter().filter(|each| each.device == device).map(|each| each.size).sum()
     }
 
     fn check_room(&self, device: u32, size: u64) -> Result<()> {

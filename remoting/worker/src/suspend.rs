@@ -89,6 +89,7 @@ impl Session {
             return Err("Suspended: it is suspended or moved already, or about to be resumed".into());
         }
         self.check_unshared()?;
+        self.let_all_go();
         let running: Vec<u64> = self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
         for stream in running {
             self.mark(stream);

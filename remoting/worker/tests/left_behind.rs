@@ -10,7 +10,10 @@ use protocol::{
     CopyToDevice, CopyToHost, Grant, GrantReturn, Launch, LaunchShape, MemoryQuery, SlabExport, SlabMap, SlabUnmap,
     StreamSynchronize, UNCOUNTED,
 };
+use serde_json::json;
 use std::fs::{File, OpenOptions};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -242,4 +245,112 @@ fn what_a_broken_context_leaves_is_told_to_the_appliance() {
     let left: Vec<_> = told.iter().filter(|packet| packet["op"] == "left").collect();
     assert_eq!(left.iter().map(|packet| packet["size"].as_u64()).collect::<Vec<_>>(), [Some(SLAB)]);
     assert_eq!(gpu.session(&[]).read(0, SLAB), vec![0; SLAB as usize]);
+}
+
+/// A worker of the same lease, which has mapped nothing yet.
+fn next_of_the_lease() -> Session {
+    let mut worker = Worker::start("normal", GRANTED);
+    let base = worker.client.open().arena_base;
+    worker.client.stream(B, NON_BLOCKING, 0);
+    Session { worker, base }
+}
+
+/// A session with a secret in memory ends, and is asked for so much of that; what it hands on.
+fn left(asked: u64) -> (Session, Option<File>) {
+    let mut tenant = next_of_the_lease();
+    assert_eq!(tenant.client().call(0, &Grant { device: 0, least: GRANTED, want: GRANTED }, &[]).0, 0);
+    let base = tenant.base;
+    tenant.client().map(base, SLAB);
+    tenant.write(0, SECRET);
+    tenant.client().link.stream.shutdown(Shutdown::Both).expect("connected");
+    assert_eq!(tenant.worker.wait_told("ending", 0)["offers"], true);
+    tenant.worker.order(&json!({"op": "handon", "device": 0, "least": asked}), None);
+    until("an answer, or the end", || {
+        !tenant.worker.told("handon").is_empty() || tenant.worker.process.try_wait().expect("a process").is_some()
+    });
+    let file = tenant.worker.files.lock().expect("list").pop().map(File::from);
+    (tenant, file)
+}
+
+#[test]
+fn what_a_process_leaves_goes_to_the_next_of_its_lease_that_waits_for_it() {
+    let (mut tenant, file) = left(SLAB - 4096);
+    let file = file.expect("the memory");
+    assert!(is_in(&file), "nobody has overwritten it");
+    let mut next = next_of_the_lease();
+    next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB}), Some(file.as_fd()));
+    tenant.worker.order(&json!({"op": "handedon", "taken": true}), None);
+    assert!(tenant.worker.process.wait().expect("ended").success());
+    assert!(is_in(&file), "it is another session's");
+    let base = next.base;
+    next.client().map(base, SLAB);
+    assert_eq!(next.read(0, SLAB), vec![0; SLAB as usize]);
+    assert!(!is_in(&file));
+    next.write(0, SECRET);
+    assert!(is_in(&file), "it is the same memory");
+    assert_eq!(next.worker.hang_up().iter().filter(|packet| packet["op"] == "left").count(), 0);
+    assert!(!is_in(&file), "who has it overwrites it");
+}
+
+#[test]
+fn what_was_handed_on_and_not_taken_is_overwritten_by_who_had_it() {
+    let (mut tenant, file) = left(SLAB);
+    tenant.worker.order(&json!({"op": "handedon", "taken": false}), None);
+    assert!(tenant.worker.process.wait().expect("ended").success());
+    assert!(!is_in(&file.expect("the memory")));
+}
+
+#[test]
+fn what_is_not_as_large_as_was_asked_for_is_handed_to_nobody() {
+    let (tenant, file) = left(2 * SLAB);
+    assert!(file.is_none());
+    assert!(tenant.worker.told("left").is_empty());
+}
+
+#[test]
+fn what_was_inherited_and_does_not_fit_is_overwritten_before_it_is_released() {
+    let (_tenant, file) = left(SLAB);
+    let file = file.expect("the memory");
+    let mut next = next_of_the_lease();
+    next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB}), Some(file.as_fd()));
+    // All that it was granted, and that is no slab of this size.
+    let asked = GRANTED - SLAB;
+    assert_eq!(next.client().call(0, &Grant { device: 0, least: asked, want: asked }, &[]).0, 0);
+    let base = next.base;
+    next.client().map(base, 2 * SLAB);
+    assert_eq!(next.read(0, 2 * SLAB), vec![0; 2 * SLAB as usize]);
+    until("it is overwritten", || !is_in(&file));
+}
+
+#[test]
+fn what_was_inherited_and_never_mapped_is_overwritten_at_the_end_or_when_it_is_given_back() {
+    for gives_back in [false, true] {
+        let (_tenant, file) = left(SLAB);
+        let file = file.expect("the memory");
+        let mut next = next_of_the_lease();
+        next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB}), Some(file.as_fd()));
+        assert_eq!(next.client().call(0, &MemoryQuery { device: 0 }, &[]).0, 0);
+        if gives_back {
+            next.client().send(0, &GrantReturn { device: 0, size: SLAB }, &[]);
+            until("it is returned", || !next.worker.told("return").is_empty());
+        } else {
+            next.worker.hang_up();
+        }
+        assert!(!is_in(&file));
+    }
+}
+
+#[test]
+fn nothing_is_handed_on_while_a_kernel_runs_that_may_write_to_it() {
+    let mut tenant = next_of_the_lease();
+    assert_eq!(tenant.client().call(0, &Grant { device: 0, least: GRANTED, want: GRANTED }, &[]).0, 0);
+    let base = tenant.base;
+    tenant.client().stream(A, NON_BLOCKING, 0);
+    tenant.client().map(base, SLAB);
+    tenant.write(0, SECRET);
+    tenant.peek(4096, SLAB / 2, 8192);
+    assert_eq!(tenant.synchronize(B), 0);
+    let told = tenant.worker.hang_up();
+    let ending = told.iter().find(|packet| packet["op"] == "ending").expect("told");
+    assert_eq!(ending["offers"], false);
 }

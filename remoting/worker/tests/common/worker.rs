@@ -248,6 +248,14 @@ impl Worker {
         }
     }
 
+    /// What its appliance says.
+    pub fn order(&self, order: &Value, file: Option<BorrowedFd<'_>>) {
+        match file {
+            Some(file) => pass(&self.control, file, order.to_string().as_bytes()),
+            None => drop(send(&self.control, order.to_string().as_bytes(), SendFlags::NOSIGNAL).expect("heard")),
+        }
+    }
+
     /// Ends the client's connection and waits for the process.
     pub fn hang_up(mut self) -> Vec<Value> {
         self.client.link.stream.shutdown(Shutdown::Both).expect("connected");
