@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from remotegpu.api.names import SOFTGPU_MEMORY_ENV
@@ -30,7 +30,9 @@ def software_memory(ask: Ask, profile: Profile = Profile.NORMAL) -> int:
 
 
 @contextlib.contextmanager
-def local_appliance(ask: Ask, *options: str, profile: Profile = Profile.NORMAL) -> Iterator[str]:
+def local_appliance(
+    ask: Ask, *options: str, profile: Profile = Profile.NORMAL, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """The endpoint of a software appliance that has room for `ask`. It ends with the block, or with our process."""
     ready_ours, ready_theirs = os.pipe()
     alive_theirs, alive_ours = os.pipe()
@@ -45,6 +47,7 @@ def local_appliance(ask: Ask, *options: str, profile: Profile = Profile.NORMAL) 
         stdout=sys.stderr,
         pass_fds=(ready_theirs, alive_theirs),
         start_new_session=True,
+        env=os.environ | dict(environment or {}),
     )
     os.close(ready_theirs)
     os.close(alive_theirs)

@@ -17,6 +17,7 @@ from remotegpu.cli import exits
 from remotegpu.cli.child import block_signals, find_command, run_child
 from remotegpu.cli.leasing import HeldLease, leases
 from remotegpu.cli.local import local_appliance, software_memory
+from remotegpu.cli.null_rules import code_with_rules, tallied
 from remotegpu.cli.report import reporting
 from remotegpu.frameworks import keep_ptx, prepend, suit_frameworks, use_client
 from remotegpu.paths import Dist, find_dist
@@ -81,13 +82,15 @@ def run(options: RunOptions) -> int:
     with contextlib.ExitStack() as stack:
         base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
         trace_file = None if options.trace is None else stack.enter_context(_open(options.trace))
+        tally = None if options.appliances else stack.enter_context(tallied(os.environ, profile))
+        base |= tally.environment() if tally else {}
         if options.native:
             environment = native_environment(base, dist, options.ask, profile)
         else:
             _, environment = stack.enter_context(shares(options, base, dist, profile))
         if trace_file is not None:
             environment = stack.enter_context(_tracing(environment, dist, trace_file))
-        return run_child(options.command, environment, mask)
+        return code_with_rules(run_child(options.command, environment, mask), tally)
 
 
 def _open(file: Path) -> TextIO:
@@ -116,8 +119,11 @@ def shares(
     options: RunOptions, base: Mapping[str, str], dist: Dist, profile: Profile
 ) -> Iterator[tuple[list[HeldLease], dict[str, str]]]:
     """Leases as the options ask for them, held until the block ends, and what makes a program use them."""
+    rules = {name: base[name] for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV) if name in base}
     with contextlib.ExitStack() as stack:
-        endpoints = options.appliances or [stack.enter_context(local_appliance(options.ask, profile=profile))]
+        endpoints = options.appliances or [
+            stack.enter_context(local_appliance(options.ask, profile=profile, environment=rules))
+        ]
         clients = [ApplianceClient(parse_endpoint(text), options.access) for text in endpoints]
         for client in clients:
             stack.callback(client.close)

@@ -1,5 +1,6 @@
 """`remotegpu appliance`: its options, and the settings that they make."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,6 +13,7 @@ from remotegpu.api.durations import parse_duration
 from remotegpu.api.modes import ComputeMode, Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.cli import exits
+from remotegpu.cli.null_rules import code_with_rules, tallied
 from remotegpu.cli.options import bytes_of
 
 if TYPE_CHECKING:
@@ -254,10 +256,14 @@ def appliance(
             f"other machines reach {reached}: give {' and '.join(lacks)} (`remotegpu appliance init FOLDER` makes the "
             "files), or --insecure to let everybody in",
         )
-    try:
-        run(settings)
-    except StartError as error:
-        raise exits.CliError(exits.UNAVAILABLE, str(error)) from None
+    with tallied(os.environ, profile) as tally:
+        os.environ.update(tally.environment() if tally else {})
+        try:
+            run(settings)
+        except StartError as error:
+            raise exits.CliError(exits.UNAVAILABLE, str(error)) from None
+        if code := code_with_rules(0, tally):
+            raise typer.Exit(code)
 
 
 def _image_room(memory: str, disk: str) -> "ImageRoom":

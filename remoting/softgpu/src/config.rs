@@ -1,6 +1,7 @@
 //! What the environment says about the software GPU. Read once, at the first call.
 
 use crate::model::Model;
+use crate::rules;
 use driverapi::settings;
 use driverapi::types::CUuuid;
 use std::path::PathBuf;
@@ -28,6 +29,9 @@ pub struct Config {
     pub physical: Option<PathBuf>,
     /// What is checked of the program.
     pub check: Option<String>,
+    /// The rules of a null GPU, and the tally of their use: files.
+    pub rules: Option<String>,
+    pub tally: Option<String>,
 }
 
 /// How much the driver helps a program that relies on luck. `hostile` is as a real driver may behave on a bad day.
@@ -122,6 +126,7 @@ impl Config {
         let mut profile = Profile::named(get("REMOTEGPU_SOFTGPU_PROFILE").as_deref());
         profile.launch_micros = number("REMOTEGPU_SOFTGPU_LAUNCH_MICROS").unwrap_or(profile.launch_micros);
         profile.fill_micros = number("REMOTEGPU_SOFTGPU_FILL_MICROS").unwrap_or(profile.fill_micros);
+        let profile_is_null = profile.model.null;
         Config {
             memory: number("REMOTEGPU_SOFTGPU_MEMORY").unwrap_or(profile.model.memory),
             uuids,
@@ -133,6 +138,8 @@ impl Config {
             visible: get("CUDA_VISIBLE_DEVICES"),
             physical: get("REMOTEGPU_SOFTGPU_PHYSICAL").map(PathBuf::from),
             check: get("REMOTEGPU_CHECK"),
+            rules: get(rules::FILE_ENV).filter(|file| profile_is_null && !file.is_empty()),
+            tally: get(rules::TALLY_ENV),
         }
     }
 

@@ -16,6 +16,7 @@ use crate::memory::{Allocation, Kind, Memory};
 use crate::model::Model;
 use crate::physical::Physical;
 use crate::pool::Pool;
+use crate::rules::{self, Rules};
 use crate::signals;
 use crate::stream::{Event, Stream};
 use crate::work::{Executable, Work};
@@ -38,6 +39,8 @@ pub struct Driver {
     pub config: Config,
     /// The file that plays the devices' memory, if there is one.
     pub frames: Option<Arc<Frames>>,
+    /// What a null GPU writes in place of kernels, if anything.
+    pub rules: Option<Rules>,
     pub devices: Vec<Arc<Device>>,
     pub memory: Memory,
     pub contexts: Table<Context>,
@@ -110,7 +113,7 @@ pub fn init() -> R {
     let driver = DRIVER.get_or_init(|| {
         let driver = Driver::new(read_config())?;
         if driver.model().null {
-            tell_that_nothing_runs(driver.model());
+            tell_that_nothing_runs(&driver);
         }
         check::start(driver.config.check.as_deref());
         OWNER.take();
@@ -121,10 +124,23 @@ pub fn init() -> R {
 }
 
 /// The first line of a process that uses a null GPU. In one write, so that lines of several processes do not mix.
-fn tell_that_nothing_runs(model: &Model) {
-    let line = format!("remotegpu: {}: no kernel runs on this GPU; all results are meaningless\n", model.name);
+fn tell_that_nothing_runs(driver: &Driver) {
+    let rules = driver.rules.as_ref().map_or_else(String::new, |rules| {
+        format!(
+            "; {} rules of {}={} write numbers",
+            rules.len(),
+            rules::FILE_ENV,
+            driver.config.rules.as_deref().unwrap_or("")
+        )
+    });
+    tell(&format!("{}: no kernel runs on this GPU; all results are meaningless{rules}", driver.model().name), ());
+}
+
+/// Writes a line for a person, and returns what comes of it.
+fn tell<T>(line: &str, then: T) -> T {
     // Nothing can be done about a closed stream.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let _ = std::io::stderr().write_all(format!("remotegpu: {line}\n").as_bytes());
+    then
 }
 
 fn check_process() -> R {
@@ -187,6 +203,8 @@ impl Driver {
         let devices: Vec<Arc<Device>> =
             cards.iter().enumerate().map(|(ordinal, &card)| Arc::new(Device::new(&config, card, ordinal))).collect();
         let frames = config.physical.as_ref().map(|path| Frames::open(path, config.memory, config.uuids.len()));
+        let rules = config.rules.as_ref().map(|file| Rules::open(file, config.tally.as_deref()));
+        let rules = rules.transpose().map_err(|why| tell(&why, CUDA_ERROR_INVALID_VALUE))?;
         let pools = Table::default();
         for device in &devices {
             pools.insert(device.pool, Arc::new(Pool::new(device.pool, device.ordinal, 0)));
@@ -217,6 +235,7 @@ impl Driver {
             pools,
             devices,
             frames: frames.transpose()?,
+            rules,
             config,
         })
     }

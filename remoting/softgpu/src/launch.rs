@@ -311,7 +311,8 @@ impl Launch {
     pub fn run(&self) -> Result<(), Fault> {
         thread::sleep(self.pause());
         if self.driver.model().null {
-            return Ok(());
+            let Some(rules) = &self.driver.rules else { return Ok(()) };
+            return rules.apply(self.driver, self.function.kernel(), self.shape.grid, &self.params);
         }
         let checked = check::current();
         if let Some(operation) = &checked {

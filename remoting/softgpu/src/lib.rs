@@ -36,6 +36,7 @@ mod process_handle;
 mod queue;
 mod ranges;
 mod registered;
+mod rules;
 mod shared_event;
 mod shared_memory;
 mod signals;

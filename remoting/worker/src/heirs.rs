@@ -13,8 +13,9 @@ use protocol::SlabMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// So long a session that ends waits for who wants its memory: the next process of a script has then asked.
-pub const OFFER: Duration = Duration::from_millis(150);
+/// So long a session that ends waits for who wants its memory: the next process of a script has then asked, on a busy
+/// machine too.
+pub const OFFER: Duration = Duration::from_millis(400);
 /// So much larger than asked for it may be: what a process is granted in advance.
 const SLACK: u64 = 64 << 20;
 /// Zeros are written in pieces. A software GPU gives the pages of larger ones back to its machine, which takes longer than

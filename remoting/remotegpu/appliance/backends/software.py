@@ -35,6 +35,9 @@ class SoftwareBackend:
             names.SOFTGPU_MEMORY_ENV: str(settings.memory_bytes + overhead_bytes),
             names.SOFTGPU_PROFILE_ENV: str(settings.profile),
         }
+        for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV):
+            if settings.profile.is_null and name in os.environ:
+                environment[name] = os.environ[name]
         if settings.threads is not None:
             environment[names.SOFTGPU_THREADS_ENV] = str(settings.threads)
         return environment
