@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
-use worker::Worker;
+use worker::{Worker, frame};
 
 const EXTERNAL_DEVICE: u32 = 911;
 const LAUNCH_FAILED: u32 = 719;
@@ -428,6 +428,27 @@ fn pushes_reach_fences_events_and_host_functions() {
     assert_eq!(worker.expect::<CallbackDone>().1.token, function.token);
     assert_eq!(progress.done.load(SeqCst), 2);
     assert_eq!(session.wait(&fence).map(|reply| reply.code), Ok(0));
+}
+
+/// A program may wait for its host function without a call of CUDA.
+#[test]
+fn what_arrives_with_an_answer_is_not_left_until_more_arrives() {
+    let (session, mut worker) = start();
+    let (sender, called) = mpsc::channel();
+    let call = move |status| {
+        let _ = sender.send(status);
+    };
+    session.post_callback(5, Box::new(call)).expect("posted");
+    let player = thread::spawn(move || {
+        let token = worker.expect::<HostFunction>().1.token;
+        let seq = worker.expect::<StreamSynchronize>().0.seq;
+        let both = [frame(seq, &Reply { code: 0 }, &[]), frame(0, &Callback { token }, &[])].concat();
+        worker.socket.write_all(&both).expect("written");
+        worker
+    });
+    session.call(5, &StreamSynchronize { launches: UNCOUNTED }).expect("answered");
+    let _worker = player.join().expect("player");
+    assert_eq!(called.recv_timeout(Duration::from_secs(20)), Ok(0));
 }
 
 #[test]

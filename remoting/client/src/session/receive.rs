@@ -85,6 +85,13 @@ impl Receiver {
         self.end - self.start
     }
 
+    /// Is a whole frame in the buffer? Nothing that arrives on the socket says so.
+    fn has_frame(&self) -> bool {
+        let Some(header) = self.buffer[self.start..self.end].first_chunk() else { return false };
+        // What is no header is an error, which the next look tells.
+        Header::decode(header).map_or(true, |header| self.available() >= HEADER_BYTES + header.len as usize)
+    }
+
     /// Receives what is there, at least a byte; false if nothing is and `wait` is not set.
     fn fill(&mut self, session: &Session, wait: bool) -> Result<bool, Broken> {
         if self.start == self.end {
@@ -179,9 +186,10 @@ impl Receiver {
 }
 
 impl Session {
+    /// Reads until `done`, and takes in what came with that: who reads next is told of what arrives, not of what is here.
     pub(super) fn read_until(&self, done: impl Fn() -> bool) {
         let mut receiver = lock(&self.receiver);
-        while !done() && !self.is_lost() {
+        while (!done() || receiver.has_frame()) && !self.is_lost() {
             if let Err(reason) = self.step(&mut receiver, true) {
                 self.lose(0, &reason);
             }

@@ -45,12 +45,17 @@ impl Worker {
     }
 
     pub fn push<M: Message>(&mut self, seq: u64, message: &M, tail: &[u8]) {
-        let mut w = Writer::new();
-        w.put(message).raw(tail);
-        let header = Header { len: w.bytes.len() as u32, code: M::CODE, seq, stream_id: 0, ack: 0 };
         // The client may be gone: some tests break the connection on purpose.
-        let _ = self.socket.write_all(&[&header.encode()[..], &w.bytes].concat());
+        let _ = self.socket.write_all(&frame(seq, message, tail));
     }
+}
+
+/// A frame as it travels.
+pub fn frame<M: Message>(seq: u64, message: &M, tail: &[u8]) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.put(message).raw(tail);
+    let header = Header { len: w.bytes.len() as u32, code: M::CODE, seq, stream_id: 0, ack: 0 };
+    [&header.encode()[..], &w.bytes].concat()
 }
 
 /// A session that speaks this version of the wire. Its arena is small and lies where nothing else is.
