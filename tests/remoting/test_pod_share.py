@@ -231,5 +231,7 @@ def test_what_is_missing_is_reported_with_the_next_step(
     change(directory)
     done = program(directory, "vector_add.py")
     assert done.returncode != 0
-    (told,) = [line for line in done.stderr.splitlines() if line.startswith("remotegpu")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("remotegpu")]
+    # On a busy machine the appliance's answer takes longer than a pod's program waits without a word.
+    (told,) = [line for line in lines if "is not reached yet" not in line]
     assert words in told

@@ -43,6 +43,8 @@ class Spares:
         self._uids = uids
         self._gpus = range(gpus)
         self._ready: dict[int, _Spare] = {}
+        # Of which one is being started.
+        self._starting: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -53,10 +55,13 @@ class Spares:
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
         """A `processes.Launch`: the spare worker of the session's GPU, or a new one."""
         gpus = session.lease.placement.gpus
-        spare = self._ready.pop(gpus[0], None) if len(gpus) == 1 else None
+        spare = None
+        if len(gpus) == 1:
+            spare = self._ready.pop(gpus[0], None)
+            # Also where there was none: the last one may have died at its start.
+            asyncio.get_running_loop().call_later(_REFILL_SECONDS, lambda: self._spawn(self._fill(gpus[0])))
         if spare is None:
             return await self._workers.start(session, on_packet)
-        asyncio.get_running_loop().call_later(_REFILL_SECONDS, lambda: self._spawn(self._fill(gpus[0])))
         if spare.worker.process.returncode is not None:
             self._spawn(self._end(spare))
             return await self._workers.start(session, on_packet)
@@ -75,8 +80,15 @@ class Spares:
         self._ready.clear()
 
     async def _fill(self, gpu: int) -> None:
-        if self._closed or gpu in self._ready:
+        if self._closed or gpu in self._ready or gpu in self._starting:
             return
+        self._starting.add(gpu)
+        try:
+            await self._start_one(gpu)
+        finally:
+            self._starting.discard(gpu)
+
+    async def _start_one(self, gpu: int) -> None:
         try:
             uid = self._uids.take()
         except NoUidsError:
