@@ -64,11 +64,10 @@ def binding(kind: str, role: str, account: str, namespace: str) -> dict[str, obj
     }  # fmt: skip
 
 
-def written(server: ApiServer, user: str, status: object, resource: str = "gpuclaims") -> str:
+def written(server: ApiServer, user: str, status: object) -> str:
     """What a merge patch of the status is answered on the standard error stream."""
     patch = json.dumps({"status": status})
-    name = "mine" if resource == "gpuclaims" else "default"
-    arguments = ["patch", resource, name, "-n", THEIRS, "--subresource=status", "--type=merge", "-p", patch]
+    arguments = ["patch", "gpuclaim", "mine", "-n", THEIRS, "--subresource=status", "--type=merge", "-p", patch]
     return server.kubectl(*arguments, f"--as={user}", check=False).stderr
 
 

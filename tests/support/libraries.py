@@ -15,9 +15,10 @@ import subprocess
 import tempfile
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from support.system import CROWDED, REMOTEGPU, Watch, appliance
@@ -109,33 +110,59 @@ def run(library: Library, where: Sequence[str], cases: Sequence[str]) -> dict[st
     return found
 
 
-def _process(library: Library, where: Sequence[str], program: str, cases: Sequence[str]) -> dict[str, Outcome]:
-    command = [REMOTEGPU, "run", *where, "-p", SHARE, "--", str(library.python), str(PROGRAMS / program), *cases]
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A program of a venv under `remotegpu run`, and the files that its standard streams go to."""
+
+    process: subprocess.Popen[bytes]
+    stdout: Path
+    stderr: Path
+
+
+@contextlib.contextmanager
+def started(
+    where: Sequence[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    caches: Mapping[str, str] = CACHES,
+) -> Iterator[Running]:
+    """Starts it in a folder of its own, with its caches; at the end nothing that it left runs on."""
     with tempfile.TemporaryDirectory() as folder:
-        caches = {variable: f"{folder}/{name}" for variable, name in CACHES.items()}
+        own = {variable: f"{folder}/{name}" for variable, name in caches.items()}
         out, err = Path(folder) / "stdout", Path(folder) / "stderr"
         with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(
-                command,
-                stdout=stdout,
-                stderr=stderr,
-                env=os.environ | caches | dict(library.environment),
-                cwd=folder,
+                [REMOTEGPU, "run", *where, "-p", SHARE, "--", *command],
+                stdout=stdout, stderr=stderr, env=os.environ | own | dict(environment), cwd=folder,
                 start_new_session=True,
-            )
-        watch = Watch()
+            )  # fmt: skip
         try:
-            while process.poll() is None and watch.within(library.seconds):
-                time.sleep(0.05)
-            ended = (
-                f"had not ended after {library.seconds} s" if process.poll() is None else f"ended with {process.poll()}"
-            )
+            yield Running(process, out, err)
         finally:
-            # What the program left is ended as well.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        results, said = out.read_text(), err.read_text()
+
+
+def output(
+    library: Library,
+    where: Sequence[str],
+    program: str,
+    cases: Sequence[str],
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str, str, str]:
+    """What cases printed on both streams, and how their process ended."""
+    command = [str(library.python), str(PROGRAMS / program), *cases]
+    with started(where, command, {**library.environment, **environment}) as running:
+        watch, process = Watch(), running.process
+        while process.poll() is None and watch.within(library.seconds):
+            time.sleep(0.05)
+        ended = f"had not ended after {library.seconds} s" if process.poll() is None else f"ended with {process.poll()}"
+        return running.stdout.read_text(), running.stderr.read_text(), ended
+
+
+def _process(library: Library, where: Sequence[str], program: str, cases: Sequence[str]) -> dict[str, Outcome]:
+    results, said, ended = output(library, where, program, cases)
     found = {}
     for line in results.splitlines():
         if line.startswith('{"case"'):

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -16,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from support import libraries
-from support.libraries import CACHES, FOLDER, PROGRAMS, SHARE, VENVS
-from support.system import CROWDED, REMOTEGPU, Watch
+from support.libraries import CACHES, FOLDER, PROGRAMS, VENVS
+from support.system import CROWDED, Watch
 
 TABLE: Final = FOLDER / "suites.toml"
 RUNNER: Final = PROGRAMS / "suite.py"
@@ -101,38 +97,26 @@ def run(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Found:
 
 def _process(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The lines that the runner prints, then how it ended."""
-    python = str(suite.venv / "bin" / "python")
-    command = [REMOTEGPU, "run", *where, "-p", SHARE, "--", python, str(RUNNER), str(suite.skips), *modules]
-    with tempfile.TemporaryDirectory() as folder:
-        # Numba's own tests look at where it puts its files.
-        caches = {variable: f"{folder}/{name}" for variable, name in CACHES.items() if variable != "NUMBA_CACHE_DIR"}
-        out, err = Path(folder) / "stdout", Path(folder) / "stderr"
-        with out.open("w") as stdout, err.open("w") as stderr:
-            process = subprocess.Popen(
-                command, stdout=stdout, stderr=stderr, env=os.environ | caches, cwd=folder, start_new_session=True
-            )
+    command = [str(suite.venv / "bin" / "python"), str(RUNNER), str(suite.skips), *modules]
+    # Numba's own tests look at where it puts its files.
+    caches = {variable: name for variable, name in CACHES.items() if variable != "NUMBA_CACHE_DIR"}
+    with libraries.started(where, command, {}, caches) as running:
         watch, ended, part = Watch(), "", ""
-        try:
-            with out.open() as lines:
-                while not ended:
-                    code = process.poll()
-                    while read := lines.readline():
-                        watch, part = Watch(), part + read
-                        if part.endswith("\n"):
-                            yield from _said(part)
-                            part = ""
-                    if code is not None:
-                        ended = f"the process ended with {code}"
-                    elif not watch.within(suite.seconds):
-                        ended = f"had not ended after {suite.seconds} s"
-                    else:
-                        time.sleep(0.05)
-        finally:
-            # What the tests left is ended as well.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        yield {"ended": f"{ended}: {libraries.last_words(err.read_text(errors='replace'))}"}
+        with running.stdout.open() as lines:
+            while not ended:
+                code = running.process.poll()
+                while read := lines.readline():
+                    watch, part = Watch(), part + read
+                    if part.endswith("\n"):
+                        yield from _said(part)
+                        part = ""
+                if code is not None:
+                    ended = f"the process ended with {code}"
+                elif not watch.within(suite.seconds):
+                    ended = f"had not ended after {suite.seconds} s"
+                else:
+                    time.sleep(0.05)
+        yield {"ended": f"{ended}: {libraries.last_words(running.stderr.read_text(errors='replace'))}"}
 
 
 def _said(line: str) -> Iterator[dict[str, Any]]:

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from remotegpu_operator.webhook.mutate import ReviewError
+
 # An AdmissionReview of an update has an object twice, each at most as large as a request to the API server: 3 MiB.
-LARGEST: Final = 8 << 20
+_LARGEST: Final = 8 << 20
 # Of those that are larger one is read at a time.
 _SMALL: Final = 256 << 10
 _READ_SECONDS: Final = 2.0
@@ -21,26 +23,20 @@ _STEPS: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
 _OTHERS: Final = bytes(set(range(256)) - _STEPS.keys())
 
 
-class BodyError(ValueError):
-    """It is no AdmissionReview; the message says why."""
-
-
 class Bodies:
     def __init__(self) -> None:
         self._large = asyncio.Lock()
 
     async def read(self, request: web.Request) -> bytes:
         """Raises aiohttp's answers 408 and 413 for one that does not end, or is too large."""
-        if (request.content_length or 0) > LARGEST:
-            raise web.HTTPRequestEntityTooLarge(max_size=LARGEST, actual_size=request.content_length or 0)
         holds = False
         body = bytearray()
         try:
+            _check_size(request.content_length or 0)
             async with asyncio.timeout(_READ_SECONDS):
                 async for chunk in request.content.iter_chunked(_CHUNK):
                     body += chunk
-                    if len(body) > LARGEST:
-                        raise web.HTTPRequestEntityTooLarge(max_size=LARGEST, actual_size=len(body))
+                    _check_size(len(body))
                     if len(body) > _SMALL and not holds:
                         holds = await self._large.acquire()
         except TimeoutError:
@@ -51,12 +47,17 @@ class Bodies:
         return bytes(body)
 
 
+def _check_size(size: int) -> None:
+    if size > _LARGEST:
+        raise web.HTTPRequestEntityTooLarge(max_size=_LARGEST, actual_size=size)
+
+
 def parse(body: bytes) -> Any:
-    """Raises BodyError, and ValueError for what is no JSON."""
+    """Raises ReviewError for what no API server sends, and ValueError for what is no JSON."""
     if sum(map(body.count, (b"{", b"[", b","))) > _MOST_PARTS:
-        raise BodyError(f"the review has more than {_MOST_PARTS} parts")
+        raise ReviewError(f"the review has more than {_MOST_PARTS} parts")
     if _depth(body) > _DEEPEST:
-        raise BodyError(f"the review is nested deeper than {_DEEPEST}")
+        raise ReviewError(f"the review is nested deeper than {_DEEPEST}")
     return json.loads(body)
 
 

@@ -74,7 +74,7 @@ class Webhook:
     stopping: bool = False
 
     def admission(self) -> web.Application:
-        app = web.Application(client_max_size=body.LARGEST)
+        app = web.Application()
         app.add_routes([web.post(path, self._review) for path in (PODS_PATH, TEMPLATES_PATH)])
         return app
 

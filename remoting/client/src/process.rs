@@ -55,7 +55,7 @@ fn why_not_ready() -> Code {
 
 fn state() -> u8 {
     let state = STATE.load(SeqCst);
-    if state == INITIALISED && !is_ready() {
+    if state == INITIALISED && OWNER.is_parent() {
         // SAFETY: takes atomics and numbers only.
         unsafe { forked() };
         return FORKED;

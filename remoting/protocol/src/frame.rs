@@ -42,10 +42,12 @@ impl std::error::Error for FrameError {}
 
 impl Header {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let (halves, words) = ([self.len, self.code], [self.seq, self.stream_id, self.ack]);
-        let (mut out, at) = ([0; HEADER_BYTES], size_of_val(&halves));
-        halves.iter().zip(out[..at].chunks_exact_mut(4)).for_each(|(half, to)| to.copy_from_slice(&half.to_le_bytes()));
-        words.iter().zip(out[at..].chunks_exact_mut(8)).for_each(|(word, to)| to.copy_from_slice(&word.to_le_bytes()));
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&self.len.to_le_bytes());
+        out[4..8].copy_from_slice(&self.code.to_le_bytes());
+        out[8..16].copy_from_slice(&self.seq.to_le_bytes());
+        out[16..24].copy_from_slice(&self.stream_id.to_le_bytes());
+        out[24..].copy_from_slice(&self.ack.to_le_bytes());
         out
     }
 

@@ -46,8 +46,8 @@ _SO_MAX_PACING_RATE: Final = 47
 # A name of DNS or an address, as a certificate has it (RFC 1035, 2.3.4), and HOST:PORT of one.
 _NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 _MOST_ENDPOINT: Final = 262
-_INVITATION: Final = re.compile(r"[0-9a-f]{64}")
-_TICKET: Final = re.compile(r"[0-9a-f]{64}")
+# Invitations and tickets.
+_SECRET: Final = re.compile(r"[0-9a-f]{64}")
 # Of an authority's certificates.
 _MOST_CA: Final = 64 << 10
 
@@ -63,17 +63,15 @@ class Destination:
 
     def check(self) -> None:
         """Raises RefusalError for what cannot be a place: who moves a lease is not trusted."""
-        named = (
-            "" if not self.server_name or _NAME.fullmatch(self.server_name) else "the server name is no name of a host"
+        wrong = (
+            (len(self.endpoint) > _MOST_ENDPOINT, "the address is too long for HOST:PORT"),
+            (not _SECRET.fullmatch(self.invitation), "the invitation is not one that InviteLease gave"),
+            (len(self.ca) > _MOST_CA, f"the authority's certificates are longer than {_MOST_CA >> 10} KiB"),
+            (self.server_name and not _NAME.fullmatch(self.server_name), "the server name is no name of a host"),
         )
-        if len(self.endpoint) > _MOST_ENDPOINT:
-            named = "the address is too long for HOST:PORT"
-        elif not _INVITATION.fullmatch(self.invitation):
-            named = "the invitation is not one that InviteLease gave"
-        elif len(self.ca) > _MOST_CA:
-            named = f"the authority's certificates are longer than {_MOST_CA >> 10} KiB"
-        if named:
-            raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, f"{named}: the lease stays here")
+        for is_wrong, why in wrong:
+            if is_wrong:
+                raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, f"{why}: the lease stays here")
 
 
 class Departures:
@@ -123,7 +121,7 @@ class Departures:
             raise refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
         try:
             place = await asyncio.to_thread(other.receive_lease, self._described(lease, workers, to.invitation))
-            if len(place.tickets) != len(workers) or not all(map(_TICKET.fullmatch, place.tickets)):
+            if len(place.tickets) != len(workers) or not all(map(_SECRET.fullmatch, place.tickets)):
                 raise refused(f"NoAppliance: {to.endpoint} answers with something else than tickets; it stays here")
             try:
                 paused, answers = await self._send_all(workers, other, place)

@@ -119,7 +119,7 @@ class PacketChannel:
                 break
             data, fds = self._waiting[0]
             if not self._send_now(data, fds):
-                # Where the socket has room it is the kernel that lacks something: then it is writable all the time.
+                # It is full again, or the kernel lacks something: then it is writable all the time, so look later.
                 self._loop.remove_writer(self._socket)
                 self._later = self._loop.call_later(_LATER_SECONDS, self._again)
                 return

@@ -5,9 +5,8 @@ from typing import Final
 from remotegpu.api.failures import Failure
 
 USAGE: Final = 2  # what was asked for makes no sense
-DIVERGED: Final = (
-    65  # a program does otherwise than a recording says, or launches nothing that a null GPU's rule is for
-)
+# A program does otherwise than a recording says, or launches nothing that a null GPU's rule is for.
+DIVERGED: Final = 65
 UNAVAILABLE: Final = 69  # no appliance, or not what it should be
 SOFTWARE: Final = 70  # something of ours is missing or broke
 BUSY: Final = 75  # the share is not available

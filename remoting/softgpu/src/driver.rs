@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::device::Device;
 use crate::engine::{Textures, ThreadPool};
-use crate::ffi::R;
+use crate::ffi::{R, print};
 use crate::frames::Frames;
 use crate::handles::{self, Table};
 use crate::link::Link;
@@ -29,7 +29,6 @@ use driverapi::types::CUdevice;
 use graphs::Registry;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::io::Write;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -123,24 +122,13 @@ pub fn init() -> R {
     driver.as_ref().map(|_| ()).map_err(|&code| code)
 }
 
-/// The first line of a process that uses a null GPU. In one write, so that lines of several processes do not mix.
+/// The first line of a process that uses a null GPU.
 fn tell_that_nothing_runs(driver: &Driver) {
-    let rules = driver.rules.as_ref().map_or_else(String::new, |rules| {
-        format!(
-            "; {} rules of {}={} write numbers",
-            rules.len(),
-            rules::FILE_ENV,
-            driver.config.rules.as_deref().unwrap_or("")
-        )
-    });
-    tell(&format!("{}: no kernel runs on this GPU; all results are meaningless{rules}", driver.model().name), ());
-}
-
-/// Writes a line for a person, and returns what comes of it.
-fn tell<T>(line: &str, then: T) -> T {
-    // Nothing can be done about a closed stream.
-    let _ = std::io::stderr().write_all(format!("remotegpu: {line}\n").as_bytes());
-    then
+    let (name, file) = (&driver.model().name, driver.config.rules.as_deref().unwrap_or_default());
+    let rules = driver.rules.as_ref();
+    let rules = rules.map(|rules| format!("; {} rules of {}={file} write numbers", rules.len(), rules::FILE_ENV));
+    let rules = rules.unwrap_or_default();
+    print(&format!("remotegpu: {name}: no kernel runs on this GPU; all results are meaningless{rules}"));
 }
 
 fn check_process() -> R {
@@ -204,7 +192,10 @@ impl Driver {
             cards.iter().enumerate().map(|(ordinal, &card)| Arc::new(Device::new(&config, card, ordinal))).collect();
         let frames = config.physical.as_ref().map(|path| Frames::open(path, config.memory, config.uuids.len()));
         let rules = config.rules.as_ref().map(|file| Rules::open(file, config.tally.as_deref()));
-        let rules = rules.transpose().map_err(|why| tell(&why, CUDA_ERROR_INVALID_VALUE))?;
+        let rules = rules.transpose().map_err(|why| {
+            print(&format!("remotegpu: {why}"));
+            CUDA_ERROR_INVALID_VALUE
+        })?;
         let pools = Table::default();
         for device in &devices {
             pools.insert(device.pool, Arc::new(Pool::new(device.pool, device.ordinal, 0)));

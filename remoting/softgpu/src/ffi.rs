@@ -9,6 +9,7 @@ use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA
 use driverapi::types::CUresult;
 use driverapi::{refusals, report};
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -34,6 +35,11 @@ pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
         tell(name);
     }
     code
+}
+
+/// Writes a line in one write, so that lines of several processes do not mix. Nothing can be done about a closed stream.
+pub fn print(line: &str) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Counts and says that an attribute or option is why a call failed, if it is.

@@ -246,15 +246,21 @@ def pool_without_order() -> Any:
     return pool
 
 
-def race_of_a_free_and_an_allocation() -> None:
-    s, t = start()
-    pool_without_order()
+def freed_and_handed_out(s: Any, t: Any) -> int:
+    """Memory that `s` wrote and freed, for `t`: the free was reached, and no call has told of it."""
     p = new("cuMemAllocAsync", size(4), s, kind=u64).value
     q = nonzero()
     run("store", s, p)
     ok("cuMemFreeAsync", u64(p), s)
     watch_host_memory(s, q)
     assert new("cuMemAllocAsync", size(4), t, kind=u64).value == p
+    return int(p)
+
+
+def race_of_a_free_and_an_allocation() -> None:
+    s, t = start()
+    pool_without_order()
+    freed_and_handed_out(s, t)
 
 
 def race_of_an_atomic_and_a_store() -> None:
@@ -550,25 +556,14 @@ def race_of_a_kernel_and_memory_handed_out_again() -> None:
     """The pool orders the allocation after the free, and not after a stream that the free does not come after."""
     s, t = start()
     r = stream()
-    p = new("cuMemAllocAsync", size(4), s, kind=u64).value
-    q = nonzero()
-    after(s, r)
-    ok("cuMemFreeAsync", u64(p), s)
-    watch_host_memory(s, q)
-    assert new("cuMemAllocAsync", size(4), t, kind=u64).value == p
+    p = freed_and_handed_out(s, t)
     run("store", r, p)
     run("other_store", t, p)
 
 
 def pooled_memory_that_the_pool_orders() -> None:
     s, t = start()
-    p = new("cuMemAllocAsync", size(4), s, kind=u64).value
-    q = nonzero()
-    run("store", s, p)
-    ok("cuMemFreeAsync", u64(p), s)
-    watch_host_memory(s, q)
-    assert new("cuMemAllocAsync", size(4), t, kind=u64).value == p
-    run("other_store", t, p)
+    run("other_store", t, freed_and_handed_out(s, t))
 
 
 def pooled_memory_allocated_after_its_free() -> None:

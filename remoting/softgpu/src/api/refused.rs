@@ -3,11 +3,10 @@
 //! device's attributes say the same, so that programs choose other ways.
 
 use crate::driver::driver;
-use crate::ffi::R;
+use crate::ffi::{R, print};
 use driverapi::caller::SEVERAL_RANKS;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 use driverapi::refusals::{first_time, is_asked_in_passing};
-use std::io::Write;
 
 /// One line for each name, however often it is refused.
 pub fn tell(name: &'static str) {
@@ -16,9 +15,8 @@ pub fn tell(name: &'static str) {
     }
 }
 
-/// Writes a line in one write, so that lines of several processes do not mix. Nothing can be done about a closed stream.
 pub fn say(line: &str) {
-    let _ = std::io::stderr().write_all(format!("remotegpu: software GPU: {line}\n").as_bytes());
+    print(&format!("remotegpu: software GPU: {line}"));
 }
 
 /// What several ranks of NCCL need.

@@ -17,6 +17,7 @@ pub use clocks::Step;
 pub use operation::{Operation, current, during, host_function};
 
 use crate::engine::watch::{self, Access};
+use crate::ffi::print;
 use clocks::{Clock, Point};
 use order::Order;
 use ranges::Ranges;
@@ -56,7 +57,7 @@ pub fn start(setting: Option<&str>) {
             });
             watch::switch_on();
         }
-        Some(other) => report::print(&format!(
+        Some(other) => print(&format!(
             "remotegpu: REMOTEGPU_CHECK={other} names no check, so nothing is checked; set it to overlap"
         )),
     }

@@ -3,9 +3,9 @@
 use super::clocks::Point;
 use super::shadow::Conflict;
 use crate::engine::watch::Access;
+use crate::ffi::print;
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use std::collections::HashSet;
-use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// What an operation is.
@@ -25,12 +25,6 @@ pub struct Reports {
     /// By the operations' numbers less one.
     all: RwLock<Vec<What>>,
     told: Mutex<HashSet<[Named; 2]>>,
-}
-
-/// Writes a line; of several processes these do not mix.
-pub fn print(line: &str) {
-    // Nothing can be done about a closed stream.
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 fn stream_name(what: &What) -> String {
