@@ -19,6 +19,34 @@ static void one_context(CUresult created, CUcontext *context)
     REQUIRE(current == NULL);
 }
 
+/* The last of as many detaches as there were creations and attachments destroys a context, which must be current. */
+static void attached(void)
+{
+    CUcontext context, other;
+    FAILS(cuCtxAttach(&other, 0));
+    /* More than a session may have at a time. */
+    for (int round = 0; round < 100; round++) {
+        OK(cuCtxCreate_v2(&context, 0, 0));
+        OK(cuCtxDetach(context));
+        EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize_v2(context));
+    }
+    OK(cuCtxGetCurrent(&other));
+    REQUIRE(other == NULL);
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    FAILS(cuCtxAttach(&other, 1));
+    OK(cuCtxAttach(&other, 0));
+    OK(cuCtxAttach(&other, 0));
+    REQUIRE(other == context);
+    OK(cuCtxDetach(context));
+    OK(cuCtxPopCurrent(&other));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(context));
+    OK(cuCtxPushCurrent(context));
+    OK(cuCtxDetach(context));
+    OK(cuCtxSynchronize());
+    OK(cuCtxDetach(context));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize_v2(context));
+}
+
 static void contexts(void)
 {
     CUcontext context, other;
@@ -46,6 +74,7 @@ static void contexts(void)
     OK(cuCtxSynchronize());
     OK(cuCtxDestroy(context));
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize_v2(context));
+    attached();
 }
 
 static void primary(void)

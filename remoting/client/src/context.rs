@@ -31,7 +31,7 @@ pub struct Context {
     pub is_primary: bool,
     pub flags: AtomicU32,
     live: RwLock<Option<Arc<Live>>>,
-    /// How often a primary context is retained.
+    /// How often a primary context is retained, or one of the program's own was made and attached to.
     retained: Mutex<u32>,
 }
 
@@ -205,7 +205,8 @@ impl Context {
 
     fn new(ordinal: i32, is_primary: bool, flags: u32) -> Option<Arc<Context>> {
         CONTEXTS.insert(|handle| {
-            let (flags, live, retained) = (AtomicU32::new(flags), RwLock::new(None), Mutex::new(0));
+            let retained = Mutex::new(u32::from(!is_primary));
+            let (flags, live) = (AtomicU32::new(flags), RwLock::new(None));
             Arc::new(Context { handle, ordinal, is_primary, flags, live, retained })
         })
     }
@@ -357,6 +358,38 @@ pub fn destroy(handle: CUcontext) -> Result<(), Code> {
         }
     });
     result
+}
+
+/// Has the current context wait for one more [`detach`] before it is destroyed. One that is primary does so anyway.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` without a current one.
+pub fn attach() -> Result<usize, Code> {
+    let context = current_context()?;
+    if !context.is_primary {
+        *lock(&context.retained) += 1;
+    }
+    Ok(context.handle)
+}
+
+/// Destroys a context that was not attached to more often.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` for one that is not current.
+pub fn detach(handle: CUcontext) -> Result<(), Code> {
+    let context = get(handle)?;
+    if current_handle() != context.handle {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    if context.is_primary {
+        return Ok(());
+    }
+    let left = {
+        let mut retained = lock(&context.retained);
+        *retained = retained.saturating_sub(1);
+        *retained
+    };
+    if left == 0 { destroy(handle) } else { Ok(()) }
 }
 
 /// # Errors

@@ -25,6 +25,8 @@ pub struct Context {
     pub id: usize,
     pub device: Arc<Device>,
     pub primary: bool,
+    /// How often the program made it or attached to it.
+    pub attached: AtomicU32,
     pub flags: AtomicU32,
     pub cache_config: AtomicU32,
     limits: Mutex<HashMap<u32, u64>>,
@@ -69,6 +71,7 @@ impl Context {
             id,
             device,
             primary,
+            attached: AtomicU32::new(1),
             flags: AtomicU32::new(flags),
             cache_config: AtomicU32::new(0),
             limits: Mutex::default(),

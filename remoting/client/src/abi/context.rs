@@ -119,14 +119,14 @@ exports! {
     }
 
     fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) {
-        let current = context::current_context()?;
-        if flags != 0 {
+        context::current_context()?;
+        if flags != 0 || context.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        write(context, without_provenance_mut(current.handle))
+        write(context, without_provenance_mut(context::attach()?))
     }
 
-    fn cuCtxDetach(context: CUcontext) { context::get(context).map(drop) }
+    fn cuCtxDetach(context: CUcontext) { context::detach(context) }
 
     fn cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint) {
         let (live, peer) = (context::current()?, context::get(context)?.live()?);

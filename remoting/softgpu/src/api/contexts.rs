@@ -45,6 +45,18 @@ pub fn id_of(context: CUcontext) -> R<u64> {
     Ok(named(driver()?, context)?.id as u64)
 }
 
+/// Destroys a context of the program's own.
+fn destroy(driver: &Driver, context: &Context) -> R {
+    if context.primary {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    driver.end_context(context.id, false)?;
+    if driver::current_id() == Some(context.id) {
+        driver::pop();
+    }
+    Ok(())
+}
+
 fn default_limit(limit: CUlimit) -> R<u64> {
     match limit {
         CU_LIMIT_STACK_SIZE => Ok(limits::DEFAULT_STACK),
@@ -95,24 +107,26 @@ entry_points! {
     fn cuCtxDestroy | cuCtxDestroy_v2(context: CUcontext) {
         let driver = driver()?;
         let context = driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        if context.primary {
+        destroy(driver, &context)
+    }
+
+    fn cuCtxAttach(context: Out<CUcontext>, flags: c_uint) {
+        let (current, context) = (current()?, context.required()?);
+        super::no_flags(flags.into())?;
+        current.attached.fetch_add(1, Ordering::SeqCst);
+        context.set(handle(current.id))
+    }
+
+    /// Destroys the current context once it was detached as often as it was made and attached to. One that is primary is
+    /// released instead.
+    fn cuCtxDetach(context: CUcontext) {
+        let driver = driver()?;
+        let context = driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        if driver::current_id() != Some(context.id) {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        driver.end_context(context.id, false)?;
-        if driver::current_id() == Some(context.id) {
-            driver::pop();
-        }
-        Ok(())
-    }
-
-    /// From when contexts were counted; they live until they are destroyed.
-    fn cuCtxAttach(context: Out<CUcontext>, flags: c_uint) {
-        super::no_flags(flags.into())?;
-        context.set(handle(current()?.id))
-    }
-
-    fn cuCtxDetach(context: CUcontext) {
-        driver()?.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT).map(drop)
+        let last = !context.primary && context.attached.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last { destroy(driver, &context) } else { Ok(()) }
     }
 
     fn cuCtxPushCurrent | cuCtxPushCurrent_v2(context: CUcontext) {
