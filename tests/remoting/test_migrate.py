@@ -82,6 +82,17 @@ def test_a_program_continues_where_its_lease_is_moved(two: tuple[Appliance, Appl
     nothing_is_left(other)
 
 
+def test_allocations_end_where_they_did(two: tuple[Appliance, Appliance]) -> None:
+    one, other = two
+    with one.start("past_the_end.py", stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        computes(program)
+        moved(one, other)
+        computes(program)
+        end(program)
+    nothing_is_left(other)
+
+
 def test_all_processes_of_a_lease_move_and_new_ones_follow(two: tuple[Appliance, Appliance]) -> None:
     one, other = two
     keep = f"{sys.executable} {PROGRAMS}/keep_and_check.py 8"

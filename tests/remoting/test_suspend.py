@@ -56,6 +56,17 @@ def test_another_program_has_the_gpu_meanwhile(remote: Appliance) -> None:
     assert remote.leased_bytes() == 0
 
 
+def test_allocations_end_where_they_did(remote: Appliance) -> None:
+    with remote.start("past_the_end.py", stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        name = lease(remote)
+        change(remote, "suspend", name)
+        change(remote, "resume", name)
+        tell(program)
+        assert line(program) == "ok"
+        end(program)
+
+
 def test_a_resume_waits_for_its_turn(remote: Appliance) -> None:
     with keeping(remote, 64) as program:
         name = lease(remote)
