@@ -52,7 +52,7 @@ def test_a_rule_that_matched_nothing_fails_the_run(tmp_path: Path, way: tuple[st
 
 @WAYS
 def test_a_rule_beyond_memory_is_a_fault_that_names_it(tmp_path: Path, way: tuple[str, ...]) -> None:
-    done = run(tmp_path, "add 2 0 i32 1 4000000000\n", *way)
+    done = run(tmp_path, "add 2 0 i32 1 1000000000000\n", *way)
     assert done.returncode == 1
     assert "CUDA error 700" in done.stderr
 

@@ -67,11 +67,11 @@ impl Rules {
     /// A fault where a rule's parameter holds no address of so much memory.
     pub fn apply(&self, driver: &Driver, kernel: &Kernel, grid: [u32; 3], params: &[u8]) -> Result<(), Fault> {
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| matches(&rule.pattern, &kernel.name)) {
-            let bytes = rule.bytes(grid);
-            let address = rule.address(kernel, params);
-            let address = address.filter(|at| driver.memory.is_valid(*at, bytes.len() as u64));
-            let address = address.ok_or_else(|| rule.fault(kernel, bytes.len()))?;
-            arena::write(address, &bytes);
+            let (count, size) = (rule.count(grid), rule.value.len() as u64);
+            let bytes = count.saturating_mul(size);
+            let address = rule.address(kernel, params).filter(|at| driver.memory.is_valid(*at, bytes));
+            let address = address.ok_or_else(|| rule.fault(kernel, bytes))?;
+            (0..count).for_each(|at| arena::write(address + at * size, &rule.value));
             if let Some(tally) = &self.tally {
                 tally.word(index).fetch_add(1, Ordering::Relaxed);
             }
@@ -81,12 +81,11 @@ impl Rules {
 }
 
 impl Rule {
-    fn bytes(&self, grid: [u32; 3]) -> Vec<u8> {
-        let count = match self.count {
+    fn count(&self, grid: [u32; 3]) -> u64 {
+        match self.count {
             Count::Elements(count) => count,
             Count::Blocks => grid.iter().map(|&n| u64::from(n)).product(),
-        };
-        self.value.repeat(usize::try_from(count).unwrap_or(usize::MAX))
+        }
     }
 
     fn address(&self, kernel: &Kernel, params: &[u8]) -> Option<u64> {
@@ -95,7 +94,7 @@ impl Rule {
         u64::from_le_bytes(*bytes).checked_add(self.offset)
     }
 
-    fn fault(&self, kernel: &Kernel, bytes: usize) -> Fault {
+    fn fault(&self, kernel: &Kernel, bytes: u64) -> Fault {
         let (line, parameter, offset, name) = (self.line, self.parameter, self.offset, &kernel.name);
         let message = format!(
             "rule of line {line}: parameter {parameter} of kernel '{name}', which has {}, plus {offset} is no address of \
@@ -194,7 +193,7 @@ mod tests {
             count: Count::Elements(1),
         };
         assert_eq!((rules[0].line, rules[0].offset, rules[0].count), (3, 4, Count::Blocks));
-        assert_eq!(rules[0].bytes([2, 3, 1]), [255; 24]);
+        assert_eq!((rules[0].count([2, 3, 1]), &rules[0].value), (6, &vec![255; 4]));
         assert_eq!(rules[1], second);
     }
 

@@ -306,7 +306,8 @@ fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, files: &Mutex<Vec<Owne
                 None
             }
             "return" => {
-                granted -= number("size");
+                // What was inherited was granted by nobody here.
+                granted = granted.saturating_sub(number("size"));
                 leaving -= number("size").min(leaving);
                 let first = waiting.first().filter(|first| first["least"].as_u64() <= Some(limit - granted)).cloned();
                 first.map(|first| {
