@@ -28,7 +28,11 @@ def pool(kubectl: Kubectl, installation: Installation, nodes: list[str]) -> Iter
 
         def ready() -> Object | None:
             found = kubectl.get("gpupool", name)
-            return found if found and pool_ready(found) and found["status"]["appliances"] else None
+            if not found or not pool_ready(found):
+                return None
+            # An appliance is ready before its environments have started.
+            there = [each for each in found["status"]["appliances"] if each["environments"]]
+            return found if there else None
 
         found: Object = until(ready, 120, "the pool with the environment is ready")
         yield found
