@@ -54,18 +54,23 @@ def install(wanted: Iterable[Library]) -> None:
     """Makes each venv whose requirements have changed since, with nothing but what these name."""
     environment = {"UV_CACHE_DIR": str(VENVS / ".cache")} | os.environ
     for name in dict.fromkeys(each.venv or each.name for each in wanted):
-        venv, pinned = VENVS / name, REQUIREMENTS / f"{name}.txt"
+        venv, pinned, script = VENVS / name, REQUIREMENTS / f"{name}.txt", REQUIREMENTS / f"{name}.sh"
         installed = venv / ".installed"
-        if installed.exists() and installed.read_text() == pinned.read_text():
+        wants = pinned.read_text() + (script.read_text() if script.exists() else "")
+        if installed.exists() and installed.read_text() == wants:
             continue
         print(f"==> {name} into {venv.relative_to(ROOT)}", flush=True)
-        for step in (
-            ["venv", "--quiet", "--clear", "--python", sys.executable, str(venv)],
-            ["pip", "install", "--quiet", "--no-deps", "--python", str(venv), "--requirement", str(pinned)],
-        ):
-            if subprocess.run([uv(), *step], env=environment, check=False).returncode != 0:
-                raise SystemExit(f"{name} could not be installed: uv {' '.join(step)} failed; look at {pinned}")
-        installed.write_text(pinned.read_text())
+        filled: list[str | Path] = [uv(), "pip", "install", "--quiet", "--no-deps", "--python", venv, "-r", pinned]
+        # What has no wheel is built by a script of its name.
+        steps: list[list[str | Path]] = [
+            [uv(), "venv", "--quiet", "--clear", "--python", sys.executable, venv],
+            [script, venv, uv(), pinned] if script.exists() else filled,
+        ]
+        for step in steps:
+            if subprocess.run(step, env=environment, cwd=ROOT, check=False).returncode != 0:
+                failed = " ".join(map(str, step))
+                raise SystemExit(f"{name} could not be installed: {failed} failed; look at {pinned}")
+        installed.write_text(wants)
 
 
 def stored(file: Path = RESULTS) -> dict[str, Row]:
@@ -99,7 +104,7 @@ def lines(rows: Iterable[Row], table: Mapping[str, Library]) -> list[str]:
         refused = [f"{', '.join(of)}: {cause}" for cause, of in by_cause.items()]
         refused += [f"`{case}` has other bits from run to run: {why}" for case, why in library.differs.items()]
         refused += [library.gives] if library.gives else []
-        refused += [f"`{name}={value}` is set" for name, value in library.environment.items()]
+        refused += [f"`{name}={value}` is set" for name, value in library.environment.items() if "{" not in value]
         error, bits = (f"{row.error:.1g}", f"{row.same_bits} of {both}") if both else ("-", "-")
         counts = [row.library, row.version, row.cases, row.native, row.share, error, bits]
         columns = [*counts, "; ".join(refused) or "-", row.date]

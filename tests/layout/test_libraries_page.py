@@ -47,7 +47,7 @@ def test_every_library_is_pinned_and_in_a_part_that_exists() -> None:
 
 @pytest.fixture
 def library() -> Library:
-    return TABLE["cutensor"]
+    return TABLE["openmm"]
 
 
 def test_a_row_counts_only_what_was_right_and_names_the_rest(library: Library) -> None:
@@ -60,7 +60,7 @@ def test_a_row_counts_only_what_was_right_and_names_the_rest(library: Library) -
     row = libraries.row(library, native, share)
     assert (row.cases, row.native, row.share, row.same_bits, row.error) == (3, 2, 3, 1, 2e-6)
     assert row.failed == {"b": ("natively", "it crashed")}
-    line = TOOL["lines"]([row], {"cutensor": library})[-1]
+    line = TOOL["lines"]([row], {"openmm": library})[-1]
     assert "| 3 | 2 | 3 | 2e-06 | 1 of 2 | `b`: it crashed (natively) |" in line
 
 

@@ -53,7 +53,7 @@ class Library:
     venv: str = ""
     alone: bool = False
     gives: str = ""
-    # What a user sets as well; the page shows it.
+    # What a user sets as well, as `filled` completes it; the page shows what is complete.
     environment: Mapping[str, str] = field(default_factory=dict)
     # By case: the cause, and at the end the issue for which it waits.
     due: Mapping[str, str] = field(default_factory=dict)
@@ -61,8 +61,12 @@ class Library:
     differs: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def folder(self) -> Path:
+        return VENVS / (self.venv or self.name)
+
+    @property
     def python(self) -> Path:
-        return VENVS / (self.venv or self.name) / "bin" / "python"
+        return self.folder / "bin" / "python"
 
     def version(self) -> str:
         text = (REQUIREMENTS / f"{self.venv or self.name}.txt").read_text()
@@ -76,6 +80,14 @@ class Library:
         """How long all of it may take, both ways, on a crowded machine."""
         processes = len(self.cases()) if self.alone else len(self.programs) + len(self.due)
         return CROWDED * self.seconds * 2 * processes
+
+
+def filled(environment: Mapping[str, str], venv: Path) -> dict[str, str]:
+    """Variables with the folder of the venv, this one, and the PATH in the places that name them."""
+    return {
+        variable: value.format(venv=venv, folder=FOLDER, path=os.environ["PATH"])
+        for variable, value in environment.items()
+    }
 
 
 def cases_of(program: Path) -> list[str]:
@@ -153,7 +165,7 @@ def output(
 ) -> tuple[str, str, str]:
     """What cases printed on both streams, and how their process ended."""
     command = [str(library.python), str(PROGRAMS / program), *cases]
-    with started(where, command, {**library.environment, **environment}) as running:
+    with started(where, command, {**filled(library.environment, library.folder), **environment}) as running:
         watch, process = Watch(), running.process
         while process.poll() is None and watch.within(library.seconds):
             time.sleep(0.05)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,20 +16,21 @@ from support.libraries import CACHES, FOLDER, PROGRAMS, VENVS
 from support.system import CROWDED, Watch
 
 TABLE: Final = FOLDER / "suites.toml"
-RUNNER: Final = PROGRAMS / "suite.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     name: str
-    # Where the modules are, below the venv's site-packages, and the package by which they are imported.
+    # Where the files are below the venv, and patterns of them.
     folder: str
-    package: str
-    # Patterns of files below it; each is a module.
     files: tuple[str, ...]
     # How long a test may take on a machine with nothing else to do, and how long all of them.
     seconds: int
     in_all: int
+    # By which unittest imports them. Without one pytest is given the files.
+    package: str = ""
+    # What a user sets as well, as `libraries.filled` completes it.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def venv(self) -> Path:
@@ -47,10 +48,15 @@ class Suite:
         return [pattern for each in self.skipped() for pattern in each["tests"]]
 
     def modules(self) -> list[str]:
-        (place,) = self.venv.glob("lib/python*/site-packages")
-        folder = place / self.folder
+        (folder,) = self.venv.glob(self.folder)
         files = sorted(file for pattern in self.files for file in folder.glob(pattern))
+        if not self.package:
+            return [str(file) for file in files]
         return [".".join([self.package, *file.relative_to(folder).with_suffix("").parts]) for file in files]
+
+    def command(self, modules: Sequence[str]) -> list[str]:
+        runner = PROGRAMS / ("suite.py" if self.package else "suite_pytest.py")
+        return [str(self.venv / "bin" / "python"), str(runner), str(self.skips), *modules]
 
     def longest(self) -> float:
         return CROWDED * self.in_all
@@ -97,10 +103,10 @@ def run(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Found:
 
 def _process(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The lines that the runner prints, then how it ended."""
-    command = [str(suite.venv / "bin" / "python"), str(RUNNER), str(suite.skips), *modules]
     # Numba's own tests look at where it puts its files.
     caches = {variable: name for variable, name in CACHES.items() if variable != "NUMBA_CACHE_DIR"}
-    with libraries.started(where, command, {}, caches) as running:
+    environment = libraries.filled(suite.environment, suite.venv)
+    with libraries.started(where, suite.command(modules), environment, caches) as running:
         watch, ended, part = Watch(), "", ""
         with running.stdout.open() as lines:
             while not ended:

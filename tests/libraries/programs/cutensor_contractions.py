@@ -1,4 +1,4 @@
-"""cuTENSOR's contractions and permutations by ctypes, against NumPy."""
+"""cuTENSOR's contractions, permutations and reductions by ctypes, against NumPy."""
 
 from __future__ import annotations
 
@@ -9,56 +9,102 @@ from ctypes import byref, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 import cases
 import numpy as np
 from cases import Value
-from runtime import ONE, ZERO, allocate, check, fetch, put, synchronize
+from runtime import ONE, ZERO, allocate, check, fetch, free, put, synchronize
 from wheels import find
 
 cutensor = ctypes.CDLL(find("libcutensor"))
-FLOATS, IDENTITY, ALIGNMENT = c_int(0), c_int(1), c_uint32(128)
+FLOATS, ALIGNMENT = c_int(0), c_uint32(128)
+IDENTITY, ADD, MAXIMUM = c_int(1), c_int(3), c_int(6)
+FLOAT_ARITHMETIC = c_void_p.in_dll(cutensor, "CUTENSOR_COMPUTE_DESC_32F")
 rng = np.random.default_rng(55)
 
 
-def described(handle: c_void_p, array: np.ndarray) -> c_void_p:
-    made, rank = c_void_p(), array.ndim
-    extents = (c_int64 * rank)(*array.shape)
-    strides = (c_int64 * rank)(*(step // array.itemsize for step in array.strides))
-    status = cutensor.cutensorCreateTensorDescriptor(
-        handle, byref(made), c_uint32(rank), extents, strides, FLOATS, ALIGNMENT
-    )
-    check(status, "cutensorCreateTensorDescriptor")
-    return made
+def call(name: str, *arguments: object) -> None:
+    check(getattr(cutensor, name)(*arguments), name)
 
 
-def contract(pattern: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+class Tensor:
+    """An array on the GPU, with its description and a letter for each mode."""
+
+    def __init__(self, handle: c_void_p, array: np.ndarray, letters: str) -> None:
+        self.shape, self.description, rank = array.shape, c_void_p(), array.ndim
+        self.memory, self.modes = allocate(array.size), (c_int32 * rank)(*map(ord, letters))
+        put(self.memory, array)
+        strides = (c_int64 * rank)(*(step // array.itemsize for step in array.strides))
+        extents = (c_int64 * rank)(*self.shape)
+        made = (byref(self.description), c_uint32(rank), extents, strides, FLOATS, ALIGNMENT)
+        call("cutensorCreateTensorDescriptor", handle, *made)
+
+
+def planned(handle: c_void_p, operation: c_void_p) -> tuple[c_void_p, c_uint64]:
+    """A plan and the size of its workspace: without one there is no plan where modes come in different orders."""
+    preference, plan, size = c_void_p(), c_void_p(), c_uint64()
+    call("cutensorCreatePlanPreference", handle, byref(preference), c_int(-1), c_int(0))
+    call("cutensorEstimateWorkspaceSize", handle, operation, preference, c_int(2), byref(size))
+    call("cutensorCreatePlan", handle, byref(plan), operation, preference, size)
+    return plan, size
+
+
+def computed(kind: str, pattern: str, *arrays: np.ndarray, by: c_int = ADD) -> np.ndarray:
+    """What cuTENSOR makes of arrays, by a Contraction, Permutation or Reduction as numpy.einsum writes it."""
     inputs, output = pattern.split("->")
-    modes = [(c_int32 * len(part))(*map(ord, part)) for part in (*inputs.split(","), output)]
-    want = np.einsum(pattern, a.astype(np.float64), b.astype(np.float64))
-    c, handle, operation, preference, plan = np.zeros(want.shape, np.float32), *(c_void_p() for _ in range(4))
-    check(cutensor.cutensorCreate(byref(handle)), "cutensorCreate")
-    of_a, of_b, of_c = (described(handle, each) for each in (a, b, c))
-    compute = c_void_p.in_dll(cutensor, "CUTENSOR_COMPUTE_DESC_32F")
-    status = cutensor.cutensorCreateContraction(
-        handle, byref(operation), of_a, modes[0], IDENTITY, of_b, modes[1], IDENTITY, of_c, modes[2], IDENTITY, of_c,
-        modes[2], compute,
-    )  # fmt: skip
-    check(status, "cutensorCreateContraction")
-    status = cutensor.cutensorCreatePlanPreference(handle, byref(preference), c_int(-1), c_int(0))
-    check(status, "cutensorCreatePlanPreference")
-    check(cutensor.cutensorCreatePlan(handle, byref(plan), operation, preference, c_uint64(0)), "cutensorCreatePlan")
-    buffers = [allocate(each.size) for each in (a, b, c)]
-    for buffer, array in zip(buffers, (a, b, c), strict=True):
-        put(buffer, array)
-    status = cutensor.cutensorContract(
-        handle, plan, byref(ONE), buffers[0], buffers[1], byref(ZERO), buffers[2], buffers[2], None, c_uint64(0), None
-    )
-    check(status, "cutensorContract")
+    handle, operation = c_void_p(), c_void_p()
+    call("cutensorCreate", byref(handle))
+    tensors = [Tensor(handle, array, letters) for array, letters in zip(arrays, inputs.split(","), strict=True)]
+    out = Tensor(handle, np.zeros(np.einsum(pattern, *arrays).shape, np.float32), output)
+    described = [each for tensor in tensors for each in (tensor.description, tensor.modes, IDENTITY)]
+    if kind == "Permutation":
+        described += [out.description, out.modes]
+    else:
+        described += [out.description, out.modes, IDENTITY, out.description, out.modes]
+        described += [by] if kind == "Reduction" else []
+    call(f"cutensorCreate{kind}", handle, byref(operation), *described, FLOAT_ARITHMETIC)
+    plan, size = planned(handle, operation)
+    workspace = allocate(size.value // 4 + 1)
+    memory = [tensor.memory for tensor in tensors]
+    if kind == "Permutation":
+        call("cutensorPermute", handle, plan, byref(ONE), *memory, out.memory, None)
+    else:
+        function = {"Contraction": "cutensorContract", "Reduction": "cutensorReduce"}[kind]
+        both = (out.memory, out.memory, workspace, size, None)
+        call(function, handle, plan, byref(ONE), *memory, byref(ZERO), *both)
     synchronize(c_void_p(0))
-    return fetch(buffers[2], c.shape)
+    got = fetch(out.memory, out.shape)
+    free(workspace, out.memory, *memory)
+    return got
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, np.float32)
 
 
 def contractions() -> Iterator[Value]:
-    for pattern, left, right in (("ik,kj->ij", (20, 30), (30, 16)), ("abk,kcb->ac", (8, 6, 20), (20, 10, 6))):
-        a, b = rng.standard_normal(left, np.float32), rng.standard_normal(right, np.float32)
-        yield Value(contract(pattern, a, b), np.einsum(pattern, a.astype(np.float64), b), 1e-5)
+    shapes = {
+        "ik,kj->ij": ((20, 30), (30, 16)),
+        "ki,kj->ji": ((30, 20), (30, 16)),
+        "abk,kcb->ac": ((8, 6, 20), (20, 10, 6)),
+        "abk,kc->acb": ((8, 6, 20), (20, 10)),
+        "nik,nkj->nij": ((4, 20, 30), (4, 30, 16)),
+    }
+    for pattern, (left, right) in shapes.items():
+        a, b = numbers(*left), numbers(*right)
+        yield Value(computed("Contraction", pattern, a, b), np.einsum(pattern, a.astype(np.float64), b), 1e-5)
+
+
+def permutations() -> Iterator[Value]:
+    for pattern, shape in (("ij->ji", (70, 33)), ("abc->cab", (9, 20, 17)), ("abcd->dbca", (5, 6, 7, 8))):
+        a = numbers(*shape)
+        yield Value(computed("Permutation", pattern, a), np.einsum(pattern, a))
+
+
+def reductions() -> Iterator[Value]:
+    for pattern, shape in (("ij->i", (40, 300)), ("abc->b", (12, 30, 25)), ("abcd->db", (5, 6, 7, 8))):
+        a = numbers(*shape)
+        yield Value(computed("Reduction", pattern, a), np.einsum(pattern, a.astype(np.float64)), 1e-5)
+        modes, kept = pattern.split("->")
+        most = a.max(tuple(index for index, letter in enumerate(modes) if letter not in kept))
+        order = "".join(letter for letter in modes if letter in kept)
+        yield Value(computed("Reduction", pattern, a, by=MAXIMUM), np.einsum(f"{order}->{kept}", most))
 
 
 if __name__ == "__main__":
