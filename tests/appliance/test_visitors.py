@@ -65,9 +65,7 @@ def test_who_sits_still_keeps_nobody_out(server: visitors.Server) -> None:
         assert ended(sitting[0]), "the oldest left"
 
 
-def test_a_head_has_so_much_time(
-    server: visitors.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_has_so_much_time(server: visitors.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visitors, "_HEAD_SECONDS", 0.5)
     with from_peer(server, 2) as slow:
         slow.settimeout(0.05)
