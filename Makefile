@@ -14,7 +14,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks demo-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -201,7 +201,7 @@ test-everything: build target/undefended/.built target/portable/.built release-f
 test-all: .venv/.installed ## Every test that needs no GPU: hours, and 24 GB of wheels; run again, it leaves out the parts that passed on these files
 	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
 
-ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order sanitize-address sanitize-thread
+ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-order test-mirrors sanitize-address sanitize-thread
 
 # Fewer programs than `make test-order`, which takes an hour by itself.
 target/test-all/%/test-order.passed: export ORDER_PROGRAMS = 1000
@@ -289,6 +289,11 @@ test-order: build ## 10,000 random programs against the model of CUDA's order, t
 	@echo "==> A worker that can leave out a rule of order"
 	@cargo build --release --locked -p remotegpu-worker --features order-faults --target-dir target/order-faults
 	@PYTHONPATH=tests REMOTEGPU_ORDER_FAULT_PROGRAMS=$(ORDER_FAULT_PROGRAMS) $(PYTHON) tests/order/leave_out_rules.py target/order-faults/release/remotegpu-worker
+
+MIRROR_PROGRAMS ?= 10000
+
+test-mirrors: build ## 10,000 random programs with memory that host and device share, natively and on shares, also disturbed
+	@REMOTEGPU_MIRROR_PROGRAMS=$(MIRROR_PROGRAMS) $(PYTHON) -m pytest -q tests/remoting/test_random_mirrors.py
 
 CHAOS_SECONDS ?= 900
 CHAOS_SEED ?= $(shell date +%s)

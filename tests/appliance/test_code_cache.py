@@ -120,10 +120,30 @@ def test_an_image_that_has_to_make_room_while_it_arrives_is_not_kept(new_cache: 
             arriving = asyncio.create_task(cache.offer("alice", "0" * 64, MIB, theirs))
             await asyncio.sleep(0)
             other = await offer(cache, "alice", b"y" * MIB)
-            ours.write(b"0" * 1000)
-        await arriving
+            await arriving
         assert cache.find("alice", "0" * 64) is None
         assert content_of(cache.find("alice", other)) == b"y" * MIB
         assert cache.bytes == MIB
 
     asyncio.run(scene())
+
+
+def test_what_is_on_its_way_and_has_to_make_room_is_held_no_longer(new_cache: NewCache) -> None:
+    """A worker that a tenant has taken over begins one image after another, and ends none."""
+
+    async def scenario() -> None:
+        cache, ends, offers = new_cache(4 * MIB), [], []
+        for number in range(20):
+            theirs, ours = pipe()
+            ends.append(ours)
+            offers.append(asyncio.create_task(cache.offer("alice", f"{number:064x}", 2 * MIB, theirs)))
+            await asyncio.sleep(0)
+            ours.write(b"x" * 4096)
+        await asyncio.wait(offers[:-1], timeout=20)
+        assert [offer.done() for offer in offers] == [*([True] * 19), False], "one at a time has room"
+        assert cache.bytes <= 2 * MIB
+        for end in ends:
+            end.close()
+        await offers[-1]
+
+    asyncio.run(scenario())

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import grpc
 import pytest
+from support.stand_in import StandIn, Tenant
 
+from remotegpu.api.quantities import Ask
 from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.departures import Destination
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.rpc import pb
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 INVITATION = "ab" * 32
+# A frame of HTTP/2 (RFC 9113, 6.5): length, type, flags, stream.
+EMPTY_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 LEASE, SECRET, TICKET = "01" * 16, "02" * 32, "03" * 32
 
 
@@ -127,3 +139,56 @@ def test_one_owner_does_not_take_all_places() -> None:
         made.invite("bob", "")
 
     asyncio.run(invite())
+
+
+USERS = ("alice", "bob", "carol", "dave", "erin")
+
+
+def test_moves_to_where_nobody_answers_keep_nobody_waiting(dist: Path, tmp_path: Path) -> None:
+    """More of them than a machine's pool of threads has, each from a user's own lease."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("".join(f"{name}:token-of-{name}\n" for name in (*USERS, "frank")))
+    with contextlib.ExitStack() as stack:
+        to = stack.enter_context(never_answering())
+        options = ("--tokens", str(tokens), "--grace", "60s")
+        here = stack.enter_context(StandIn(dist, *options, access=Access("token-of-frank")))
+        frank = here.lease(Ask(memory_bytes=4 << 20))
+        begins, moves = [], []
+        for name in USERS:
+            client = ApplianceClient(parse_endpoint(here.endpoint), Access(f"token-of-{name}"), 20)
+            stack.callback(client.close)
+            for _ in range(9):
+                with client.open_lease(Ask(memory_bytes=4 << 20), "test", wait=False) as events:
+                    granted = next(event.granted for event in events if event.HasField("granted"))
+                Tenant(here, granted, hold=True)
+                request = pb.MoveLeaseRequest(lease_id=granted.lease_id, to=to, invitation=INVITATION)
+                begins.append(partial(client._stub.MoveLease, request, metadata=client._metadata))
+        for number, begin in enumerate(begins):
+            move = begin()
+            stack.callback(move.cancel)
+            if number % 9 < 8:
+                next(move)
+                moves.append(move)
+                continue
+            with pytest.raises(grpc.RpcError, match="8 leases of yours move already"):
+                list(move)
+        state = pb.DeviceStateRequest(lease_id=frank.granted.lease_id, lease_secret=frank.granted.lease_secret)
+        assert len(here.client._stub.DeviceState(state, timeout=20).devices) == 1
+        assert not any(move.done() for move in moves), "and they wait still"
+
+
+@contextlib.contextmanager
+def never_answering() -> Iterator[str]:
+    """The address of who speaks HTTP/2 and answers no call."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listening, contextlib.ExitStack() as stack:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    stack.enter_context(connection)
+                    connection.sendall(EMPTY_SETTINGS)
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)

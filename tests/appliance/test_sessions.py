@@ -278,3 +278,20 @@ def test_nvml_shows_the_processes_of_the_lease_only(appliance: StandIn, tenant: 
     assert processes == {(11, "process 11", 5 * MIB), (12, "process 12", 7 * MIB)}
     assert not state.HasField("temperature_celsius"), "what is not known is not made up"
     other.close()
+
+
+def test_a_session_has_so_many_lines_of_the_log_and_others_have_theirs(appliance: StandIn, tenant: Tenant) -> None:
+    """A worker counts too, but it may be under its tenant's control."""
+    loud, quiet = tenant.session(31), tenant.session(32)
+    for number in range(1000):
+        loud.ask(f'raw {{"op": "log", "line": "loud {number}"}}')
+    assert loud.grant(2 * MIB) == 2 * MIB, "all before it was heard"
+    quiet.ask('raw {"op": "log", "line": "quiet"}')
+    assert quiet.grant(2 * MIB) == 2 * MIB
+    said = [line for line in appliance.log.splitlines() if loud.reply.session_id[:8] in line]
+    assert [sum("loud" in line for line in said), sum("no more are kept" in line for line in said)] == [200, 1]
+    assert sum("quiet" in line for line in appliance.log.splitlines()) == 1
+    for number in range(100):
+        quiet.ask(f'raw {{"op": "unhealthy", "device": 0, "code": 1, "message": "broken {number}"}}')
+    assert quiet.grant(2 * MIB) == 2 * MIB
+    assert appliance.log.count("broken ") == 8

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import itertools
 import re
+import select
 import socket
 import ssl
 import struct
@@ -14,6 +17,7 @@ from pathlib import Path
 import grpc
 import pytest
 from cryptography import x509
+from support import http2
 from support.certificates import certificate
 from support.stand_in import StandIn
 from support.strangers import HALF_HANDSHAKE, HTTP2_PREFACE, Strangers
@@ -143,3 +147,38 @@ def test_a_connection_to_the_control_port_has_few_calls_at_a_time(appliance: Sta
             settings = dict(struct.iter_unpack(">HI", stream.read(length)))
     most_calls = 3
     assert settings[most_calls] <= 100
+
+
+def endless(stream: int) -> bytes:
+    """A piece of a message of gRPC, which is announced to have as many bytes as libraries take."""
+    return http2.frame(http2.DATA, 0, stream, b"\0" + struct.pack(">I", 3 * MIB) + bytes(16379))
+
+
+@pytest.mark.parametrize("port", ["control", "data"])
+def test_of_who_has_proved_nothing_little_is_taken(appliance: StandIn, port: str) -> None:
+    """Messages that never end, on as many streams as there may be. What the gateway takes it may keep; what it leaves
+    in the network fills the buffers of the kernel, which are small here, and then stops whoever sends."""
+    address = parse_endpoint(appliance.endpoint)
+    number = address.port if port == "control" else appliance.client.hello().data_port
+    path = "/remotegpu.v1.Control/Inventory" if port == "control" else "/remotegpu.v1.Data/Session"
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 << 10)
+        stranger.connect((address.host, number))
+        stranger.settimeout(20)
+        stranger.sendall(http2.PREFACE + http2.settings({}))
+        buffer, seen = bytearray(), set()
+        while http2.WINDOW_UPDATE not in seen and not (port == "control" and http2.SETTINGS in seen):
+            seen |= {kind for kind, _, _ in http2.frames(stranger, buffer)}
+        stranger.setblocking(False)
+        streams = range(1, 121, 2)
+        headers = http2.call(path, appliance.endpoint, "none")
+        data = http2.frame(http2.SETTINGS, http2.ACK, 0) + b"".join(
+            http2.frame(http2.HEADERS, http2.END_HEADERS, each, headers) for each in streams
+        )
+        more, taken = itertools.cycle(map(endless, streams)), 0
+        # Until nothing is taken for a while, or it is shown out.
+        with contextlib.suppress(ConnectionError):
+            while taken < 15 * MIB and select.select([], [stranger], [], 2)[1]:
+                sent = stranger.send(data)
+                taken, data = taken + sent, data[sent:] or next(more)
+    assert taken < 2 * MIB, "of that, most lies in the kernel's buffers"

@@ -122,6 +122,14 @@ def test_every_object_is_accepted_and_every_pod_but_one_complies_with_restricted
     ]
 
 
+# What a pod that is gated may still be told.
+ON_MINE: Object = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["mine"]}]}]
+    }
+}
+
+
 def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: ApiServer) -> None:
     server = installed
     server.apply(gated_pod("waits", "default"))
@@ -141,6 +149,9 @@ def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: A
         ({"metadata": {"annotations": {"theirs": None}}}, "annotations of pods that begin with status.remotegpu.io/"),
         ({"spec": {"schedulingGates": [{"name": GATE}]}}, "may lift only its own gate of pods, remotegpu.io/claim"),
         ({"spec": {"schedulingGates": None}}, "may lift only its own gate of pods, remotegpu.io/claim"),
+        ({"spec": {"activeDeadlineSeconds": 1}}, "may not change how long pods live, or where they run"),
+        ({"spec": {"nodeSelector": {"kubernetes.io/hostname": "mine"}}}, "how long pods live, or where they run"),
+        ({"spec": {"affinity": {"nodeAffinity": ON_MINE}}}, "may not change how long pods live, or where they run"),
     ):
         assert sentence in patch(body), body
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "another"}]

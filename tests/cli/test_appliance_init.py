@@ -15,6 +15,7 @@ import pytest
 from support.stand_in import StandIn
 from support.system import REMOTEGPU, free_port, until
 
+from remotegpu.rpc import own_token
 from remotegpu.rpc.client import Access
 
 
@@ -149,12 +150,16 @@ def test_a_folder_of_any_name(tmp_path: Path) -> None:
 
 
 def test_a_token_on_the_command_line_is_warned_about(appliance: StandIn, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
-    shown = appliance.cli("ls", "--token", "secret")
+    host, _, port = appliance.endpoint.rpartition(":")
+    found = own_token.find(host, int(port))
+    assert found is not None
+    secret = found[1]
+    (tmp_path / "token").write_text(f"{secret}\n")
+    shown = appliance.cli("ls", "--token", secret)
     assert (shown.returncode, "--token-file" in shown.stderr) == (0, True)
-    assert "secret" not in shown.stderr and shown.stderr.count("\n") == 1
+    assert secret not in shown.stderr and shown.stderr.count("\n") == 1
     assert appliance.cli("ls", "--token-file", str(tmp_path / "token")).stderr == ""
-    appliance.environment["REMOTEGPU_TOKEN"] = "secret"
+    appliance.environment["REMOTEGPU_TOKEN"] = secret
     try:
         assert appliance.cli("ls").stderr == ""
     finally:

@@ -22,6 +22,7 @@ from support.stand_in import StandIn, make_dist
 from support.system import REMOTEGPU, free_port, until
 
 from remotegpu.api.quantities import Ask
+from remotegpu.rpc import own_token
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 ROOT_TOKEN, ANN, BOB = (f"{name}-{name}-{name}-{name}" for name in ("root", "ann", "bob"))
@@ -66,7 +67,7 @@ def guarded(tmp_path: Path, tokens: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def open_one(tmp_path: Path) -> Iterator[Served]:
-    with Served(tmp_path) as here:
+    with Served(tmp_path, "--anybody") as here:
         yield here
 
 
@@ -124,7 +125,16 @@ def test_changes_come_and_end_with_the_right_to_see_them(guarded: Served, tokens
     until(lambda: "does not know the token" in next(messages).get("error", ""), 20, "the stream ends")
 
 
-def test_without_tokens_no_page_of_another_name_reads(open_one: Served) -> None:
+def test_without_tokens_the_page_wants_that_of_its_user(tmp_path: Path) -> None:
+    with Served(tmp_path) as here:
+        assert here.get("/api/about").json() == {"of": "appliance", "signIn": True}
+        host, _, port = here.endpoint.rpartition(":")
+        found = own_token.find(host, int(port))
+        assert found is not None
+        assert [here.get("/api/snapshot", token).status for token in ("", "another", found[1])] == [401, 401, 200]
+
+
+def test_for_anybody_no_page_of_another_name_reads(open_one: Served) -> None:
     assert open_one.get("/api/about").json() == {"of": "appliance", "signIn": False}
     port = open_one.url.rpartition(":")[2]
     for host, status in ((f"localhost:{port}", 200), (f"127.0.0.1:{port}", 200), (f"evil.example:{port}", 403)):

@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 from cryptography import x509
 from support.certificates import certificate
 from support.faultproxy import FaultProxy, Line, Way
-from support.leases import end, keeping, lease, leases, tell
+from support.leases import end, keeping, lease, leases, moved_often, tell
 from support.system import MIB, PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, training_results, until
 
 BUSY, DENIED = 75, 77
@@ -79,6 +78,17 @@ def test_a_program_continues_where_its_lease_is_moved(two: tuple[Appliance, Appl
         errors = end(program)
     assert errors.count("has moved to") == 3
     # Its holder has followed, and gives it back there.
+    nothing_is_left(other)
+
+
+def test_allocations_end_where_they_did(two: tuple[Appliance, Appliance]) -> None:
+    one, other = two
+    with one.start("past_the_end.py", stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        computes(program)
+        moved(one, other)
+        computes(program)
+        end(program)
     nothing_is_left(other)
 
 
@@ -381,30 +391,6 @@ def test_a_worker_that_dies_on_the_way_is_an_error_of_its_program(two: tuple[App
         assert program.returncode != 0
         assert "911" in errors
         nothing_is_left(there)
-
-
-@contextlib.contextmanager
-def moved_often(one: Appliance, other: Appliance) -> Iterator[list[int]]:
-    """Moves the one lease there and back again and again; the list gets an entry for each time."""
-    times: list[int] = []
-    over = threading.Event()
-
-    def work() -> None:
-        here, there = one, other
-        while not over.wait(0.1):
-            for each in leases(here):
-                name = str(each["lease_id"])
-                if here.cli("migrate", name, "--to", there.endpoint, timeout=100).returncode == 0:
-                    times.append(len(times))
-                    here, there = there, here
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield times
-    finally:
-        over.set()
-        thread.join()
 
 
 def test_a_training_that_is_moved_often_ends_with_the_same_bits(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.leases import end, keeping, lease, leases, tell
+from support.leases import end, keeping, lease, leases, suspended_often, tell
 from support.system import MIB, PROGRAMS, REMOTEGPU, ROOT, Appliance, appliance, line, training_results, until
 
 BUSY, USAGE = 75, 2
@@ -54,6 +52,17 @@ def test_another_program_has_the_gpu_meanwhile(remote: Appliance) -> None:
     assert errors.count("is suspended (by an administrator); CUDA calls wait for it") == 2
     assert errors.count("the program continues") == 2
     assert remote.leased_bytes() == 0
+
+
+def test_allocations_end_where_they_did(remote: Appliance) -> None:
+    with remote.start("past_the_end.py", stdin=subprocess.PIPE) as program:
+        assert line(program) == "ready"
+        name = lease(remote)
+        change(remote, "suspend", name)
+        change(remote, "resume", name)
+        tell(program)
+        assert line(program) == "ok"
+        end(program)
 
 
 def test_a_resume_waits_for_its_turn(remote: Appliance) -> None:
@@ -227,29 +236,6 @@ def test_only_its_user_and_administrators_suspend_a_lease(tmp_path: Path, monkey
             end(program)
     finally:
         remote.stop()
-
-
-@contextlib.contextmanager
-def suspended_often(remote: Appliance) -> Iterator[list[int]]:
-    """Suspends and resumes the one lease again and again; the list gets an entry for each time."""
-    times: list[int] = []
-    over = threading.Event()
-
-    def work() -> None:
-        while not over.wait(0.1):
-            for each in leases(remote):
-                name = str(each["lease_id"])
-                if remote.cli("suspend", name, timeout=100).returncode == 0:
-                    times.append(len(times))
-                    remote.cli("resume", name, timeout=100)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield times
-    finally:
-        over.set()
-        thread.join()
 
 
 def test_a_training_that_is_suspended_often_ends_with_the_same_bits(remote: Appliance, tmp_path: Path) -> None:

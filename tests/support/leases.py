@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,3 +41,50 @@ def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subproc
     with remote.start("keep_and_check.py", str(mib), share=share, stdin=subprocess.PIPE) as program:
         assert line(program) == "ready"
         yield program
+
+
+@contextlib.contextmanager
+def suspended_often(remote: Appliance) -> Iterator[list[int]]:
+    """Suspends and resumes the one lease again and again; the list gets an entry for each time."""
+    times: list[int] = []
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.1):
+            for each in leases(remote):
+                name = str(each["lease_id"])
+                if remote.cli("suspend", name, timeout=100).returncode == 0:
+                    times.append(len(times))
+                    remote.cli("resume", name, timeout=100)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield times
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def moved_often(one: Appliance, other: Appliance) -> Iterator[list[int]]:
+    """Moves the one lease there and back again and again; the list gets an entry for each time."""
+    times: list[int] = []
+    over = threading.Event()
+
+    def work() -> None:
+        here, there = one, other
+        while not over.wait(0.1):
+            for each in leases(here):
+                name = str(each["lease_id"])
+                if here.cli("migrate", name, "--to", there.endpoint, timeout=100).returncode == 0:
+                    times.append(len(times))
+                    here, there = there, here
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield times
+    finally:
+        over.set()
+        thread.join()

@@ -3,12 +3,12 @@
 import itertools
 import os
 import stat
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from remotegpu_offload.acceptor import syscalls
+from remotegpu_offload.acceptor.readable import needed, outermost
 
 # Where a session may write; its home is the first. One tmpfs for all of them, which ends with the namespace.
 SCRATCH: Final = Path("/tmp")  # noqa: S108 (its own, nobody else sees it)
@@ -25,12 +25,12 @@ _READ_ONLY_AGAIN: Final = (
 )
 
 
-def confine(hidden: Sequence[Path], scratch_bytes: int, nodes: Sequence[str]) -> None:
-    """Rearrange this process's mount namespace, which must be its own. Device nodes of accelerators stay where their
-    names begin so. Raises OSError where the kernel refuses."""
+def confine(named: Sequence[Path], hidden: Sequence[Path], scratch_bytes: int, nodes: Sequence[str]) -> None:
+    """Rearrange this process's mount namespace, which must be its own. What is `named` stays where it is, and device
+    nodes of accelerators whose names begin so. Raises OSError where the kernel refuses."""
     # Folders made on the way must be passable for the session's own user.
     os.umask(0o022)
-    keep = [path for path in needed() if os.access(path, os.R_OK)]
+    keep = [path for path in outermost([*needed(), *map(Path.resolve, named)]) if os.access(path, os.R_OK)]
     syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.set_mount_attributes("/", syscalls.MS_RDONLY | syscalls.MS_NOSUID)
     private = {*map(Path, _PRIVATE), *closed(keep)}
@@ -52,25 +52,6 @@ def confine(hidden: Sequence[Path], scratch_bytes: int, nodes: Sequence[str]) ->
         _cover(path)
     for descriptor in descriptors.values():
         os.close(descriptor)
-
-
-def needed() -> list[Path]:
-    """What this interpreter reads: its own installation and every folder on its path."""
-    places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *(entry for entry in sys.path if entry)]
-    # A virtual environment is named by a link that lies in it.
-    places += [str(Path(sys.executable).parent), str(Path(sys.executable).resolve().parent)]
-    places += [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
-    places += [str(Path(program).parent) for program in [os.environ.get("TRITON_PTXAS_PATH")] if program]
-    return list(outermost(Path(os.path.realpath(place)) for place in places))
-
-
-def outermost(paths: Iterable[Path]) -> Iterator[Path]:
-    """Those that lie beneath no other one."""
-    chosen: list[Path] = []
-    for path in sorted(set(paths), key=lambda one: len(one.parts)):
-        if path != Path("/") and not any(path.is_relative_to(one) for one in chosen):
-            chosen.append(path)
-            yield path
 
 
 def closed(paths: Iterable[Path]) -> set[Path]:
@@ -97,7 +78,11 @@ def hide(folder: Path, kept: dict[Path, int]) -> None:
 def _keep(folder: Path, kept: dict[Path, int]) -> None:
     for path, descriptor in kept.items():
         if path.is_relative_to(folder):
-            path.mkdir(parents=True, exist_ok=True)
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                path.mkdir(parents=True, exist_ok=True)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
             flags = syscalls.MS_BIND | syscalls.MS_REC
             syscalls.mount(f"/proc/self/fd/{descriptor}", str(path), flags=flags)
 

@@ -34,12 +34,13 @@ def library() -> ctypes.CDLL:
         ) from None
 
 
-def give_up_files(hidden: Sequence[Path], writable: Sequence[Path], *, network: bool) -> bool:
-    """For this process and its children: reading anything but `hidden`, writing beneath `writable` only.
+def give_up_files(readable: Sequence[Path], hidden: Sequence[Path], writable: Sequence[Path], *, network: bool) -> bool:
+    """For this process and its children: reading beneath `readable` only and nothing `hidden`, writing beneath
+    `writable` only.
 
     `network`: whether TCP stays possible. False if this kernel has no Landlock. Raises OSError if it refuses.
     """
-    buffers = [b"\0".join(map(os.fsencode, paths)) for paths in (hidden, writable)]
+    buffers = [b"\0".join(map(os.fsencode, paths)) for paths in (readable, hidden, writable)]
     sized = [argument for one in buffers for argument in (one, ctypes.c_size_t(len(one)))]
     return _called(library().remotegpu_sandbox_files, *sized, ctypes.c_bool(network)) != _NO_LANDLOCK
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from remotegpu_offload.acceptor import mounts, restrictions, syscalls
+from remotegpu_offload.acceptor.readable import readable
 
 NAMESPACES: Final = "namespaces"
 ALONE: Final = "alone"
@@ -33,6 +34,7 @@ class Place:
     """What the appliance decides for one session."""
 
     uid: int | None  # None: it keeps ours
+    readable: tuple[Path, ...]  # what the administrator lets sessions read, beside what the interpreter needs
     hidden: tuple[Path, ...]  # secrets: files, or folders with all that is in them
     folder: Path  # to write into, where it has no file system of its own
     cgroups: tuple[Path, ...]  # the cgroup.procs files of its groups
@@ -43,6 +45,7 @@ class Place:
     def from_packet(cls, packet: Mapping[str, Any]) -> "Place":
         return cls(
             uid=packet["uid"],
+            readable=tuple(map(Path, packet["readable"])),
             hidden=tuple(map(Path, packet["hidden"])),
             folder=Path(packet["folder"]),
             cgroups=tuple(map(Path, packet["cgroups"])),
@@ -93,7 +96,7 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
     lacks: list[str] = []
     folder = place.folder
     if level == NAMESPACES:
-        mounts.confine(place.hidden, place.scratch_bytes, nodes)
+        mounts.confine(place.readable, place.hidden, place.scratch_bytes, nodes)
         folder = mounts.SCRATCH
         _own_proc(lacks)
         _loopback_up()
@@ -118,7 +121,8 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
     writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices(nodes)]  # noqa: S108
     # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie beside ours.
     hidden = () if level == NAMESPACES else (*place.hidden, folder.parent, *_other_devices(nodes))
-    if not restrictions.give_up_files(hidden, writable, network=level == NAMESPACES):
+    allowed = readable(place.readable, own_processes=level == NAMESPACES, accelerators=bool(nodes))
+    if not restrictions.give_up_files(allowed, hidden, writable, network=level == NAMESPACES):
         lacks.append("Landlock (needs Linux 5.13)")
         if level == ALONE and place.uid is None:
             raise OSError(

@@ -63,6 +63,7 @@ class Surroundings:
 
     packages: Path  # ours, for the environments' PYTHONPATH
     scratch: Path  # where sessions get folders, if they have no file system of their own
+    readable: Sequence[Path]  # what the administrator lets sessions read
     hidden: Sequence[Path]  # secrets
     variables: Mapping[str, str]  # for the zygotes
     client: Mapping[str, str]  # the same, for those whose sessions use CUDA through the client
@@ -215,6 +216,7 @@ class EnvironmentServer:
             where: dict[str, Any] = {
                 "id": name,
                 "uid": session.uid,
+                "readable": [str(path.absolute()) for path in around.readable],
                 "hidden": [str(path.absolute()) for path in around.hidden],
                 "folder": str(folder),
                 "cgroups": group.members,
@@ -353,6 +355,7 @@ def make_environments(parts: Parts) -> Environments:
     around = Surroundings(
         packages=stage_packages(staging.folder("offload") / "python"),
         scratch=staging.folder("sessions"),
+        readable=settings.readable,
         hidden=parts.hidden,
         variables=backend.environment(0) if real else {},
         client=client_variables(stage(staging, find_dist()), software=not real) if shared else {},

@@ -69,7 +69,9 @@ def run(options: RunOptions) -> int:
         command += ["--backend", options.backend]
     with contextlib.ExitStack() as stack:
         endpoints = options.appliances or [stack.enter_context(local_appliance(ask, "--offload", f"local={python}"))]
-        clients = [ApplianceClient(parse_endpoint(text), options.access) for text in endpoints]
+        # Our own appliance has its own token, and no certificate.
+        access = options.access if options.appliances else Access()
+        clients = [ApplianceClient(parse_endpoint(text), access) for text in endpoints]
         for client in clients:
             stack.callback(client.close)
         held = stack.enter_context(leases(clients, ask, options.program, wait=options.wait))

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from remotegpu.appliance.packets import packet_pair
-from remotegpu_offload.acceptor import mounts, packets
+from remotegpu_offload.acceptor import mounts, packets, readable
 from remotegpu_offload.appliance.option import parse, parse_all
 
 
 def test_outermost_folders() -> None:
     given = [Path(path) for path in ("/a/b/c", "/a/b", "/a/bc", "/", "/d", "/d")]
-    assert sorted(mounts.outermost(given)) == [Path("/a/b"), Path("/a/bc"), Path("/d")]
+    assert sorted(readable.outermost(given)) == [Path("/a/b"), Path("/a/bc"), Path("/d")]
 
 
 def test_folders_that_other_users_cannot_enter(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from offload_appliance import lease, offload_appliance, session
 from offload_hostile import hostile_environment, run
 from support.stand_in import StandIn
-from support.system import until
+from support.system import DIST, until
 
 from remotegpu.rpc.client import Access
 from remotegpu_offload.wire.errors import LostError
@@ -25,6 +25,17 @@ from remotegpu_offload.wire.peer import Peer
 
 TOKEN = "the appliance's token"
 _ROOT = os.geteuid() == 0
+# What `appliance init` makes beside the tokens.
+PRIVATE = ("admin.token", "ca.key")
+# As docs/offload.md has it.
+_ETC = (
+    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "gai.conf", "group",
+    "host.conf", "hostname", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime",
+    "lsb-release", "magic", "mime.types", "nsswitch.conf", "OpenCL", "os-release", "passwd", "protocols",
+    "resolv.conf", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
+    "xml",
+)  # fmt: skip
+LISTED = ("/usr", "/proc", "/sys", "/dev", *(f"/etc/{name}" for name in _ETC))
 
 
 @dataclass(frozen=True)
@@ -49,20 +60,31 @@ def way(request: pytest.FixtureRequest) -> Iterator[Way]:
     user = 60_000 + os.getpid() % 3000 if stranger else 0
     tokens = folder / "tokens"
     tokens.write_text(f"alice:{TOKEN}\n")
-    tokens.chmod(0o600)
+    # As `appliance init` leaves them.
+    for name in PRIVATE:
+        (folder / name).write_text("a secret of the appliance")
+    # The service's home, and what its administrator lets sessions read.
+    (folder / "home" / ".ssh").mkdir(parents=True)
+    (folder / "home" / ".ssh" / "id_ed25519").write_text("a secret of the service")
+    (folder / "home" / "notes").write_text("for everybody here")
+    (folder / "data").mkdir()
+    (folder / "data" / "set").write_text("a data set")
+    for path in (tokens, *(folder / name for name in PRIVATE), folder / "home" / ".ssh" / "id_ed25519"):
+        path.chmod(0o600)
+        if _ROOT:
+            os.chown(path, user, user)
     # A folder where anybody may write, if the kernel's usual rules were all.
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)
-    if _ROOT:
-        os.chown(tokens, user, user)
     try:
         environment = hostile_environment(folder / "hostile", alone=alone)
-        options = ("--tokens", str(tokens), "--gpus", "2")
+        options = ("--tokens", str(tokens), "--gpus", "2", "--readable", str(folder / "data"))
         with offload_appliance(
             folder,
             *options,
             environments=(environment,),
             access=Access(token=TOKEN),
+            env={"HOME": str(folder / "home")},
             stranger=user if _ROOT and (stranger or alone) else None,
         ) as it:
             yield Way(it, stranger, alone, tokens)
@@ -129,6 +151,49 @@ value = list(found.values()) + [sum("appliance's" in text for text in os.environ
     planted, secret, variables = run(hostile, code)
     assert planted > 0
     assert (secret, variables) == (0, 0)
+
+
+def test_it_reads_nothing_outside_of_the_list(way: Way, hostile: Peer) -> None:
+    """A walk over the whole file system, whatever the appliance's user may read. To the kernel's rules the files of one
+    folder are alike, so a few of each are tried; and the secrets by name."""
+    folder = way.secrets.parent
+    interpreter = run(hostile, "import sys; value = [*sys.path, sys.prefix, sys.base_prefix, str(session.folder)]")
+    allowed = [os.path.realpath(path) for path in (*LISTED, *interpreter, folder / "data", DIST) if path]
+    named = [str(folder / name) for name in (*PRIVATE, "tokens", "home/.ssh/id_ed25519", "home/notes")]
+    code = f"""
+import os
+def place(path):
+    # What is mounted at two places is one to the kernel's rules.
+    try:
+        about = os.lstat(path)
+        return about.st_dev, about.st_ino
+    except OSError:
+        return None
+allowed, value = {{place(path) for path in {allowed!r}}} | {{None}}, []
+# Libraries that it has loaded may have another name elsewhere.
+allowed |= {{place(line.split()[-1]) for line in open("/proc/self/maps") if ".so" in line}}
+todo, tried = ["/"], {named!r}
+while todo:
+    try:
+        entries = list(os.scandir(todo.pop()))
+    except OSError:
+        continue
+    todo += [e.path for e in entries if e.is_dir(follow_symlinks=False) and place(e.path) not in allowed]
+    tried += [e.path for e in entries if e.is_file(follow_symlinks=False)][:8]
+for path in tried:
+    try:
+        if place(path) not in allowed:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+            value.append(path)
+    except OSError:
+        pass
+value = [len(tried), value[:50]]
+"""
+    tried, read = run(hostile, code, timeout=300)
+    assert tried > 1000
+    assert read == []
+    # What it may read it does.
+    assert run(hostile, f"value = open({str(folder / 'data' / 'set')!r}).read()") == "a data set"
 
 
 def test_it_sees_no_other_session(way: Way, hostile: Peer) -> None:

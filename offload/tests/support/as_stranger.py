@@ -7,12 +7,12 @@ alone.
 import os
 import sys
 
-from remotegpu_offload.acceptor import mounts, syscalls
+from remotegpu_offload.acceptor import mounts, readable, syscalls
 
 if __name__ == "__main__":
     uid = int(sys.argv[1])
     os.umask(0o022)
-    keep = mounts.needed()
+    keep = readable.needed()
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     opened = {path: os.open(path, os.O_PATH) for path in keep}

@@ -51,6 +51,9 @@ def offload_appliance(
     # The last one counts; StandIn says 0.
     base = ["--uid-base", str(_free_uids())] if uids and not stranger and os.geteuid() == 0 else []
     dist = make_dist(folder / "dist")
+    if stranger is not None and "--tokens" not in options:
+        # Its own token would be for that user alone.
+        base.append("--anybody")
     first = () if stranger is None else (sys.executable, str(AS_STRANGER), str(stranger))
     with StandIn(dist, *offered, *base, *options, env=env, access=access, prefix=(*first, *prefix)) as it:
         yield it

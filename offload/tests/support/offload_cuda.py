@@ -88,6 +88,9 @@ def cuda_appliance(
     uids = (
         ["--uid-base", str(100_000 + os.getpid() % 4096 * 256)] if os.geteuid() == 0 and not (alone or stranger) else []
     )
+    if stranger is not None:
+        # Its own token would be for that user alone.
+        uids = ["--anybody"]
     prefix = () if stranger is None else (sys.executable, str(AS_STRANGER), str(stranger))
     try:
         environment = hostile_environment(

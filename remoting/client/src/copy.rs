@@ -328,9 +328,11 @@ pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), 
     if timing == Timing::Synchronous { mapped::after_wait(session) } else { Ok(()) }
 }
 
-/// The mirror of the program's memory, if that is what a side is.
+/// The mirror of the program's memory, if that is what a side is, by the host's address or by the device's.
 fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed> {
-    let address = mapped::device_span(&target.live.session, side.address, side.span(shape)?)?;
+    let session = &target.live.session;
+    let is_alias = || mapped::is_alias(session, side.address).then_some(side.address);
+    let address = mapped::device_span(session, side.address, side.span(shape)?).or_else(is_alias)?;
     Some((Side { address, ..side }, Place::Mirror))
 }
 

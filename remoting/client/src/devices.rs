@@ -126,7 +126,8 @@ impl Platform {
         let make = |(ordinal, place): (i32, usize)| {
             let (appliance, index, info) = all[place].clone();
             let launch_limits = launch_limits(&info);
-            let memory = DeviceMemory::new(index, info.memory_bytes);
+            let tells_bounds = info.attributes.get(&(CHECKS_BOUNDS as i32)) == Some(&1);
+            let memory = DeviceMemory::new(index, info.memory_bytes, tells_bounds);
             let (primary, default_pool) = (Context::primary(ordinal), Pool::of_device(ordinal));
             let pool = Mutex::new(Arc::clone(&default_pool));
             Device { ordinal, index, info, appliance, memory, primary, default_pool, pool, launch_limits }

@@ -48,7 +48,9 @@ fn find_box(live: &Live, to: Side, shape: Shape) -> Result<Found, Code> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let Some(range) = host::find(to.address as usize) else {
-        return copy::check_written(live, to, shape).map(|()| Found::Device);
+        let found =
+            if mapped::is_alias(&live.session, to.address) { Found::Mirrored(to.address) } else { Found::Device };
+        return copy::check_written(live, to, shape).map(|()| found);
     };
     let span = to.span(&shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     if span > (range.start + range.size) as u64 - to.address {

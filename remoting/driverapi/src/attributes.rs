@@ -183,6 +183,9 @@ pub const LIBRARY_CAPABILITY_MINOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE
 /// As those: 1 if the driver executes PTX only, as the software GPU does.
 pub const PTX_ONLY: CUdevice_attribute = 0x7267_0000;
 
+/// As those: 1 if the driver can be told where allocations end in memory that it maps (`remotegpu_bound`).
+pub const CHECKS_BOUNDS: CUdevice_attribute = 0x7267_0001;
+
 /// The number by which a driver knows what it answers NVIDIA's own libraries for an attribute.
 pub fn for_libraries(attribute: CUdevice_attribute) -> CUdevice_attribute {
     match attribute {

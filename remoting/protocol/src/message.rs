@@ -176,6 +176,9 @@ messages! {
     0x8014 SlabMap { device: u32, address: u64, size: u64 }
     /// Sent only after everything that used the slab was fenced.
     0x8015 SlabUnmap { address: u64, size: u64 }
+    /// An allocation of `size` bytes lies here in a slab, for a driver with `CHECKS_BOUNDS`; 0: the one that did is no more. A
+    /// slab of which nothing was told is valid as a whole.
+    0x8083 PieceBounds { address: u64, size: u64 }
     /// Ask for at least `least`, better `want` bytes of the lease's share of a device. Replies `Granted` or code 2.
     0x8016 Grant { device: u32, least: u64, want: u64 }
     0x8017 GrantReturn { device: u32, size: u64 }

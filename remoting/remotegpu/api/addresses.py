@@ -20,6 +20,11 @@ def split(text: str, default_port: int | None = None) -> tuple[str, int]:
     return host, int(port)
 
 
+def joined(host: str, port: int) -> str:
+    """HOST:PORT, or [V6]:PORT."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def to_listen_on(host: str) -> str:
     """`host`; all of IPv4 for all of both, on a machine whose kernel has no IPv6."""
     return _EVERYWHERE_IPV4 if host == EVERYWHERE and not _has_ipv6() else host

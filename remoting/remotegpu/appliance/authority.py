@@ -10,7 +10,7 @@ from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError, RefusalLog
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.state import Lease, Session
-from remotegpu.appliance.tokens import Holder, Role, TokenFile
+from remotegpu.appliance.tokens import Holder, Role, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Authority(Protocol):
 
 
 class SecretAuthority:
-    """The one that opened a lease knows its secret; opening one takes a token, if the appliance wants tokens."""
+    """The one that opened a lease knows its secret; opening one takes a token, unless the appliance is for anybody."""
 
-    def __init__(self, leases: Leases, tokens: TokenFile | None, counters: Counters) -> None:
+    def __init__(self, leases: Leases, tokens: Tokens | None, counters: Counters) -> None:
         self._leases = leases
         self._tokens = tokens
         self._counters = counters
@@ -108,10 +108,10 @@ class SecretAuthority:
         if self._tokens is None:
             return Holder("", Role.ADMIN)
         if not caller.token:
-            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, "this appliance wants a token")
+            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, self._tokens.wanted)
         holder = self._tokens.holder(caller.token)
         if holder is None:
-            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, "this appliance does not know the token")
+            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, self._tokens.unknown)
         return holder
 
     def _refuse(self, caller: Caller, code: grpc.StatusCode, message: str) -> RefusalError:

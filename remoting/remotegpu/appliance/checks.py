@@ -114,9 +114,9 @@ def checks(now: Situation) -> Iterator[pb.Check]:
     )
     yield _check(
         "authentication",
-        "anybody who reaches the port can take a share" if "--tokens" in lacks else "",
+        "anybody who reaches the port can take a share, see all and move all" if settings.anybody else "",
         good=_good_authentication(now),
-        fix="start the appliance with --tokens FILE",
+        fix="start the appliance with --tokens FILE, or without --anybody",
         severity="warn",
     )
     turns = settings.compute_mode is ComputeMode.TURNS
@@ -176,7 +176,7 @@ def _environment(state: EnvironmentState) -> Iterator[pb.Check]:
 def _good_authentication(now: Situation) -> str:
     if now.claims is not None:
         return "pods show their token, claims say what they may use"
-    return "tokens are required" if now.settings.tokens else "none, but only this machine reaches it"
+    return "tokens are required" if now.settings.tokens else "the token of the user who started it is required"
 
 
 def _gpus(now: Situation) -> Iterator[pb.Check]:

@@ -33,6 +33,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 class _Image:
     size: int
     file: FileIO | None = None  # None: it is on its way
+    arrival: asyncio.Task[FileIO | None] | None = None
 
 
 class CodeCache:
@@ -63,14 +64,17 @@ class CodeCache:
                 return
             image = self._images[tenant, name] = _Image(size)
             self._make_room(tenant)
-            file = await _received(pipe, size)
-            if self._images.get((tenant, name)) is image:
-                image.file = file
-                if file is None:
-                    self._drop((tenant, name))
-            elif file is not None:
-                # Meanwhile it had to make room.
-                file.close()
+            image.arrival = asyncio.create_task(_received(pipe, size))
+            try:
+                await asyncio.wait([image.arrival])
+            except asyncio.CancelledError:
+                image.arrival.cancel()
+                raise
+            if image.arrival.cancelled():
+                return  # meanwhile it had to make room
+            image.file, image.arrival = image.arrival.result(), None
+            if image.file is None:
+                self._drop((tenant, name))
 
     def find(self, tenant: str, name: str) -> FileIO | None:
         for owner in (tenant, self._public):
@@ -95,8 +99,13 @@ class CodeCache:
             self._drop(next(iter(self._images)))
 
     def _drop(self, key: tuple[str, str]) -> None:
-        if (image := self._images.pop(key, None)) is not None and image.file is not None:
+        if (image := self._images.pop(key, None)) is None:
+            return
+        if image.file is not None:
             image.file.close()
+        if image.arrival is not None:
+            # What has come of it counts no more, so it must not be held.
+            image.arrival.cancel()
 
 
 async def _received(pipe: FileIO, size: int) -> FileIO | None:
@@ -117,6 +126,9 @@ async def _received(pipe: FileIO, size: int) -> FileIO | None:
     except (TimeoutError, EOFError):
         file.close()
         return None
+    except BaseException:
+        file.close()
+        raise
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
     return file
 

@@ -13,15 +13,18 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
+from remotegpu.appliance import visitors
 from remotegpu.appliance.authority import Caller
 from remotegpu.appliance.checks import local
 from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.visitors import Server
 from remotegpu.dashboard import page
 from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.standalone import current, named
@@ -29,9 +32,7 @@ from remotegpu.dashboard.state import Scope, Snapshot
 from remotegpu.rpc import pb
 
 _LOOP_SECONDS: Final = 5.0
-_READ_SECONDS: Final = 5.0
 _LOAD_SECONDS: Final = 4.0
-_MOST_CONNECTIONS: Final = 256
 _MOST_STREAMS: Final = 200
 _EVERYTHING: Final = Scope(None, pools=True)
 _STATUS: Final = {grpc.StatusCode.UNAUTHENTICATED: 401, grpc.StatusCode.PERMISSION_DENIED: 403}
@@ -69,7 +70,7 @@ class Dashboard:
         self._read = threading.Lock()
         self._streams = threading.BoundedSemaphore(_MOST_STREAMS)
         self._stopping = threading.Event()
-        self._server = _Server(address, self._handler(), _tls(certificate) if certificate else None)
+        self._server = Server(address, self._handler(), _tls(certificate))
         self._thread = threading.Thread(target=self._server.serve_forever, name="dashboard", daemon=True)
         self._thread.start()
 
@@ -79,13 +80,11 @@ class Dashboard:
         self._server.server_close()
         self._thread.join()
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[visitors.Handler]:
         dashboard = self
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = _READ_SECONDS
-
-            def do_GET(self) -> None:
+        class Handler(visitors.Handler):
+            def do_GET(self) -> None:  # noqa: N802
                 # Whoever asked may have gone while the answer was made.
                 with contextlib.suppress(OSError):
                     try:
@@ -188,45 +187,14 @@ class Dashboard:
             self._streams.release()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None
-    ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__((address[0].strip("[]"), address[1]), handler)
-        self._tls = tls
-        self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        connection, address = super().get_request()
-        if self._tls is not None:
-            # The handshake is made by the connection's own thread, with its first read.
-            connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        return connection, address
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who connects and speaks no TLS, or nothing, is worth no line."""
-
-
-def _tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+def _tls(certificate: tuple[Path, Path] | None) -> Callable[[socket.socket], socket.socket]:
+    if certificate is None:
+        return lambda connection: connection
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(*certificate)
-    return context
+    # The handshake is made by the connection's own thread, with its first read.
+    return partial(context.wrap_socket, server_side=True, do_handshake_on_connect=False)
 
 
 def _begin(request: BaseHTTPRequestHandler, status: int, kind: str, **more: str) -> None:

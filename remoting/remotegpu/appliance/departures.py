@@ -11,14 +11,18 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 
 from remotegpu.api.failures import ApplianceError
+from remotegpu.appliance.budgets import tenant_of
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.hardware import Snapshot
 from remotegpu.appliance.leases import Leases, Waiting
@@ -46,8 +50,14 @@ _SO_MAX_PACING_RATE: Final = 47
 # A name of DNS or an address, as a certificate has it (RFC 1035, 2.3.4), and HOST:PORT of one.
 _NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 _MOST_ENDPOINT: Final = 262
+_MOST_PORT: Final = 65535
 # Invitations and tickets.
 _SECRET: Final = re.compile(r"[0-9a-f]{64}")
+# What one user may have move away at a time, and all: each call to another appliance takes a thread while it waits.
+_MOST_OF_ONE: Final = 8
+_THREADS: Final = ThreadPoolExecutor(64, "move")
+
+_T = TypeVar("_T")
 # Of an authority's certificates.
 _MOST_CA: Final = 64 << 10
 
@@ -91,6 +101,8 @@ class Departures:
         self._suspensions = suspensions
         self._gateway = gateway
         self._snapshot = snapshot
+        # Leases that are on their way, by tenant.
+        self._moving: Counter[str] = Counter()
 
     async def move(self, lease: Lease, to: Destination) -> AsyncIterator[Waiting | Bytes]:
         """Yield what is done, once a second, and at last how many bytes of memory were sent. It continues if the caller
@@ -103,7 +115,12 @@ class Departures:
             yield event
 
     async def _move(self, lease: Lease, to: Destination) -> Bytes:
-        runs = lease.suspended is None
+        runs, tenant = lease.suspended is None, tenant_of(lease)
+        # In Kubernetes the operator moves.
+        if self._moving[tenant] >= _MOST_OF_ONE and lease.claim is None:
+            message = f"{_MOST_OF_ONE} leases of yours move already: try again when one is there"
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        self._moving[tenant] += 1
         lease.running.clear()
         try:
             with _authority(to) as access:
@@ -111,6 +128,7 @@ class Departures:
         except ApplianceError as error:
             raise refused(f"{error}; it stays here") from None
         finally:
+            self._moving[tenant] -= 1
             if runs:
                 lease.running.set()
 
@@ -120,14 +138,16 @@ class Departures:
         if any(not self._gateway.ticket(session.session_id) for session in workers):
             raise refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
         try:
-            place = await asyncio.to_thread(other.receive_lease, self._described(lease, workers, to.invitation))
+            place = await _aside(other.receive_lease, self._described(lease, workers, to.invitation))
             if len(place.tickets) != len(workers) or not all(map(_SECRET.fullmatch, place.tickets)):
                 raise refused(f"NoAppliance: {to.endpoint} answers with something else than tickets; it stays here")
+            if not 0 < place.data_port <= _MOST_PORT:
+                raise refused(f"NoAppliance: {to.endpoint} answers with no data port; it stays here")
             try:
                 paused, answers = await self._send_all(workers, other, place)
             except RefusalError:
                 with contextlib.suppress(ApplianceError):
-                    await asyncio.to_thread(other.settle_lease, to.invitation, keep=False)
+                    await _aside(other.settle_lease, to.invitation, keep=False)
                 raise
             await self._settle(other, to.invitation, workers, answers)
         finally:
@@ -210,7 +230,7 @@ class Departures:
         reasons = [one_line(answer.get("reason"), _MOST_REASON) if answer else ended for answer in others]
         why = reasons[0] if reasons else ""
         try:
-            await asyncio.to_thread(other.settle_lease, invitation, keep=not why)
+            await _aside(other.settle_lease, invitation, keep=not why)
         except ApplianceError as error:
             why = why or str(error)
         if why:
@@ -229,12 +249,17 @@ def _break(connection: socket.socket) -> None:
 def _authority(to: Destination) -> Iterator[Access]:
     """How to get into the other appliance, which the invitation alone opens."""
     if not to.ca:
-        yield Access()
+        yield Access("")
         return
     with tempfile.NamedTemporaryFile(suffix=".pem") as file:
         file.write(to.ca)
         file.flush()
-        yield Access(None, Path(file.name), to.server_name or None)
+        yield Access("", Path(file.name), to.server_name or None)
+
+
+async def _aside(call: Callable[..., _T], *arguments: object, **named: object) -> _T:
+    """In a thread of moves: whoever does not answer them keeps nobody else waiting."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(call, *arguments, **named))
 
 
 async def _connect(
@@ -243,11 +268,11 @@ async def _connect(
     """A connection to a worker there, for one of ours; TLS is done here. The kernel keeps to the rate."""
     tls = other.access.tls_context()
     if tls is None:
-        plain = await asyncio.to_thread(other.connect_data, port, tls=False)
+        plain = await _aside(other.connect_data, port, tls=False)
         plain.settimeout(_CONNECT_SECONDS)
         with contextlib.suppress(OSError):
             plain.sendall(preface)
-            if await asyncio.to_thread(plain.recv, 1) == b"K":
+            if await _aside(plain.recv, 1) == b"K":
                 _pace(plain, rate)
                 plain.settimeout(None)
                 return plain

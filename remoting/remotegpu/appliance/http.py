@@ -3,24 +3,17 @@
 import asyncio
 import concurrent.futures
 import contextlib
-import socket
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from remotegpu.appliance import visitors
+
 _LOOP_SECONDS: Final = 2.0
-_READ_SECONDS: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
-
-
-class _HttpServer6(ThreadingHTTPServer):
-    """For addresses of IPv6, of which `::` is also all of IPv4."""
-
-    address_family = socket.AF_INET6
 
 
 class HttpServer:
@@ -30,9 +23,7 @@ class HttpServer:
         self._registry = registry
         self._problem = problem
         self._loop = asyncio.get_running_loop()
-        kind = _HttpServer6 if ":" in address[0] else ThreadingHTTPServer
-        self._server = kind(address, self._handler())
-        self._server.daemon_threads = True
+        self._server = visitors.Server(address, self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
 
@@ -69,13 +60,11 @@ class HttpServer:
             answer.cancel()
             return None
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[visitors.Handler]:
         answer = self.answer
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = _READ_SECONDS
-
-            def do_GET(self) -> None:
+        class Handler(visitors.Handler):
+            def do_GET(self) -> None:  # noqa: N802
                 status, kind, body = answer(self.path)
                 self.send_response(status)
                 self.send_header("Content-Type", kind)

@@ -9,6 +9,8 @@ import os
 import resource
 import signal
 import socket
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,12 +58,13 @@ from remotegpu.appliance.settings import Settings, physical_bytes
 from remotegpu.appliance.spares import Spares
 from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.suspension import Suspensions
-from remotegpu.appliance.tokens import TokenFile
+from remotegpu.appliance.tokens import TokenFile, Tokens, UsersToken
 from remotegpu.appliance.uids import Uids
 from remotegpu.appliance.workers import Workers
 from remotegpu.extensions import Environments, NoEnvironments, required_offload
 from remotegpu.paths import Dist, find_dist
-from remotegpu.rpc import pb, pb_grpc
+from remotegpu.rpc import own_token, pb, pb_grpc
+from remotegpu.rpc.own_token import OwnToken
 
 if TYPE_CHECKING:
     from remotegpu.appliance.kubernetes import ApiServer
@@ -103,6 +106,7 @@ def run(settings: Settings) -> None:
 async def _run(settings: Settings, handed: State | None) -> None:
     dist = find_dist()
     tokens = _read_tokens(settings.tokens)
+    own = _own_token(settings, handed)
     certificate = _certificate(settings)
     api_server = await _api_server() if settings.kubernetes else None
     async with contextlib.AsyncExitStack() as stack:
@@ -127,8 +131,8 @@ async def _run(settings: Settings, handed: State | None) -> None:
         stack.callback(uids.close)
         socket_file = staging.private("control") / "socket"
         gateway = Gateway(dist.program("remotegpu-gateway"), certificate, socket_file, settings.local_sockets)
-        appliance = Appliance(settings, gateway, worker, backend, hardware, uids, staging)
-        await appliance.serve(tokens, api_server, socket_file, handed)
+        appliance = Appliance(settings, gateway, worker, backend, hardware, uids, staging, own)
+        await appliance.serve(UsersToken(own) if own else tokens, api_server, socket_file, handed)
 
 
 async def _hardware_again(backend: Backend, worker: Path, handed: State) -> Hardware:
@@ -152,8 +156,10 @@ class Appliance:
         hardware: Hardware,
         uids: Uids,
         staging: Staging,
+        own: OwnToken | None,
     ) -> None:
         self._settings = settings
+        self._own = own
         self._gateway = gateway
         self._backend = backend
         self._hardware = hardware
@@ -178,7 +184,7 @@ class Appliance:
         )
         workers = Workers(
             worker,
-            worker_arguments(settings, backend, overhead, self._code.most_of_tenant),
+            worker_arguments(settings, backend, overhead, self._code.most_of_tenant, secret_files(settings, own)),
             worker_environment(backend, overhead),
             gpus,
             take_turns=turns,
@@ -197,7 +203,7 @@ class Appliance:
             on_unhealthy=self._health.suspect,
             unhealthy=lambda gpu: allocator.gpus[gpu].unhealthy,
         )
-        hidden = secret_files(settings)
+        hidden = secret_files(settings, own)
         counters, sessions = self._counters, self._sessions
         self._environments = make_environments(
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
@@ -220,7 +226,7 @@ class Appliance:
 
     async def serve(
         self,
-        tokens: TokenFile | None,
+        tokens: Tokens | None,
         api_server: "ApiServer | None",
         socket_file: Path,
         handed: State | None,
@@ -274,10 +280,14 @@ class Appliance:
             await server.start()
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
             asked = self._hear_hang_ups()
+            if settings.port:
+                self._keep_token(settings.port, stack)
             if handed is None:
                 await self._gateway.start(settings.host, data_port, settings.port, self._gateway_event)
             else:
                 self._adopt(handed)
+            if not settings.port:
+                self._keep_token(self._gateway.control_port, stack)
             self._listens = True
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
             self._unwatched = self._follow_xids()
@@ -291,6 +301,20 @@ class Appliance:
             if api_server is not None and self._claims is not None:
                 follow = asyncio.create_task(api_server.follow_claims(self._claims))
             await self._until_stopped(server, asked, follow)
+
+    def _keep_token(self, port: int, stack: contextlib.AsyncExitStack) -> None:
+        """From now on this user's programs find it; a handover leaves it as it is."""
+        if self._own is None:
+            return
+        try:
+            path = self._own.keep(self._settings.host, port)
+        except OSError as error:
+            raise StartError(
+                f"the token of this appliance cannot be put into {self._own.folder} ({error.strerror}): make "
+                "room there, or give --tokens FILE"
+            ) from None
+        stack.callback(self._own.forget, path)
+        _log.info("programs of this user find the token of this appliance by themselves; others want it from %s", path)
 
     def _adopt(self, handed: State) -> None:
         self._leases.adopt(handed["leases"])
@@ -497,10 +521,12 @@ async def _api_server() -> "ApiServer":
         raise StartError(f"--kubernetes: no API server ({error}); run it in a pod, or set KUBECONFIG") from None
 
 
-def worker_arguments(settings: Settings, backend: Backend, context_bytes: int, shared_code_bytes: int) -> list[str]:
+def worker_arguments(
+    settings: Settings, backend: Backend, context_bytes: int, shared_code_bytes: int, secret: list[Path]
+) -> list[str]:
     """What a worker is told beside its sockets: what it must not be able to read, whoever takes it over, and what its
     session may have."""
-    hidden = [("--hide", str(path)) for path in secret_files(settings)]
+    hidden = [("--hide", str(path)) for path in secret]
     files = () if backend.opens_files else ("--no-files",)
     landlock = ("--require-landlock",) if settings.landlock is Landlock.REQUIRE else ()
     budgets = (
@@ -524,9 +550,21 @@ def host_memory(settings: Settings) -> HostMemory:
     return HostMemory(per_lease, per_tenant, software=settings.backend == "software")
 
 
-def secret_files(settings: Settings) -> list[Path]:
-    """What no tenant's process may read."""
-    return [path.absolute() for path in (settings.key, settings.tokens, SERVICE_ACCOUNT) if path is not None]
+def secret_files(settings: Settings, own: OwnToken | None) -> list[Path]:
+    """What no tenant's process may read. An administrator's token and a CA's key often lie beside what we are given."""
+    given = [path.absolute() for path in (settings.key, settings.tokens, settings.cert) if path is not None]
+    beside = {path for folder in {each.parent for each in given} for path in _private_files(folder)}
+    named = [settings.key, settings.tokens, SERVICE_ACCOUNT, None if own is None else own.folder]
+    return sorted(beside | {path.absolute() for path in named if path is not None})
+
+
+def _private_files(folder: Path) -> Iterator[Path]:
+    """Those in it that not everybody may read."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and not status.st_mode & stat.S_IROTH:
+                yield path
 
 
 def make_environments(parts: Parts) -> Environments:
@@ -573,6 +611,17 @@ def _read_tokens(path: Path | None) -> TokenFile | None:
         return TokenFile(path)
     except (OSError, ValueError) as error:
         raise StartError(f"the token file {path} cannot be used: {error}") from None
+
+
+def _own_token(settings: Settings, handed: State | None) -> OwnToken | None:
+    """What this user's programs show, where nothing else says who may call."""
+    if settings.tokens is not None or settings.kubernetes is not None or settings.anybody:
+        return None
+    try:
+        kept = None if handed is None else own_token.again(settings.host, handed["gateway"]["control_port"])
+        return kept or own_token.make()
+    except own_token.NoPlaceError as error:
+        raise StartError(str(error)) from None
 
 
 def _certificate(settings: Settings) -> tuple[Path, Path] | None:

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from io import FileIO
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from remotegpu.appliance.budgets import HostMemory, held_by, tenant_of
 from remotegpu.appliance.cgroups import LeaseGroups
@@ -52,6 +52,10 @@ _ANSWER_SECONDS: Final = 60.0
 _ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "ahead", "moved", "notmoved", "adopted")
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
+# Of one session, for its whole life: a tenant must not fill the log.
+_MOST_LINES: Final = 200
+_MOST_COMPLAINTS: Final = 8
+_MOST_ARRIVALS: Final = 16
 # Of sessions' memory of this machine.
 _MEASURE_SECONDS: Final = 2.0
 # Clients ask at once how a session ended.
@@ -364,7 +368,7 @@ class Sessions:
         process = session.process
         operation = packet.get("op")
         if operation == "log":
-            _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
+            _note(session, packet)
         elif operation == "stats":
             self._count(session, packet)
         elif operation in _ANSWERS:
@@ -402,8 +406,18 @@ class Sessions:
             image = self._code.find(tenant, name)
             self._counters.code_asked.labels("miss" if image is None else "hit").inc()
             process.send({"op": "code", "id": whole_number(packet, "id")}, [] if image is None else [image.fileno()])
+        elif file is not None and session.arriving < _MOST_ARRIVALS:
+            self._spawn(self._arrive(session, self._code.offer(tenant, name, whole_number(packet, "size"), file)))
         elif file is not None:
-            self._spawn(self._code.offer(tenant, name, whole_number(packet, "size"), file))
+            # Its worker sees that nobody reads, and that the image is not kept.
+            file.close()
+
+    async def _arrive(self, session: Session, offer: Coroutine[Any, Any, None]) -> None:
+        session.arriving += 1
+        try:
+            await offer
+        finally:
+            session.arriving -= 1
 
     def _account(self, session: Session, process: SessionProcess, operation: str, device: int, packet: Packet) -> None:
         quota = session.lease.quotas[device]
@@ -420,8 +434,10 @@ class Sessions:
             case "memory":
                 self._spawn(self._tell_memory(session, process, device, whole_number(packet, "id")))
             case "unhealthy":
-                message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
-                self._on_unhealthy(gpu, message)
+                if session.complaints < _MOST_COMPLAINTS:
+                    session.complaints += 1
+                    message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
+                    self._on_unhealthy(gpu, message)
 
     async def _tell_memory(self, session: Session, process: SessionProcess, device: int, number: int) -> None:
         await self._returns.settle(session.lease, besides=session)
@@ -513,6 +529,15 @@ class Sessions:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _note(session: Session, packet: Packet) -> None:
+    """What a session says, in the log. Its process, which counts too, may be under its tenant's control."""
+    if session.lines < _MOST_LINES:
+        _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
+    elif session.lines == _MOST_LINES:
+        _log.info("session %s: says more than %d lines, of which no more are kept", session.session_id[:8], _MOST_LINES)
+    session.lines = min(session.lines, _MOST_LINES) + 1
 
 
 async def _see_off(process: SessionProcess, reason: str) -> None:

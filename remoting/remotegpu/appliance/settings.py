@@ -77,6 +77,7 @@ class Settings:
     key: Path | None = None
     local_sockets: Path | None = None  # a folder that programs of this machine see too, at the same path
     tokens: Path | None = None
+    anybody: bool = False  # without `tokens` no token is asked for, not even the appliance's own
     kubernetes: Kubernetes | None = None
     drain_seconds: float = 20.0
     grace_seconds: int = 60  # sessions and leases without a connection; 0: they end with it
@@ -91,6 +92,7 @@ class Settings:
     self_test: bool = True
     limits: Limits = field(default_factory=Limits)
     offload: tuple[EnvironmentOption, ...] = ()
+    readable: tuple[Path, ...] = ()  # what sessions of offload may read, beside what their interpreters need
     offload_memory_bytes: int | None = None  # of the machine, for each acceptor; None: half of it
     quiet: bool = False
     ready_fd: int | None = None

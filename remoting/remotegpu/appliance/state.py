@@ -127,6 +127,9 @@ class Session:
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
     host_bytes: int = 0  # of this machine's memory, when its process was last measured
     stats: dict[str, int] = field(default_factory=dict)
+    lines: int = 0  # of the appliance's log that are what it said
+    complaints: int = 0  # how often it said that a GPU is broken
+    arriving: int = 0  # images of its code that are on their way
     answer: asyncio.Future[Packet] | None = None  # of the worker, to what it was asked last
     image: ImageFile | None = None  # what it had in the GPUs' memory, while its lease is suspended
     kept: tuple[int, ...] = ()  # of each GPU, while it is: what the driver has

@@ -9,6 +9,9 @@ import hmac
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from remotegpu.rpc.own_token import OwnToken
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +50,32 @@ def parse_tokens(text: str) -> dict[str, Holder]:
     return holders
 
 
+class Tokens(Protocol):
+    """Whose a token is, and what is said to who has none."""
+
+    wanted: str
+    unknown: str
+
+    def holder(self, token: str) -> Holder | None: ...
+
+
+class UsersToken:
+    """The one token of an appliance without --tokens: who knows it may do everything."""
+
+    def __init__(self, own: OwnToken) -> None:
+        self._digest = _digest(own.text)
+        self.wanted = f"this appliance serves the user who started it, by a token of {own.folder} on its machine"
+        self.unknown = f"{self.wanted}, which is another one; that user's programs there find it if they are given none"
+
+    def holder(self, token: str) -> Holder | None:
+        return Holder("", Role.ADMIN) if hmac.compare_digest(self._digest, _digest(token)) else None
+
+
 class TokenFile:
     """Answers whose token it is. A file that cannot be read later keeps the last good content."""
+
+    wanted = "this appliance wants a token"
+    unknown = "this appliance does not know the token"
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -9,7 +9,7 @@ from remotegpu.api.pools import GPUPool
 from remotegpu.cli import exits
 from remotegpu.cli.claims import places, refusals
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
-from remotegpu.cli.output import console
+from remotegpu.cli.output import console, say
 
 _PATH: Final = f"/apis/{API_VERSION}/{POOLS}"
 _POLL_SECONDS: Final = 1.0
@@ -22,7 +22,7 @@ def cordon(cluster: Cluster, name: str, *, on: bool) -> None:
         while not _cordoned(cluster, name, on=on):
             pass
     said = "gets no new claims" if on else "gets new claims again"
-    console().print(f"{name} {said}", markup=False, highlight=False)
+    say(console(), f"{name} {said}")
 
 
 def drain(cluster: Cluster, name: str) -> None:
@@ -34,10 +34,10 @@ def drain(cluster: Cluster, name: str) -> None:
             lines = [f"{each.key}: {_stays(each)}" for each in left]
             if lines != told:
                 for line in lines:
-                    out.print(line, markup=False, highlight=False)
+                    say(out, line)
                 told = lines
             time.sleep(_POLL_SECONDS)
-    out.print(f"no claim is on {name}", markup=False, highlight=False)
+    say(out, f"no claim is on {name}")
 
 
 def _cordoned(cluster: Cluster, name: str, *, on: bool) -> bool:

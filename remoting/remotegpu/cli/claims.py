@@ -14,7 +14,7 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError, Target
-from remotegpu.cli.output import add_row, console, json_text, new_table, present
+from remotegpu.cli.output import add_row, console, json_text, new_table, present, say
 from remotegpu.cli.why import claim_name, next_step
 
 _POLL_SECONDS: Final = 0.5
@@ -69,7 +69,7 @@ def print_story(out: Console, cluster: Cluster, namespace: str, name: str) -> No
         of_claim = f"involvedObject.uid={stored['metadata']['uid']}"
         events = cluster.list(f"/api/v1/namespaces/{namespace}/events", fields=of_claim)
     for line in _lines(GPUClaim.from_object(stored)):
-        out.print(line, markup=False, highlight=False)
+        say(out, line)
     table = new_table("EVENT", "LAST SEEN", "TIMES", "MESSAGE")
     for event in sorted(events, key=_last_seen)[-_MOST_EVENTS:]:
         add_row(table, event["reason"], _last_seen(event), str(event.get("count") or 1), event["message"])
@@ -140,13 +140,13 @@ def _change(target: Target, spec: dict[str, Any], done: str, outcome: Outcome, *
             claim = GPUClaim.from_object(cluster.get(path))
             if claim.status.observed_generation >= asked.generation:
                 if (why := outcome(claim)) == "":
-                    out.print(f"{claim.key} {done}", markup=False, highlight=False)
+                    say(out, f"{claim.key} {done}")
                     return
                 if why is not None:
                     raise exits.CliError(exits.BUSY, f"{claim.key}: {why}")
                 if claim.status.message != told:
                     told = claim.status.message
-                    out.print(f"{claim.status.reason}: {told}", markup=False, highlight=False)
+                    say(out, f"{claim.status.reason}: {told}")
             time.sleep(_POLL_SECONDS)
     out.print(f"{asked.key} was told; `kubectl remotegpu describe` says what becomes of it", markup=False)
 

@@ -54,6 +54,12 @@ def add_row(table: Table, *cells: str) -> None:
     table.add_row(*map(plain, cells))
 
 
+def say(out: Console, told: object) -> None:
+    """Lines in which words of other people may be."""
+    for line in str(told).split("\n"):
+        out.print(plain(line))
+
+
 def plain(line: str) -> Text:
     """Names come from other people, and are neither markup nor commands to a terminal."""
     return Text("".join(c if c.isprintable() else "?" for c in line))

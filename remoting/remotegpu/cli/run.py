@@ -124,7 +124,9 @@ def shares(
         endpoints = options.appliances or [
             stack.enter_context(local_appliance(options.ask, profile=profile, environment=rules))
         ]
-        clients = [ApplianceClient(parse_endpoint(text), options.access) for text in endpoints]
+        # Our own appliance has its own token, and no certificate.
+        access = options.access if options.appliances else Access()
+        clients = [ApplianceClient(parse_endpoint(text), access) for text in endpoints]
         for client in clients:
             stack.callback(client.close)
         held = stack.enter_context(leases(clients, options.ask, options.command, wait=options.wait))

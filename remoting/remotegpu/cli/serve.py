@@ -67,7 +67,11 @@ def appliance(
         typer.Option(help="File with name:token lines below [admin] and [user]; read again when it changes."),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let other machines in without tokens or without TLS.")
+        bool, typer.Option("--insecure", help="Let other machines in without --tokens or without TLS.")
+    ] = False,
+    anybody: Annotated[
+        bool,
+        typer.Option("--anybody", help="Ask for no token: whoever reaches it may do everything."),
     ] = False,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: none.")] = 0,
     http: Annotated[
@@ -162,6 +166,15 @@ def appliance(
         list[str] | None,
         typer.Option(metavar="[NAME=]PYTHON[:BACKEND]", help="An interpreter for offload sessions; repeatable."),
     ] = None,
+    readable: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            metavar="PATH",
+            help="With --offload: what sessions may read beside their interpreter and the system's libraries, as data "
+            "sets and model caches. Again for more.",
+        ),
+    ] = None,
     offload_memory: Annotated[
         str, typer.Option(help="Memory of the machine for each offload session. Default: half of it.")
     ] = "",
@@ -193,6 +206,11 @@ def appliance(
     host, port = _address("--listen", listen, names.DEFAULT_LISTEN)
     if kubernetes != bool(name):
         raise exits.CliError(exits.USAGE, "--kubernetes and --name belong together: give both, or none")
+    if readable and not offload:
+        raise exits.CliError(exits.USAGE, "--readable is for sessions of offload: give it with --offload")
+    if anybody and (tokens or kubernetes):
+        other = "--tokens" if tokens else "--kubernetes"
+        raise exits.CliError(exits.USAGE, f"--anybody asks for no token, and {other} for one: give one of them")
     if http and metrics_port:
         raise exits.CliError(exits.USAGE, "--http serves the metrics too: leave out --metrics-port")
     if dashboard and kubernetes:
@@ -218,6 +236,7 @@ def appliance(
         key=key,
         local_sockets=local_sockets,
         tokens=tokens,
+        anybody=anybody,
         kubernetes=Kubernetes(name, operator_account, believe_seconds) if kubernetes else None,
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
@@ -242,6 +261,7 @@ def appliance(
             bytes_of("--managed-memory", managed_memory) >> 20 if managed_memory else None,
         ),
         offload=environments,
+        readable=tuple(readable or ()),
         offload_memory_bytes=offload_memory_bytes,
         quiet=quiet,
         ready_fd=ready_fd,
@@ -254,7 +274,7 @@ def appliance(
         raise exits.CliError(
             exits.USAGE,
             f"other machines reach {reached}: give {' and '.join(lacks)} (`remotegpu appliance init FOLDER` makes the "
-            "files), or --insecure to let everybody in",
+            "files), or --insecure to do without: then this user's own token opens it, and with --anybody no token",
         )
     with tallied(os.environ, profile) as tally:
         os.environ.update(tally.environment() if tally else {})

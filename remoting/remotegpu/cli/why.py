@@ -12,7 +12,7 @@ from remotegpu.api.kubernetes import API_VERSION, CLAIM_ANNOTATION, CLAIMS, GATE
 from remotegpu.api.waiting import Answer
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
-from remotegpu.cli.output import console, print_json
+from remotegpu.cli.output import console, print_json, say
 
 _MOST_NAMED: Final = 5
 # What the answer is made of. A list that this person may not read is taken to be empty where that is said.
@@ -35,7 +35,7 @@ def why(cluster: Cluster, namespace: str, name: str, *, is_claim: bool, as_json:
         print_json({"message": found} if isinstance(found, str) else dataclasses.asdict(found))
         return
     for line in [found] if isinstance(found, str) else lines(found):
-        console().print(line, markup=False, highlight=False)
+        say(console(), line)
 
 
 def of_claim(cluster: Cluster, namespace: str, name: str) -> Answer:

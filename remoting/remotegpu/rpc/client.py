@@ -16,7 +16,7 @@ from remotegpu.api import addresses
 from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.names import CA_ENV, TOKEN_ENV
 from remotegpu.api.quantities import Ask
-from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
+from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, own_token, pb, pb_grpc
 
 DEFAULT_PORT: Final = 7070
 
@@ -44,7 +44,7 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return addresses.joined(self.host, self.port)
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -62,7 +62,7 @@ def parse_endpoint(text: str) -> Endpoint:
 class Access:
     """How to get in: the token, and for TLS the certificate authority and the name that the certificate bears."""
 
-    token: str | None = None
+    token: str | None = None  # None: the own one of an appliance that this user has started here; empty: none at all
     ca: Path | None = None
     server_name: str | None = None
 
@@ -91,13 +91,16 @@ class ApplianceClient:
     """One appliance, which has `call_seconds` for an answer. Closing the client leaves its leases as they are."""
 
     def __init__(self, endpoint: Endpoint, access: Access, call_seconds: float = _CALL_SECONDS) -> None:
-        self.endpoint = endpoint
+        own = own_token.find(endpoint.host, endpoint.port) if access.token is None else None
+        here, token = own or (endpoint.host, access.token)
+        # With TLS the certificate says who it is, by the name that was given.
+        self.endpoint = endpoint if access.ca is not None else Endpoint(here, endpoint.port)
         self.access = access
         self._call_seconds = call_seconds
         access.tls_context()
-        self._channel = _channel(endpoint, access)
+        self._channel = _channel(self.endpoint, access)
         self._stub = pb_grpc.ControlStub(self._channel)
-        self._metadata = (("authorization", f"Bearer {access.token}"),) if access.token else ()
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self.versions = pb.Versions(wire=WIRE_VERSION, oldest=OLDEST_WIRE, program="remotegpu CLI")
 
     def close(self) -> None:

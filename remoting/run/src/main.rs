@@ -7,6 +7,7 @@ mod environment;
 mod exits;
 mod holding;
 mod options;
+mod own_token;
 mod quantities;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use child::{Ended, Signals};
 use exits::{Failure, SOFTWARE, USAGE};
 use options::{Job, Options};
+use remotegpu_client::connect::address;
 
 fn main() {
     let signals = Signals::block();
@@ -53,9 +55,19 @@ fn run(signals: &Signals) -> Result<Ended, Failure> {
         );
         return Err(Failure::new(SOFTWARE, message));
     }
-    let Options { endpoint, access, mut wish, managed_mib, command } = options;
+    let Options { mut endpoint, mut access, mut wish, managed_mib, command } = options;
     if let Some(ca) = &access.ca {
         check_authority(ca)?;
+    }
+    if access.token.is_none()
+        && let Some((host, port)) = address::split(&endpoint, None)
+        && let Some((here, token)) = own_token::find(host, port, variable("XDG_RUNTIME_DIR"))
+    {
+        access.token = Some(token);
+        // With TLS the certificate says who it is, by the name that was given.
+        if access.ca.is_none() {
+            endpoint = address::joined(&here, port);
+        }
     }
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     wish.client = format!("{} pid {} {}", host_name(), std::process::id(), words.join(" "));

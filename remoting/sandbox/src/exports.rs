@@ -46,6 +46,8 @@ fn paths(joined: &[u8]) -> Vec<PathBuf> {
 /// Each pointer has that many bytes during the call, or is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn remotegpu_sandbox_files(
+    readable: *const u8,
+    readable_size: usize,
     hidden: *const u8,
     hidden_size: usize,
     writable: *const u8,
@@ -55,8 +57,10 @@ pub unsafe extern "C" fn remotegpu_sandbox_files(
     message_size: usize,
 ) -> i32 {
     // SAFETY: as promised by the caller.
+    let readable = paths(unsafe { bytes(readable, readable_size) });
+    // SAFETY: as promised by the caller.
     let (hidden, writable) = unsafe { (paths(bytes(hidden, hidden_size)), paths(bytes(writable, writable_size))) };
-    match confine(&hidden, Writable::Beneath(&writable), network) {
+    match confine(&readable, &hidden, Writable::Beneath(&writable), network) {
         Ok(true) => DONE,
         Ok(false) => NO_LANDLOCK,
         // SAFETY: as promised by the caller.

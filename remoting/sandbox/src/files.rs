@@ -22,14 +22,20 @@ pub fn has_landlock() -> bool {
     required.handle_access(AccessFs::ReadFile).and_then(Ruleset::create).is_ok()
 }
 
-/// For the calling thread and what it starts, for good: reads anything but the `hidden` files and what is beneath them,
-/// and has no rights over processes outside, whatever their uid is. An older kernel enforces what it knows.
+/// For the calling thread and what it starts, for good: reads what lies beneath the `readable` paths, but the `hidden`
+/// files and what is beneath them, and has no rights over processes outside, whatever their uid is. An older kernel
+/// enforces what it knows.
 ///
 /// `network`: whether TCP stays possible. False is returned if this kernel has no Landlock.
 ///
 /// # Errors
 /// If the system refuses.
-pub fn confine(hidden: &[PathBuf], writable: Writable<'_>, network: bool) -> Result<bool, RulesetError> {
+pub fn confine(
+    readable: &[PathBuf],
+    hidden: &[PathBuf],
+    writable: Writable<'_>,
+    network: bool,
+) -> Result<bool, RulesetError> {
     let read = BitFlags::from(AccessFs::ReadFile);
     let change = AccessFs::from_write(ABI::V3);
     let mut ruleset = Ruleset::default().handle_access(read)?.scope(Scope::Signal | Scope::AbstractUnixSocket)?;
@@ -42,9 +48,11 @@ pub fn confine(hidden: &[PathBuf], writable: Writable<'_>, network: bool) -> Res
         ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4))?;
     }
     let hidden: Vec<_> = hidden.iter().map(|path| real(path)).collect();
-    let mut readable = Vec::new();
-    beside(Path::new("/"), &hidden, &mut readable);
-    allowed.extend(readable.into_iter().map(|path| (path, read)));
+    let mut covered = Vec::new();
+    for path in readable {
+        beside(&real(path), &hidden, &mut covered);
+    }
+    allowed.extend(covered.into_iter().map(|path| (path, read)));
     // What cannot be opened went away, or we could not read it anyway.
     let rules = allowed.iter().filter_map(|(path, rights)| Some(PathBeneath::new(PathFd::new(path).ok()?, *rights)));
     let status = ruleset.create()?.add_rules(rules.map(Ok::<_, RulesetError>))?.restrict_self()?;

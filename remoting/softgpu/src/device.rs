@@ -77,6 +77,7 @@ impl Device {
         let model = self.model;
         let value = match attribute {
             PTX_ONLY => u32::from(!model.null),
+            CHECKS_BOUNDS => u32::from(!model.null),
             LIBRARY_CAPABILITY_MAJOR => model.library_capability.0 as u32,
             LIBRARY_CAPABILITY_MINOR => model.library_capability.1 as u32,
             0 | CU_DEVICE_ATTRIBUTE_MAX.. => return None,

@@ -268,7 +268,7 @@ impl Memory {
             let Some(a) = self.find(at) else { return false };
             let mapped = a.kind.physical().is_some();
             let seen_by_host = self.is_open_to_host(a.base);
-            if mapped && !seen_by_host && !self.devices.iter().any(|d| d.map.find(at).is_some())
+            if mapped && !seen_by_host && !self.devices.iter().any(|d| d.map.covers(at))
                 || !mapped && a.base + a.len < end
             {
                 return false;

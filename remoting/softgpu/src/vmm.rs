@@ -191,6 +191,20 @@ impl Driver {
         Ok(())
     }
 
+    /// Tells where an allocation lies in mapped memory that is divided into several: kernels reach no other bytes of it. With
+    /// `len` 0 the one that starts here is no more.
+    pub fn bound(&self, address: u64, len: u64) -> R {
+        let mapping = self.memory.find(address).filter(|mapping| mapping.kind.physical().is_some());
+        let mapping = mapping.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if len > mapping.base + mapping.len - address {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        self.devices.iter().for_each(|device| {
+            device.map.bound(address, len);
+        });
+        Ok(())
+    }
+
     /// Lets the program use memory of the host; the process has its pages in any case.
     pub fn set_host_access(&self, base: u64, len: u64, flags: CUmemAccess_flags) -> R {
         let mappings = self.mappings(base, len)?;
@@ -211,7 +225,7 @@ impl Driver {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let granted = match device {
-            Some(device) => self.devices[device].map.find(address).is_some(),
+            Some(device) => self.devices[device].map.covers(address),
             None => self.memory.is_open_to_host(mapping.base),
         };
         Ok(if granted { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })

@@ -34,7 +34,7 @@ macro_rules! commands {
 commands! {
     Open, Rebase, Close, ArenaAt, AdoptKept, Skipped,
     ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
-    SlabMap, SlabUnmap, SlabMove, SlabExport, SlabImport, PeerAccess, Grant, GrantReturn, MemoryQuery, ContextLimit,
+    SlabMap, SlabUnmap, PieceBounds, SlabMove, SlabExport, SlabImport, PeerAccess, Grant, GrantReturn, MemoryQuery, ContextLimit,
     ArrayCreate, ArrayDestroy, TextureCreate, TextureDestroy, TextureView,
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,
@@ -222,6 +222,7 @@ impl Topology {
             Command::StreamFence(_) => unless_kept(Rule::Fence, self.stream_keys(frame.stream_id)),
             Command::SlabMap(_)
             | Command::SlabMove(_)
+            | Command::PieceBounds(_)
             | Command::SlabImport(_)
             | Command::PeerAccess(_)
             | Command::ArrayDestroy(_)

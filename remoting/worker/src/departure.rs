@@ -143,9 +143,10 @@ impl Session {
         let contexts = contexts.collect();
         let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 || self.hold.image.is_some());
         let slab = |(at, slab): (&u64, &Slab)| SlabMap { device: slab.device, address: *at, size: slab.size };
+        let pieces = slabs.clone().flat_map(|(at, slab)| slab.pieces.of(*at)).collect();
         let slabs = slabs.map(slab).collect();
         let (granularity, wire) = (self.memory.granularity, self.out.wire);
-        Ok(Ground { arena, granularity, wire, granted, contexts, slabs })
+        Ok(Ground { arena, granularity, wire, granted, contexts, slabs, pieces })
     }
 
     /// Where slabs are, and who copies them.

@@ -116,6 +116,7 @@ impl Session {
             Command::SlabMap(c) => return self.slab_map(seq, c),
             Command::SlabUnmap(c) => self.slab_unmap(c.address, c.size)?,
             Command::SlabMove(c) => return self.slab_move(seq, c),
+            Command::PieceBounds(c) => self.piece_bounds(c)?,
             Command::SlabExport(c) => self.slab_export(seq, c.address)?,
             Command::SlabImport(c) => self.slab_import(seq, c)?,
             Command::PeerAccess(c) => self.peer_access(c)?,

@@ -5,8 +5,8 @@ use crate::driver::Handle;
 use crate::image::Failed;
 use crate::replay::{Replay, answered};
 use protocol::{
-    ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, Grant, GrantReturn, Open, Opened, SlabMap, SlabUnmap,
-    UNCOUNTED, table_hash,
+    ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, Grant, GrantReturn, Open, Opened, PieceBounds, SlabMap,
+    SlabUnmap, UNCOUNTED, table_hash,
 };
 use std::collections::BTreeMap;
 
@@ -20,6 +20,7 @@ pub struct Ground {
     pub granted: BTreeMap<u32, u64>,
     pub contexts: Vec<(ContextCreate, Handle, Vec<ContextLimit>)>,
     pub slabs: Vec<SlabMap>,
+    pub pieces: Vec<PieceBounds>,
 }
 
 impl Ground {
@@ -46,6 +47,13 @@ impl Ground {
         }
         for slab in self.slabs.iter().filter(|slab| !slabs.contains(slab)) {
             there.tell(0, slab, &[])?;
+        }
+        let pieces = before.map_or(&[][..], |before| &before.pieces);
+        for gone in pieces.iter().filter(|piece| self.covers(piece.address) && !self.pieces.contains(piece)) {
+            there.tell(0, &PieceBounds { address: gone.address, size: 0 }, &[])?;
+        }
+        for piece in self.pieces.iter().filter(|piece| !pieces.contains(piece)) {
+            there.tell(0, piece, &[])?;
         }
         for (&device, &was) in before.iter().flat_map(|before| &before.granted) {
             let less = was.saturating_sub(self.granted.get(&device).copied().unwrap_or(0));

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// While so much waits, no more is read from the client. One that knows that it is suspended sends less.
 const MOST_HELD_BYTES: usize = 64 << 20;
 
+/// A host function of the client that lasts longer may wait for an answer.
+pub const BRIEF: Duration = Duration::from_millis(50);
+
 /// How far a session is on its way out of the GPU, or back.
 #[derive(Default)]
 pub enum State {
@@ -25,6 +28,7 @@ pub enum State {
         then: Then,
         since: Instant,
         patience: Duration,
+        host: Host,
     },
     /// A helper copies, there or back.
     Copying,
@@ -33,6 +37,17 @@ pub enum State {
     Leaving,
     /// A helper makes the session anew at another worker, or has done so.
     Away,
+}
+
+/// The client's host functions while a session that is to move is being drained. What they do may wait for answers to
+/// commands that are kept.
+pub enum Host {
+    /// None lasts.
+    Brief,
+    /// This command waits for one since then, and the GPU has nothing else to do.
+    Lasts(u64, Instant),
+    /// Commands are carried out again until there is none.
+    LetThrough,
 }
 
 /// What follows when all is complete.
@@ -67,6 +82,11 @@ impl Hold {
         !matches!(self.state, State::Running)
     }
 
+    /// As [`Hold::holds`], but for what a host function of the client may wait for.
+    pub fn keeps(&self) -> bool {
+        self.holds() && !matches!(self.state, State::Draining { host: Host::LetThrough, .. })
+    }
+
     /// Does nothing run of what arrived before?
     pub fn stops(&self) -> bool {
         self.holds() && !matches!(self.state, State::Draining { then: Then::Move, .. })
@@ -99,7 +119,11 @@ impl Hold {
     /// When to look again whether the session may be suspended, if something else does not show it before.
     pub fn patience(&self) -> Option<Duration> {
         match self.state {
-            State::Draining { since, patience, .. } => Some(patience.saturating_sub(since.elapsed())),
+            State::Draining { since, patience, ref host, .. } => {
+                let host =
+                    if let Host::Lasts(_, since) = host { Some(BRIEF.saturating_sub(since.elapsed())) } else { None };
+                host.into_iter().chain([patience.saturating_sub(since.elapsed())]).min()
+            }
             _ => None,
         }
     }

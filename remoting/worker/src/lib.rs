@@ -4,6 +4,7 @@
 mod ahead;
 mod arrays;
 mod arrival;
+mod bounds;
 mod brought;
 pub mod budgets;
 pub mod calls;

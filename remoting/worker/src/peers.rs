@@ -16,6 +16,7 @@ impl Session {
         let flags = if c.allowed { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE };
         for (address, slab) in self.memory.slabs.iter().filter(|(_, slab)| slab.device == c.peer && slab.memory != 0) {
             self.driver.memory_set_access(*address, slab.size, device, flags)?;
+            self.show_bounds(*address)?;
         }
         if c.allowed {
             self.memory.peers.insert((c.device, c.peer));
@@ -25,12 +26,12 @@ impl Session {
         Ok(())
     }
 
-    /// Lets the devices that reach this slab's device have it.
+    /// Lets the devices that reach this slab's device have it, within the bounds of its pieces.
     pub fn show_to_peers(&self, address: u64) -> Result<()> {
         let Some(slab) = self.memory.slabs.get(&address) else { return Ok(()) };
         for (device, _) in self.memory.peers.iter().filter(|(_, peer)| *peer == slab.device) {
             self.driver.memory_allow(address, slab.size, self.driver.device(*device as i32)?)?;
         }
-        Ok(())
+        self.show_bounds(address)
     }
 }

@@ -53,7 +53,7 @@ pub fn prepare(hidden: &[PathBuf], landlock: Landlock) -> Result<(), String> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     rustix::thread::set_no_new_privs(true).map_err(|e| e.to_string())?;
-    let confined = files::confine(hidden, Writable::Anything, true).map_err(|e| e.to_string())?;
+    let confined = files::confine(&["/".into()], hidden, Writable::Anything, true).map_err(|e| e.to_string())?;
     if confined || landlock == Landlock::Welcome {
         return Ok(());
     }

@@ -235,7 +235,7 @@ impl Session {
         if self.ended {
             return;
         }
-        if self.hold.holds() {
+        if self.hold.keeps() {
             return self.hold_frame(header, payload);
         }
         if header.seq != self.last_seq + 1 {

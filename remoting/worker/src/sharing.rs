@@ -131,7 +131,7 @@ impl Session {
         let device = self.driver.device(c.device as i32)?;
         let memory = place(&self.driver, memory, c.address, c.size, device)?;
         let shared = Some(Token(c.token));
-        self.memory.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory, shared });
+        self.memory.slabs.insert(c.address, Slab { shared, ..Slab::new(c.size, c.device, memory) });
         self.show_to_peers(c.address)
     }
 }

@@ -1,5 +1,6 @@
 //! What a session knows of its memory: the address range (*arena*), what is mapped in it (*slabs*), and what was granted.
 
+use crate::bounds::Pieces;
 use crate::defences::{Defence, stands};
 use crate::driver::{Handle, Result};
 use crate::heirs::{Inherited, Offer};
@@ -18,6 +19,13 @@ pub struct Slab {
     pub memory: u64,
     /// Other processes of the lease may have it, too, and the lease is charged for it.
     pub shared: Option<Token>,
+    pub pieces: Pieces,
+}
+
+impl Slab {
+    pub fn new(size: u64, device: u32, memory: u64) -> Slab {
+        Slab { size, device, memory, shared: None, pieces: Pieces::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -164,7 +172,7 @@ impl Memory {
     }
 
     pub fn insert(&mut self, c: &SlabMap) {
-        self.slabs.insert(c.address, Slab { size: c.size, device: c.device, memory: 0, shared: None });
+        self.slabs.insert(c.address, Slab::new(c.size, c.device, 0));
         *self.used.entry(c.device).or_default() += c.size;
     }
 

@@ -4,7 +4,7 @@
 
 use crate::driver::{Driver, Handle, Result as DriverResult};
 use crate::frames::Payload;
-use crate::hold::{State, Then};
+use crate::hold::{BRIEF, Host, State, Then};
 use crate::image::{Image, Place};
 use crate::mapping::{place, unmap};
 use crate::overwriting::scrub;
@@ -90,23 +90,29 @@ impl Session {
         }
         self.check_unshared()?;
         self.let_all_go();
-        let running: Vec<u64> = self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
-        for stream in running {
-            self.mark(stream);
-        }
+        self.mark_running();
         // What is under way there goes by the session's own connection, which lasts.
         self.stripes.close();
-        self.hold.state = State::Draining { then, since: Instant::now(), patience };
+        self.hold.state = State::Draining { then, since: Instant::now(), patience, host: Host::Brief };
         Ok(())
+    }
+
+    /// Sees to it that it is noticed when what streams were given is complete. Returns whether there was anything.
+    fn mark_running(&mut self) -> bool {
+        let running: Vec<u64> = self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
+        running.iter().for_each(|stream| self.mark(*stream));
+        !running.is_empty()
     }
 
     /// Saves when all that was begun is complete; gives up when that takes too long. Returns whether anything was done.
     pub fn drain(&mut self) -> bool {
-        let State::Draining { ref then, since, patience } = self.hold.state else { return false };
+        let State::Draining { ref then, since, patience, .. } = self.hold.state else { return false };
         let moves = matches!(then, Then::Move);
         let quiet = !self.completions.is_pending() && self.helpers.is_idle() && self.closing.is_empty();
+        // What was let through is complete only when it is looked for; until then it may write to mirrors.
+        let runs = moves && quiet && self.mark_running();
         // What the device has written is told before: there is nothing to be kept of it.
-        let quiet = quiet && self.mirrors.settle();
+        let quiet = quiet && !runs && self.mirrors.settle();
         if quiet && !self.requests.are_open() && (self.is_settled() || !moves) {
             match std::mem::replace(&mut self.hold.state, State::Copying) {
                 State::Draining { then: Then::Save(file), .. } => self.save(file),
@@ -115,11 +121,8 @@ impl Session {
             }
             return true;
         }
-        if moves && quiet {
-            // A launch that was let through is complete only when it is looked for.
-            let running: Vec<u64> =
-                self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
-            running.into_iter().for_each(|stream| self.mark(stream));
+        if moves && self.look_at_host_functions(quiet) {
+            return true;
         }
         if since.elapsed() < patience {
             return false;
@@ -129,6 +132,39 @@ impl Session {
         self.requests.push(if moves { Request::NotMoved { reason } } else { Request::NotSuspended { reason } });
         self.let_go();
         true
+    }
+
+    /// A host function that lasts while the GPU is `quiet` may wait for an answer to what is kept (the client itself brings
+    /// what the program wrote before a word that a stream waits for). It gets its answers. Returns whether anything was done.
+    fn look_at_host_functions(&mut self, quiet: bool) -> bool {
+        let first = self.callbacks.values().min().copied();
+        let State::Draining { host, .. } = &mut self.hold.state else { return false };
+        match (&*host, first) {
+            (Host::LetThrough, Some(_)) => false,
+            (Host::Lasts(seq, since), Some(first)) if *seq == first => {
+                let lets_through = quiet && since.elapsed() >= BRIEF;
+                if lets_through {
+                    *host = Host::LetThrough;
+                    self.run_kept();
+                }
+                lets_through
+            }
+            (_, Some(first)) => {
+                *host = Host::Lasts(first, Instant::now());
+                false
+            }
+            (_, None) => {
+                *host = Host::Brief;
+                false
+            }
+        }
+    }
+
+    fn run_kept(&mut self) {
+        self.hold.bytes = 0;
+        for (header, payload) in std::mem::take(&mut self.hold.frames) {
+            self.accept(&header, payload);
+        }
     }
 
     pub fn check_unshared(&self) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
 //! handed out again only after everything that could use them has completed.
 
+mod bounds;
 mod graph_memory;
 mod quota;
 mod shared_memory;
@@ -52,6 +53,8 @@ struct Freed {
 
 #[derive(Default)]
 struct State {
+    /// Whether the driver wants to know where allocations lie in slabs.
+    tells_bounds: bool,
     heap: Heap,
     granted: u64,
     /// Bytes that the program maps itself (virtual memory management), those of graphs, and those that the driver takes.
@@ -77,9 +80,10 @@ pub struct DeviceMemory {
 type Held<'a> = MutexGuard<'a, State>;
 
 impl DeviceMemory {
-    /// `bytes`: of the share.
-    pub fn new(index: u32, bytes: u64) -> Self {
-        DeviceMemory { index, slack: SLACK.min(bytes / MOST_KEPT), state: Mutex::default() }
+    /// `bytes`: of the share. `tells_bounds`: whether the driver wants to know where allocations lie.
+    pub fn new(index: u32, bytes: u64, tells_bounds: bool) -> Self {
+        let state = Mutex::new(State { tells_bounds, ..State::default() });
+        DeviceMemory { index, slack: SLACK.min(bytes / MOST_KEPT), state }
     }
 
     /// # Errors
@@ -95,6 +99,7 @@ impl DeviceMemory {
             Some(address) => (state, address),
             None => self.allocate_anew(state, live, size, origin)?,
         };
+        state.bound(live, address, size)?;
         if let Some(Piece { pool, size, .. }) = state.heap.find(address).copied() {
             *state.pools.entry(pool).or_default() += size;
         }
@@ -170,7 +175,7 @@ impl DeviceMemory {
             return Ok(());
         };
         if owner.is_idle() {
-            state.heap.reclaim(&piece);
+            state.reclaim(&owner, &piece);
         } else {
             match stream_id {
                 Some((live, stream_id)) => state.note_freed(live, Some(stream_id), piece)?,
@@ -363,14 +368,11 @@ impl State {
     /// Takes back what is known to be unused.
     fn collect(&mut self) {
         self.collect_quota();
-        let State { freed, heap, .. } = self;
-        freed.retain(|freed| {
-            let finished = freed.fence.as_ref().is_some_and(|fence| fence.is_finished()) || freed.live.is_idle();
-            if finished {
-                freed.pieces.iter().for_each(|piece| heap.reclaim(piece));
-            }
-            !finished
-        });
+        let is_finished =
+            |freed: &mut Freed| freed.fence.as_ref().is_some_and(|fence| fence.is_finished()) || freed.live.is_idle();
+        for freed in self.freed.extract_if(.., is_finished).collect::<Vec<_>>() {
+            self.reclaim_all(&freed);
+        }
     }
 
     /// Bytes that the program freed in no stream's order, and that are not known to be unused.

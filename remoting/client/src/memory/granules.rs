@@ -20,6 +20,11 @@ fn of(start: u64, size: u64, granularity: u64) -> impl Iterator<Item = u64> {
     (start / granularity * granularity..start + size).step_by(granularity as usize)
 }
 
+/// What of `size` bytes at `start` lies in a granule: from where to where.
+fn part(granule: u64, granularity: u64, start: u64, size: u64) -> (u64, u64) {
+    (start.max(granule), (start + size).min(granule + granularity))
+}
+
 impl Granules {
     pub const fn new() -> Granules {
         Granules(BTreeMap::new())
@@ -32,7 +37,11 @@ impl Granules {
     pub fn take(&mut self, live: &Arc<Live>, start: u64, size: u64) -> Result<(), NoMirror> {
         let granularity = live.session.arena().granularity();
         for granule in of(start, size, granularity) {
-            if let Err(why) = self.take_one(live, granule, granularity) {
+            let taken = self.take_one(live, granule, granularity).and_then(|()| {
+                let (at, end) = part(granule, granularity, start, size);
+                live.device.memory.bound_at(live, at, end - at).map_err(NoMirror::Failed)
+            });
+            if let Err(why) = taken {
                 if granule > start {
                     self.release(live, start, granule - start).map_err(NoMirror::Failed)?;
                 }
@@ -66,6 +75,8 @@ impl Granules {
             if there.mirrors == 0 {
                 self.0.remove(&granule);
                 live.device.memory.unmap_at(live, granule, granularity)?;
+            } else {
+                live.device.memory.bound_at(live, part(granule, granularity, start, size).0, 0)?;
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remotegpu.cli.doctor.here import appliance_checks, local_checks
-from remotegpu.cli.output import console, print_json
+from remotegpu.cli.output import console, print_json, say
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access
 
@@ -67,7 +67,6 @@ def _print(checks: Sequence[Found], bundle: Path | None) -> None:
         status = f"[{_COLOURS.get(check.status, 'red')}]{check.status.upper():4}[/]"
         out.print(f"{number:2} {status} ", end="")
         fix = f"\n        fix: {check.fix}" if check.fix else ""
-        out.print(f"{where}: {check.name}: {check.message}{fix}", markup=False, highlight=False)
+        say(out, f"{where}: {check.name}: {check.message}{fix}")
     if bundle is not None:
-        out.print(f"{bundle} has these checks and what they looked at, without secrets: look before you send it",
-                  markup=False, highlight=False)  # fmt: skip
+        say(out, f"{bundle} has these checks and what they looked at, without secrets: look before you send it")

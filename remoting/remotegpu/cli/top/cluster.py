@@ -15,6 +15,7 @@ from remotegpu.api.snapshot import Appliance, Claim, Pool, State
 from remotegpu.cli import exits
 from remotegpu.cli.claims import claims_path, print_story, refusals
 from remotegpu.cli.cluster import Cluster, Object, RefusedError
+from remotegpu.cli.output import say
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, words
 from remotegpu.cli.why import LISTS, next_step, of_claim, waiting
 
@@ -125,11 +126,11 @@ class ClusterSource:
                 if claim["position"]:
                     out.print()
                     for line in waiting(of_claim(self._cluster, namespace, name)):
-                        out.print(line, markup=False, highlight=False)
+                        say(out, line)
             except RefusedError as error:
-                out.print(next_step(error), markup=False, highlight=False)
+                say(out, next_step(error))
             except exits.CliError as error:
-                out.print(error, markup=False, highlight=False)
+                say(out, error)
         return captured.get().splitlines()
 
     def _read(self) -> ClusterSnapshot:

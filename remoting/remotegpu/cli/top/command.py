@@ -5,7 +5,7 @@ import time
 from typing import Final
 
 from remotegpu.cli import exits
-from remotegpu.cli.output import add_row, console, new_table, print_json
+from remotegpu.cli.output import add_row, console, new_table, print_json, say
 from remotegpu.cli.top.view import Sort, Source, View
 
 _NO_TEXTUAL: Final = (
@@ -36,7 +36,7 @@ def top(source: Source, *, once: bool, as_json: bool) -> None:
 
 def show(view: View) -> None:
     out = console()
-    out.print(view.title, markup=False, highlight=False)
+    say(out, view.title)
     for table in view.tables:
         out.print()
         shown = new_table(*table.columns)
@@ -44,4 +44,4 @@ def show(view: View) -> None:
             add_row(shown, *(cell.text for cell in row.cells))
         out.print(shown if shown.row_count else f"{table.name}: none")
     for note in view.notes:
-        out.print(f"\nnote: {note}", markup=False, highlight=False)
+        say(out, f"\nnote: {note}")

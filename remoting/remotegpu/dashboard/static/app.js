@@ -97,7 +97,7 @@ function SignIn({ of, onToken }) {
       and claims that the account may list.
     `,
     appliance: html`
-      It is the one that <code>remotegpu run</code> uses, of the appliance's file of tokens. The page shows its
+      It is the one that <code>remotegpu run</code> uses, of the appliance's file of tokens; without one, its log names where it lies. The page shows its
       holder's leases, and an administrator all.
     `,
   };

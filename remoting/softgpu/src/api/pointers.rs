@@ -63,7 +63,7 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
         CU_POINTER_ATTRIBUTE_MAPPED => Value::Word(1),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Long(CU_MEM_HANDLE_TYPE_NONE.into()),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
-            let mapped = driver.devices.iter().any(|device| device.map.find(address).is_some());
+            let mapped = driver.devices.iter().any(|device| device.map.covers(address));
             let readable = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
             Value::Word(if mapped { readable } else { CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE })
         }

@@ -189,3 +189,10 @@ entry_points! {
         out.set(physical as u64)
     }
 }
+
+entry_points! {
+    /// Not CUDA's: for a worker, which gives several allocations of its session one piece of memory (`CHECKS_BOUNDS`).
+    fn remotegpu_bound(address: CUdeviceptr, len: usize) {
+        driver()?.bound(address, len as u64)
+    }
+}

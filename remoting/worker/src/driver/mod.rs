@@ -283,6 +283,14 @@ impl Driver {
         let access = CUmemAccessDesc { location: on(device), flags };
         call!(self.memory_set_access(address, size as usize, &access, 1))
     }
+    /// Whether it wants to know where allocations lie in what is mapped.
+    pub fn checks_bounds(&self) -> bool {
+        self.table.memory_bound.is_some()
+    }
+    /// Where one lies; with `size` 0 it is no more.
+    pub fn memory_bound(&self, address: u64, size: u64) -> Result<()> {
+        call!(self.memory_bound(address, size as usize))
+    }
     /// Page-locked memory that every context may copy from and to.
     pub fn host_alloc(&self, size: usize) -> Result<Handle> {
         get!(self.host_alloc(null_mut(), size, PORTABLE)).map(Handle::from)

@@ -66,6 +66,7 @@ table! {
     memory_import = c"cuMemImportFromShareableHandle" (*mut u64, *mut c_void, u32);
     memory_map = c"cuMemMap" (u64, usize, usize, u64, u64);
     memory_unmap = c"cuMemUnmap" (u64, usize);
+    memory_bound = c"remotegpu_bound" (u64, usize);
     memory_set_access = c"cuMemSetAccess" (u64, usize, *const CUmemAccessDesc, usize);
     host_alloc = c"cuMemHostAlloc" (*mut Raw, usize, u32);
     host_free = c"cuMemFreeHost" (Raw);

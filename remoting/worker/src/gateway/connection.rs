@@ -17,6 +17,7 @@ use crate::defences::{Defence, stands};
 
 use super::events::Event;
 use super::probation::Probation;
+use super::ration::Rationed;
 use super::registry::{Admitted, Refusal};
 use super::rewind::Rewind;
 use super::{Gateway, grpc, pass};
@@ -88,17 +89,24 @@ pub enum Carrier {
 
 pub enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<Rewind<TcpStream>>>),
+    Tls(Box<TlsStream<Rewind<Rationed<TcpStream>>>>),
 }
 
-/// Reads what a connection speaks, and does the handshake of TLS. `None`: it was closed without a byte, which asks only
-/// whether somebody listens (`remotegpu doctor`, a load balancer).
-pub async fn first(gateway: &Gateway, mut tcp: TcpStream) -> Result<Option<First>, Refused> {
+/// Reads what a connection speaks, and does the handshake of TLS, of which it takes no more than a `ration` before it has
+/// proved whom it is for. `None`: it was closed without a byte, which asks only whether somebody listens (`remotegpu
+/// doctor`, a load balancer).
+pub async fn first(
+    gateway: &Gateway,
+    mut tcp: TcpStream,
+    ration: usize,
+    probation: &Arc<Probation>,
+) -> Result<Option<First>, Refused> {
     let socket = tcp.as_fd().try_clone_to_owned()?;
     let Some(head) = first_bytes(&mut tcp).await? else { return Ok(None) };
     let (head, stream) = match (speaks(head), &gateway.tls) {
         (Speaks::Tls, Some(certificate)) => {
-            let handshake = certificate.acceptor().accept(Rewind::new(head, tcp)).await;
+            let tcp = Rewind::new(head, Rationed::new(tcp, ration, probation));
+            let handshake = certificate.acceptor().accept(tcp).await;
             let mut tls = handshake.map_err(|error| Refused(format!("TLS handshake failed: {error}")))?;
             let Some(head) = first_bytes(&mut tls).await? else { return Ok(None) };
             (head, Stream::Tls(Box::new(tls)))
@@ -120,7 +128,10 @@ pub async fn first(gateway: &Gateway, mut tcp: TcpStream) -> Result<Option<First
 
 /// Serves a connection of the data port until it is handed over or, if it holds a lease, until it ends.
 pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
-    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp).await? else { return Ok(()) };
+    let ration = super::RATION;
+    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp, ration, &probation).await? else {
+        return Ok(());
+    };
     match (carrier, stream) {
         (Carrier::Frames, Stream::Plain(tcp)) => preface_follows(gateway, head, tcp, &probation).await,
         (Carrier::Frames, Stream::Tls(tls)) => {
@@ -130,7 +141,8 @@ pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probat
             preface_follows(gateway, head, local, &probation).await
         }
         (Carrier::Http2, Stream::Plain(tcp)) => {
-            Ok(carrier::followed(socket, grpc::serve(gateway, Rewind::new(head, tcp), probation)).await?)
+            let tcp = Rewind::new(head, Rationed::new(tcp, ration, &probation));
+            Ok(carrier::followed(socket, grpc::serve(gateway, tcp, probation)).await?)
         }
         (Carrier::Http2, Stream::Tls(tls)) => {
             Ok(carrier::followed(socket, grpc::serve(gateway, Rewind::new(head, tls), probation)).await?)
@@ -178,7 +190,10 @@ pub async fn preface_follows(
     probation: &Probation,
 ) -> Result<(), Refused> {
     let preface = read_preface(&mut (&head[..]).chain(&mut stream)).await?;
-    admit(gateway, &preface, stream, probation).await
+    admit(gateway, &preface, stream, probation).await?;
+    // Whom it was given to decides from here on.
+    probation.pass();
+    Ok(())
 }
 
 pub async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<Preface, Refused> {
@@ -214,7 +229,10 @@ pub async fn admit(
         stream.write_all(&[GONE]).await?;
     }
     let admitted = admitted.map_err(|refusal| Refused(refusal.to_string()))?;
-    probation.pass();
+    // Whether a connection that comes again is the newest, the worker judges: a recorded one proves nothing.
+    if !resumes {
+        probation.pass();
+    }
     match admitted {
         Admitted::Session(worker) => {
             stream.write_all(&[ACCEPTED]).await?;
@@ -245,12 +263,12 @@ pub async fn admit(
             answer.extend_from_slice(to.as_bytes());
             stream.write_all(&answer).await?;
         }
-        Admitted::Lease { ended, first } => {
+        Admitted::Lease { ended, first, holder } => {
             if first {
                 gateway.events.send(Event::LeaseHeld { id: to_hex(&preface.id) }).await;
             }
             hold(stream, ended).await;
-            if gateway.registry().let_go(&preface.id) {
+            if gateway.registry().let_go(&preface.id, holder) {
                 gateway.events.send(Event::LeaseGone { id: to_hex(&preface.id) }).await;
             }
         }

@@ -1,15 +1,18 @@
 //! The gRPC carrier: HTTP/2 ends here, the session's bytes go on through a socket pair.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use carrier::proto::Piece;
 use carrier::proto::data_server::{Data, DataServer};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use protocol::PrefaceKind;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use tokio::sync::Notify;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -18,6 +21,8 @@ use super::{Gateway, connection};
 
 /// Sessions over one HTTP/2 connection; each client process opens a connection of its own.
 const MAX_STREAMS: u32 = 64;
+/// Of a request's headers, which may be many times what was sent for them.
+const MAX_HEADERS: u32 = 8 << 10;
 
 /// Serves one HTTP/2 connection until it ends. No HTTP/2 pings: they would end the session of a client that is only
 /// stopped. The kernel's keepalive finds dead peers.
@@ -28,19 +33,72 @@ pub async fn serve<S>(gateway: &Arc<Gateway>, stream: S, probation: Arc<Probatio
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let sessions = DataServer::new(Sessions { gateway: gateway.clone(), probation });
-    let connection = http2::Builder::new(TokioExecutor::new())
-        .max_concurrent_streams(MAX_STREAMS)
-        .initial_stream_window_size(carrier::HTTP2_WINDOW)
-        .initial_connection_window_size(2 * carrier::HTTP2_WINDOW)
-        .max_frame_size(carrier::HTTP2_FRAME)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(sessions));
-    connection.await.map_err(|error| format!("broken HTTP/2: {error}"))
+    let live = Arc::<Live>::default();
+    let sessions = DataServer::new(Sessions { gateway: gateway.clone(), probation, live: live.clone() });
+    let mut connection = pin!(
+        http2::Builder::new(TokioExecutor::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HEADERS)
+            .initial_stream_window_size(carrier::HTTP2_WINDOW)
+            .initial_connection_window_size(2 * carrier::HTTP2_WINDOW)
+            .max_frame_size(carrier::HTTP2_FRAME)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(sessions))
+    );
+    let served = tokio::select! {
+        served = &mut connection => served,
+        // Who has proved something once and carries nothing now takes no place from others.
+        () = live.idle() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    served.map_err(|error| format!("broken HTTP/2: {error}"))
+}
+
+/// The streams of a connection that carry a session.
+#[derive(Default)]
+struct Live {
+    count: AtomicUsize,
+    changed: Notify,
+}
+
+impl Live {
+    /// Returns when there has been none for as long as a preface may take.
+    async fn idle(&self) {
+        loop {
+            // Made before the look, so that a change between the look and the wait counts.
+            let changed = self.changed.notified();
+            if self.count.load(Ordering::SeqCst) > 0 {
+                changed.await;
+            } else if tokio::time::timeout(super::PATIENCE, changed).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// One of them.
+struct Counted(Arc<Live>);
+
+impl Counted {
+    fn new(live: &Arc<Live>) -> Self {
+        live.count.fetch_add(1, Ordering::SeqCst);
+        live.changed.notify_waiters();
+        Counted(live.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::SeqCst);
+        self.0.changed.notify_waiters();
+    }
 }
 
 struct Sessions {
     gateway: Arc<Gateway>,
     probation: Arc<Probation>,
+    live: Arc<Live>,
 }
 
 #[tonic::async_trait]
@@ -54,11 +112,13 @@ impl Data for Sessions {
             Ok(Err(reason)) => return Err(Status::invalid_argument(reason.to_string())),
             Err(_) => return Err(Status::deadline_exceeded("showed no preface in time")),
         };
+        let counted = Counted::new(&self.live);
         let (ours, local) = UnixStream::pair()?;
         let (downward, to_worker) = ours.into_split();
         // Both ends' pieces are in the pair by the time a refusal closes it: the caller sees a status, not a silent end.
         let (verdict, decided) = tokio::sync::oneshot::channel();
         let (gateway, probation) = (self.gateway.clone(), self.probation.clone());
+        let resumes = matches!(preface.kind, PrefaceKind::Resume { .. });
         tokio::spawn(async move {
             let admitted = connection::admit(&gateway, &preface, local, &probation).await;
             if let Err(reason) = &admitted {
@@ -74,7 +134,15 @@ impl Data for Sessions {
             };
             return Err(Status::unauthenticated(reason));
         };
+        // The worker takes the connection, or has told already that it does not.
+        if resumes && first.data.first() == Some(&carrier::ACCEPTED) {
+            self.probation.pass();
+        }
         tokio::spawn(carrier::copy(upward, to_worker));
-        Ok(Response::new(Box::pin(tokio_stream::once(first).chain(downward).map(Ok))))
+        let pieces = tokio_stream::once(first).chain(downward).map(move |piece| {
+            let _live = &counted;
+            Ok(piece)
+        });
+        Ok(Response::new(Box::pin(pieces)))
     }
 }

@@ -15,6 +15,7 @@ mod listen;
 mod options;
 mod pass;
 mod probation;
+mod ration;
 mod refusals;
 mod registry;
 mod rewind;
@@ -44,6 +45,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a control connection may take until a call on it has proved whose it is. The API server may have to be asked.
 const CONTROL_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Bytes of a data connection that has proved nothing, which are taken from it at most: TLS's handshake and a preface are
+/// less. What it sends beyond waits in the network.
+const RATION: usize = 64 << 10;
+
+/// The same of a control connection: its first call may bring an authority's certificates along, 64 KiB of them.
+const CONTROL_RATION: usize = 96 << 10;
 
 /// Control connections that have proved whose they are: many programs may run at one address.
 const CALLERS: Most = Most { in_all: 4096, of_peer: 1024 };

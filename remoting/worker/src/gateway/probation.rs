@@ -49,6 +49,7 @@ pub struct Probation {
     peer: IpAddr,
     deadline: Instant,
     leave: Arc<Notify>,
+    passed: Notify,
     /// The number of the place, and whether it is one of those who are known.
     place: Mutex<(u64, bool)>,
 }
@@ -58,7 +59,14 @@ impl Probation {
         let (peer, leave) = (peer_of(address), Arc::new(Notify::new()));
         let number = enter(door, peer, &leave, false);
         let deadline = Instant::now() + door.patience;
-        Arc::new(Probation { door: door.clone(), peer, deadline, leave, place: Mutex::new((number, false)) })
+        Arc::new(Probation {
+            door: door.clone(),
+            peer,
+            deadline,
+            leave,
+            passed: Notify::new(),
+            place: Mutex::new((number, false)),
+        })
     }
 
     /// The connection has proved whom it is for.
@@ -67,6 +75,20 @@ impl Probation {
         if !place.1 {
             self.door.crowd(false).leave(self.peer, place.0);
             *place = (enter(&self.door, self.peer, &self.leave, true), true);
+            self.passed.notify_waiters();
+        }
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.place().1
+    }
+
+    /// Returns when the connection has proved whom it is for.
+    pub async fn proved(self: Arc<Self>) {
+        // Made before the look, so that a proof between the look and the wait counts.
+        let passed = self.passed.notified();
+        if !self.is_known() {
+            passed.await;
         }
     }
 
@@ -80,7 +102,7 @@ impl Probation {
 
     async fn late(&self) {
         tokio::time::sleep_until(self.deadline).await;
-        if self.place().1 {
+        if self.is_known() {
             std::future::pending::<()>().await;
         }
     }

@@ -19,6 +19,9 @@ pub const TICKET_LIFE: Duration = Duration::from_secs(10);
 /// Sessions and leases that have moved are remembered, the last so many.
 const MOST_MOVED: usize = 4096;
 
+/// Connections that hold one lease, at a time.
+const MOST_HOLDERS: usize = 8;
+
 /// `W` is the way to a session's worker.
 #[derive(Debug)]
 pub struct Registry<W> {
@@ -44,9 +47,10 @@ struct Session<W> {
 #[derive(Debug)]
 struct Lease {
     ticket: Ticket,
-    holders: usize,
-    /// Dropped with the lease; every holding connection then ends.
-    ended: watch::Sender<()>,
+    /// The connections that hold it, by number, the oldest first. Each ends when its sender is dropped.
+    holders: VecDeque<(u64, watch::Sender<()>)>,
+    /// Numbers of holders that there were.
+    latest: u64,
 }
 
 #[derive(Debug)]
@@ -68,6 +72,7 @@ pub enum Admitted<W> {
     Lease {
         ended: watch::Receiver<()>,
         first: bool,
+        holder: u64,
     },
     /// It is elsewhere; where, as [`carrier::MOVED`] says it.
     Moved(String),
@@ -109,7 +114,7 @@ impl<W> Registry<W> {
     }
 
     pub fn add_lease(&mut self, id: Id, ticket: Ticket) {
-        self.leases.insert(id, Lease { ticket, holders: 0, ended: watch::Sender::new(()) });
+        self.leases.insert(id, Lease { ticket, holders: VecDeque::new(), latest: 0 });
     }
 
     /// A session or lease has moved; who knows its ticket is told where. Connections that hold the lease end.
@@ -177,8 +182,14 @@ impl<W> Registry<W> {
             PrefaceKind::Lease => {
                 let lease = self.leases.get_mut(&preface.id).ok_or(Refusal::Unknown)?;
                 proved(preface, &lease.ticket)?;
-                lease.holders += 1;
-                Ok(Admitted::Lease { ended: lease.ended.subscribe(), first: lease.holders == 1 })
+                // A newcomer finds a place: it may be the one whose connection broke unnoticed.
+                if lease.holders.len() >= MOST_HOLDERS {
+                    lease.holders.pop_front();
+                }
+                let (holding, ended) = watch::channel(());
+                lease.latest += 1;
+                lease.holders.push_back((lease.latest, holding));
+                Ok(Admitted::Lease { ended, first: lease.holders.len() == 1, holder: lease.latest })
             }
         }
     }
@@ -189,10 +200,10 @@ impl<W> Registry<W> {
     }
 
     /// A connection that held the lease ended. True if it was the last one.
-    pub fn let_go(&mut self, id: &Id) -> bool {
+    pub fn let_go(&mut self, id: &Id, holder: u64) -> bool {
         let Some(lease) = self.leases.get_mut(id) else { return false };
-        lease.holders = lease.holders.saturating_sub(1);
-        lease.holders == 0
+        lease.holders.retain(|(number, _)| *number != holder);
+        lease.holders.is_empty()
     }
 }
 
@@ -319,13 +330,33 @@ mod tests {
         let mut registry: Registry<()> = Registry::default();
         registry.add_lease(ID, TICKET);
         let preface = preface(PrefaceKind::Lease, TICKET);
-        let Ok(Admitted::Lease { ended, first: true }) = registry.admit(&preface, now) else { panic!() };
-        let Ok(Admitted::Lease { first: false, .. }) = registry.admit(&preface, now) else { panic!() };
-        assert!(!registry.let_go(&ID));
-        assert!(registry.let_go(&ID));
+        let Ok(Admitted::Lease { ended, first: true, holder }) = registry.admit(&preface, now) else { panic!() };
+        let Ok(Admitted::Lease { first: false, holder: other, .. }) = registry.admit(&preface, now) else { panic!() };
+        assert!(!registry.let_go(&ID, other));
         assert!(ended.has_changed().is_ok());
         registry.forget(&ID);
         assert!(ended.has_changed().is_err(), "holding connections are told");
-        assert!(!registry.let_go(&ID), "nothing to report of a forgotten lease");
+        assert!(!registry.let_go(&ID, holder), "nothing to report of a forgotten lease");
+        registry.add_lease(ID, TICKET);
+        let Ok(Admitted::Lease { first: true, holder, .. }) = registry.admit(&preface, now) else { panic!() };
+        assert!(registry.let_go(&ID, holder));
+    }
+
+    #[test]
+    fn of_too_many_that_hold_a_lease_the_oldest_leaves() {
+        let now = Instant::now();
+        let mut registry: Registry<()> = Registry::default();
+        registry.add_lease(ID, TICKET);
+        let preface = preface(PrefaceKind::Lease, TICKET);
+        let held: Vec<_> = (0..MOST_HOLDERS + 3)
+            .map(|_| match registry.admit(&preface, now) {
+                Ok(Admitted::Lease { ended, holder, .. }) => (ended, holder),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let gone: Vec<_> = held.iter().map(|(ended, _)| ended.has_changed().is_err()).collect();
+        assert_eq!(gone, [vec![true; 3], vec![false; MOST_HOLDERS]].concat());
+        let last: Vec<_> = held.iter().map(|(_, holder)| registry.let_go(&ID, *holder)).collect();
+        assert_eq!(last.iter().position(|last| *last), Some(held.len() - 1), "it is held until the last one ends");
     }
 }

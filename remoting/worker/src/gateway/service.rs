@@ -18,6 +18,7 @@ use tokio_rustls::rustls::crypto;
 use super::Gateway;
 use super::connection::{Carrier, First, Refused, Stream, first};
 use super::probation::Probation;
+use super::ration::Rationed;
 use super::rewind::Rewind;
 
 /// The open connections, by the number that the appliance knows them by.
@@ -93,12 +94,18 @@ pub async fn serve(
     peer: SocketAddr,
     probation: &Arc<Probation>,
 ) -> Result<(), Refused> {
-    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp).await? else { return Ok(()) };
+    let ration = super::CONTROL_RATION;
+    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp, ration, probation).await? else {
+        return Ok(());
+    };
     if carrier == Carrier::Frames {
         return Err("speaks to the control port as to the data port".to_owned().into());
     }
     match stream {
-        Stream::Plain(tcp) => pass_on(gateway, socket, Rewind::new(head, tcp), peer, probation).await,
+        Stream::Plain(tcp) => {
+            let tcp = Rationed::new(tcp, ration, probation);
+            pass_on(gateway, socket, Rewind::new(head, tcp), peer, probation).await
+        }
         Stream::Tls(tls) => pass_on(gateway, socket, Rewind::new(head, tls), peer, probation).await,
     }
 }

@@ -69,7 +69,8 @@ impl DeviceMemory {
             }
         }
         state.reserved.backed.insert(address, slab);
-        Ok(())
+        let asked = state.reserved.find(address).map_or(0, |piece| piece.asked);
+        state.bound(live, address, asked)
     }
 
     /// Takes the memory away, when all work of its context is complete.
@@ -96,7 +97,7 @@ impl State {
     fn unmap(&mut self, live: &Live, address: u64) -> Result<(), Code> {
         let Some(slab) = self.reserved.backed.remove(&address) else { return Ok(()) };
         if self.reserved.is_mapped(slab) {
-            return Ok(());
+            return self.bound(live, address, 0);
         }
         self.used_otherwise -= slab.1;
         live.session.post(0, &SlabUnmap { address: slab.0, size: slab.1 }).map(drop)

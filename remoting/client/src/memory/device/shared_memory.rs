@@ -110,6 +110,7 @@ impl DeviceMemory {
             let piece = Piece { address, asked: place.size, size, context: live.id, pool: 0, id: mint() };
             slab.open.entry(address).or_insert((piece, 0)).1 += 1;
         }
+        state.bound(live, address, place.size)?;
         Ok(address)
     }
 
@@ -149,16 +150,17 @@ impl DeviceMemory {
     pub fn close_imported(&self, address: u64) -> Result<(), Code> {
         let state = &mut *lock(&self.state);
         let slabs = &mut state.shared.imported;
-        let (base, slab) = slabs.range_mut(..=address).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (&base, slab) = slabs.range_mut(..=address).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (_, times) = slab.open.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         *times -= 1;
-        if *times == 0 {
-            slab.open.remove(&address);
-        }
-        if !slab.open.is_empty() {
+        if *times > 0 {
             return Ok(());
         }
-        let base = *base;
+        slab.open.remove(&address);
+        if !slab.open.is_empty() {
+            let live = Arc::clone(&slab.live);
+            return state.bound(&live, address, 0);
+        }
         match slabs.remove(&base) {
             Some(slab) => unmap(base, &slab),
             None => Ok(()),

@@ -384,6 +384,11 @@ pub fn host_address(session: &Arc<Session>, device: u64) -> Option<u64> {
     Some(mapped.host as u64 + (device - mapped.device))
 }
 
+/// Is this where a device has memory of the program that lies elsewhere in the program?
+pub fn is_alias(session: &Arc<Session>, device: u64) -> bool {
+    host_address(session, device).is_some_and(|host| host != device)
+}
+
 /// Where a device of this session finds memory of the program, if it has it.
 pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> {
     if COUNT.load(SeqCst) == 0 {

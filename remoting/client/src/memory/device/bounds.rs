@@ -1,0 +1,41 @@
+//! Where allocations lie in slabs, told to a driver that checks it: an access past the end of one fails on a share as it
+//! does natively on the software GPU. No other driver asks for that.
+
+use super::{DeviceMemory, Freed, State};
+use crate::Code;
+use crate::context::Live;
+use crate::memory::heap::Piece;
+use crate::session::lock;
+use protocol::PieceBounds;
+
+impl DeviceMemory {
+    /// Tells where memory lies that [`DeviceMemory::map_at`] put there; `size` 0: what began here is no more.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn bound_at(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
+        lock(&self.state).bound(live, address, size)
+    }
+}
+
+impl State {
+    /// # Errors
+    /// The session's sticky error.
+    pub(super) fn bound(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
+        if !self.tells_bounds {
+            return Ok(());
+        }
+        live.session.post(0, &PieceBounds { address, size }).map(drop)
+    }
+
+    /// Nothing uses the piece any more.
+    pub(super) fn reclaim(&mut self, live: &Live, piece: &Piece) {
+        // A session that has failed has no memory.
+        let _ = self.bound(live, piece.address, 0);
+        self.heap.reclaim(piece);
+    }
+
+    pub(super) fn reclaim_all(&mut self, freed: &Freed) {
+        freed.pieces.iter().for_each(|piece| self.reclaim(&freed.live, piece));
+    }
+}

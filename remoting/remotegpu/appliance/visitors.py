@@ -1,0 +1,135 @@
+"""HTTP for whoever connects: the page and the port of the metrics. A visitor has so many bytes and so much time for the
+head of a request, and so many connections; a newcomer never waits for those who sit still."""
+
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+# Connections whose request is not there yet: in all, and of one peer.
+_MOST: Final = 128
+_MOST_OF_PEER: Final = 32
+_HEAD_SECONDS: Final = 5.0
+_HEAD_BYTES: Final = 16 << 10
+# Connections that are being answered.
+_MOST_ANSWERS: Final = 256
+
+
+class _Head:
+    """What a handler reads: lines, until a head would be longer than any is."""
+
+    def __init__(self, lines: Any) -> None:
+        self._lines = lines
+        self._left = _HEAD_BYTES
+
+    def readline(self, most: int = -1) -> bytes:
+        line: bytes = self._lines.readline(self._left + 1 if most < 0 else min(most, self._left + 1))
+        self._left -= len(line)
+        if self._left < 0:
+            raise ConnectionError("the head of the request is too long")
+        return line
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request of a connection."""
+
+    timeout = _HEAD_SECONDS
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _Head(self.rfile)  # type: ignore[assignment]
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        if isinstance(self.server, Server) and not self.server.answers(self.request):
+            raise ConnectionError("too many requests at a time")
+        return parsed
+
+
+class Server(ThreadingHTTPServer):
+    """Each connection has a thread; `wrap` may make it TLS, whose handshake that thread makes."""
+
+    daemon_threads = True
+    # The kernel's queue of those who are not accepted yet.
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: type[Handler],
+        wrap: Callable[[socket.socket], socket.socket] = lambda connection: connection,
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__((address[0].strip("[]"), address[1]), handler)
+        self._wrap = wrap
+        self._lock = threading.Lock()
+        # In the order of their arrival: since when, and of whom.
+        self._strangers: dict[socket.socket, tuple[float, str]] = {}
+        self._answered: set[socket.socket] = set()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        connection = self._wrap(connection)
+        peer = _peer_of(address[0])
+        with self._lock:
+            if leaves := self._who_leaves(peer):
+                self._show_out(leaves)
+            self._strangers[connection] = (time.monotonic(), peer)
+        return connection, address
+
+    def answers(self, connection: socket.socket) -> bool:
+        """The head of its request is there. Whether it gets an answer."""
+        with self._lock:
+            self._strangers.pop(connection, None)
+            if len(self._answered) >= _MOST_ANSWERS:
+                return False
+            self._answered.add(connection)
+            return True
+
+    def service_actions(self) -> None:
+        """Twice a second."""
+        late = time.monotonic() - _HEAD_SECONDS
+        with self._lock:
+            for connection in [each for each, (since, _) in self._strangers.items() if since < late]:
+                self._show_out(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._strangers.pop(request, None)
+            self._answered.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who connects and speaks no TLS, or nothing, is worth no line."""
+
+    def _who_leaves(self, peer: str) -> socket.socket | None:
+        """The oldest of its peer, if that has its share; else the oldest of the peer that has most."""
+        peers = [each for _, each in self._strangers.values()]
+        if peers.count(peer) < _MOST_OF_PEER:
+            if len(peers) < _MOST:
+                return None
+            peer = max(peers, key=peers.count)
+        return next(each for each, (_, its) in self._strangers.items() if its == peer)
+
+    def _show_out(self, connection: socket.socket) -> None:
+        """Its thread reads the end of it."""
+        del self._strangers[connection]
+        with contextlib.suppress(OSError):
+            # Not TLS's own, which would wait for the thread that reads.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+def _peer_of(host: str) -> str:
+    """An address of IPv4, or the /64 that a host of IPv6 usually has to itself."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    mapped = address.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((address, 64), strict=False))

@@ -1,0 +1,103 @@
+"""Random programs with memory that host and device share have the bytes that CUDA documents, natively and on a share,
+also while the share is cut off, suspended or moved.
+
+REMOTEGPU_MIRROR_PROGRAMS says how many run each way, REMOTEGPU_MIRROR_SEED which is the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support.leases import moved_often, suspended_often
+from support.proxied import before_data, cut_often, run
+from support.system import PROGRAMS as FOLDER
+from support.system import REMOTEGPU, Appliance, appliance
+
+PROGRAM = str(FOLDER / "random_mirrors.py")
+PROGRAMS = int(os.environ.get("REMOTEGPU_MIRROR_PROGRAMS", "200"))
+FIRST = int(os.environ.get("REMOTEGPU_MIRROR_SEED", "0"))
+# So many while the share is disturbed, which takes longer.
+DISTURBED = PROGRAMS // 10
+SECONDS = 60 + PROGRAMS * 2
+
+MEMORY = {"Allocated", "Registered", "Shared", "Managed", "Variable"}
+HOST = {
+    "store", "system_read", "system_receive", "direct_read", "ring_read", "registered_ring_read", "process_write",
+    "other_mapping", "forked_child", "child_reads",
+}  # fmt: skip
+DEVICE = {"exchange_words", "exchange_behind_a_word", "bump_words", "copy_words", "fill_words"}
+WAITS = {
+    "in_stream", "in_context", "by_event", "by_event_query", "by_stream_query", "by_copy_to_the_host",
+    "by_copy_to_the_device", "by_fill", "by_host_function", "by_callback", "by_written_word", "by_unregistering",
+}  # fmt: skip
+ALL = MEMORY | HOST | DEVICE | WAITS
+
+
+def check(run: subprocess.CompletedProcess[str], programs: int = PROGRAMS, but: str = "") -> None:
+    results = [json.loads(line) for line in run.stdout.splitlines()]
+    wrong = [result for result in results if result["differs"]]
+    assert not wrong, f"`random_mirrors.py {wrong[0]['seed']} 1` repeats it: {wrong[0]['differs']}\n{run.stderr}"
+    assert (run.returncode, len(results)) == (0, programs), run.stderr
+    # No word was written by both sides at once.
+    assert "is lost" not in run.stderr, run.stderr
+    assert {what for result in results for what in result["did"]} == ALL - {but}
+
+
+@contextlib.contextmanager
+def patient() -> Iterator[Appliance]:
+    with appliance("--grace", "60s") as remote:
+        yield remote
+
+
+@pytest.mark.timeout(SECONDS + 30)
+def test_natively() -> None:
+    command = [REMOTEGPU, "run", "--native", "--", sys.executable, PROGRAM, str(FIRST), str(PROGRAMS)]
+    check(subprocess.run(command, capture_output=True, text=True, timeout=SECONDS))
+
+
+@pytest.mark.timeout(SECONDS + 30)
+@pytest.mark.parametrize("profile", ["normal", "hostile"])
+def test_on_a_share(profile: str) -> None:
+    with appliance(profile=profile) as remote:
+        check(remote.run(PROGRAM, str(FIRST), str(PROGRAMS), timeout=SECONDS))
+
+
+@pytest.mark.timeout(SECONDS + 30)
+@pytest.mark.parametrize("setting", ["CUDA_LAUNCH_BLOCKING=1", "REMOTEGPU_CARRIER=grpc", "REMOTEGPU_CARRIER=direct"])
+def test_on_a_share_otherwise(setting: str) -> None:
+    name, value = setting.split("=")
+    # A launch that is waited for cannot wait for a word that is written after it.
+    but = "exchange_behind_a_word" if name == "CUDA_LAUNCH_BLOCKING" else ""
+    with appliance() as remote:
+        done = remote.run(PROGRAM, str(FIRST), str(DISTURBED), timeout=SECONDS, env={name: value})
+    check(done, DISTURBED, but)
+
+
+@pytest.mark.timeout(SECONDS + 30)
+def test_while_it_is_cut_off_every_200_ms() -> None:
+    with patient() as remote, before_data(remote) as data:
+        with cut_often(data) as cuts:
+            program = run(remote, PROGRAM, str(FIRST), str(DISTURBED))
+            output, errors = program.communicate(timeout=SECONDS)
+        assert len(cuts) >= 10
+    check(subprocess.CompletedProcess(program.args, program.returncode, output, errors), DISTURBED)
+
+
+@pytest.mark.timeout(SECONDS + 30)
+def test_while_it_is_suspended() -> None:
+    with patient() as remote, suspended_often(remote) as times:
+        check(remote.run(PROGRAM, str(FIRST), str(DISTURBED), timeout=SECONDS), DISTURBED)
+        assert len(times) >= 2
+
+
+@pytest.mark.timeout(SECONDS + 30)
+def test_while_it_is_moved() -> None:
+    with patient() as one, patient() as other, moved_often(one, other) as times:
+        check(one.run(PROGRAM, str(FIRST), str(DISTURBED), timeout=SECONDS), DISTURBED)
+        assert len(times) >= 2
