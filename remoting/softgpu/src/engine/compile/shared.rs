@@ -1,14 +1,18 @@
 //! Where shared variables go.
 //!
-//! A variable only one kernel names is placed for that kernel alone. Those that device functions or several kernels name
-//! have one fixed place, in front, in every kernel that can reach them.
+//! A variable has one fixed place, which no other one has in a kernel that can reach both. So a kernel pays for what it and
+//! the functions below it name, and for what lies before that.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use crate::engine::ptx::ast::{Body, Function, Linkage, Module, Operand, Var, VarSpace};
+use crate::engine::ptx::ast::{Body, Function, Instr, Linkage, Module, Operand, Var, VarSpace};
 
 /// Dynamic shared memory begins at a multiple of it, whatever its variables ask for.
 const MIN_DYNAMIC_ALIGN: u32 = 16;
+
+/// A function, by unit and index.
+type Node = (usize, usize);
 
 /// Placement of the shared variables of all units.
 pub struct SharedLayout<'a> {
@@ -16,10 +20,10 @@ pub struct SharedLayout<'a> {
     offsets: HashMap<(usize, &'a str), u32>,
     /// Variables inside functions, by unit, function and variable.
     inner: HashMap<(usize, usize, usize), u32>,
-    /// The bytes each entry needs, by unit and function.
-    sizes: HashMap<(usize, usize), u32>,
-    /// How often the shared variables of several units' scope are declared, by name: those with a definition.
-    defined: HashMap<&'a str, usize>,
+    /// The bytes each entry needs.
+    sizes: HashMap<Node, u32>,
+    /// Variables that other units may name.
+    defined: HashSet<&'a str>,
     /// The alignment of dynamic shared memory, which all variables of it share.
     pub dynamic_align: u32,
 }
@@ -54,79 +58,118 @@ fn dynamic_align(modules: &[Module], layout: &SharedLayout) -> u32 {
     vars.filter(|var| layout.is_dynamic(var)).map(|var| var.align).fold(MIN_DYNAMIC_ALIGN, u32::max)
 }
 
-fn place(var: &Var, end: &mut u64) -> u32 {
-    let offset = end.next_multiple_of(var.align.into());
-    *end = offset.saturating_add(var.size);
-    u32::try_from(offset).unwrap_or(u32::MAX)
+/// Which functions name what, and which kernels reach them.
+struct Reach<'a> {
+    users: HashMap<&'a str, Vec<Node>>,
+    /// By function: the kernels that reach it.
+    kernels: HashMap<Node, Vec<Node>>,
+}
+
+impl<'a> Reach<'a> {
+    fn new(modules: &[Module<'a>]) -> Reach<'a> {
+        let mut named: HashMap<Node, HashSet<&str>> = HashMap::new();
+        let mut users: HashMap<&str, Vec<Node>> = HashMap::new();
+        let mut by_name: HashMap<&str, Vec<Node>> = HashMap::new();
+        let (mut entries, mut indirect) = (Vec::new(), HashSet::new());
+        for (unit, module) in modules.iter().enumerate() {
+            for (index, function) in module.functions.iter().enumerate() {
+                let Some(body) = &function.body else { continue };
+                let through_register =
+                    |i: &Instr| i.op == "call" && i.operands.iter().any(|o| matches!(o, Operand::Reg(_)));
+                let names = body_names(body);
+                names.iter().for_each(|name| users.entry(*name).or_default().push((unit, index)));
+                named.insert((unit, index), names);
+                if body.instrs.iter().any(through_register) {
+                    indirect.insert((unit, index));
+                }
+                if function.entry {
+                    entries.push((unit, index));
+                } else {
+                    by_name.entry(function.name).or_default().push((unit, index));
+                }
+            }
+        }
+        let functions: Vec<Node> = by_name.values().flatten().copied().collect();
+        let mut kernels: HashMap<Node, Vec<Node>> = HashMap::new();
+        for entry in entries {
+            let (mut seen, mut left) = (HashSet::from([entry]), vec![entry]);
+            while let Some(node) = left.pop() {
+                kernels.entry(node).or_default().push(entry);
+                // A call through a register may be of any function.
+                let called: Vec<Node> = if indirect.contains(&node) {
+                    functions.clone()
+                } else {
+                    named[&node].iter().filter_map(|name| by_name.get(name)).flatten().copied().collect()
+                };
+                left.extend(called.into_iter().filter(|&next| seen.insert(next)));
+            }
+        }
+        Reach { users, kernels }
+    }
+
+    /// The kernels that reach a variable of a unit's scope.
+    fn of_variable(&self, unit: usize, var: &Var) -> Vec<Node> {
+        let users = self.users.get(var.name).into_iter().flatten();
+        let users = users.filter(|(of, _)| *of == unit || var.linkage != Linkage::Internal);
+        let mut found: Vec<Node> = users.flat_map(|node| self.of_function(*node)).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn of_function(&self, node: Node) -> Vec<Node> {
+        self.kernels.get(&node).cloned().unwrap_or_default()
+    }
+}
+
+/// Where a variable is: in a unit's scope, or a function's by its number.
+enum At {
+    Scope(usize),
+    Function(Node, usize),
 }
 
 impl<'a> SharedLayout<'a> {
     pub fn new(modules: &[Module<'a>]) -> SharedLayout<'a> {
+        let shared = modules.iter().flat_map(|module| &module.vars).filter(|var| var.space == VarSpace::Shared);
         let mut layout = SharedLayout {
             offsets: HashMap::new(),
             inner: HashMap::new(),
             sizes: HashMap::new(),
-            defined: HashMap::new(),
+            defined: shared
+                .filter(|v| v.linkage != Linkage::Extern && v.linkage != Linkage::Internal)
+                .map(|v| v.name)
+                .collect(),
             dynamic_align: MIN_DYNAMIC_ALIGN,
         };
-        let shared = modules.iter().flat_map(|module| &module.vars).filter(|var| var.space == VarSpace::Shared);
-        for var in shared.clone().filter(|var| var.linkage != Linkage::Extern && var.linkage != Linkage::Internal) {
-            layout.defined.insert(var.name, shared.clone().filter(|other| other.name == var.name).count());
-        }
         layout.dynamic_align = dynamic_align(modules, &layout);
-        let mut common = 0;
-        let mut private: Vec<((usize, usize), Vec<&Var<'a>>)> = Vec::new();
-        let mut calls = HashSet::new();
+        let reach = Reach::new(modules);
+        let mut variables: Vec<(&Var<'a>, At, Vec<Node>)> = Vec::new();
         for (unit, module) in modules.iter().enumerate() {
-            let mut users: HashMap<&str, Vec<usize>> = HashMap::new();
-            let functions: HashSet<&str> = module.functions.iter().map(|f| f.name).collect();
-            for (index, function) in module.functions.iter().enumerate() {
-                let Some(body) = &function.body else { continue };
-                let used = body_names(body);
-                if used.iter().any(|name| functions.contains(name)) || body.instrs.iter().any(|i| i.op == "call") {
-                    calls.insert((unit, index));
-                }
-                used.into_iter().for_each(|name| users.entry(name).or_default().push(index));
-                if !function.entry {
-                    layout.place_inner(unit, index, body, &mut common);
-                }
+            let fixed = |var: &&Var| var.space == VarSpace::Shared && !is_open(var) && var.linkage != Linkage::Extern;
+            for var in module.vars.iter().filter(fixed) {
+                variables.push((var, At::Scope(unit), reach.of_variable(unit, var)));
             }
-            let mut own: HashMap<usize, Vec<&Var<'a>>> = HashMap::new();
-            let fixed = |var: &&Var| var.space == VarSpace::Shared && !layout.is_dynamic(var);
-            for var in module.vars.iter().filter(fixed).collect::<Vec<_>>() {
-                // A variable that other units may name has to have a fixed place.
-                let alone = var.linkage == Linkage::Internal || layout.defined.get(var.name) == Some(&1);
-                match users.get(var.name).map(Vec::as_slice) {
-                    Some(&[user]) if module.functions[user].entry && alone => {
-                        own.entry(user).or_default().push(var);
-                    }
-                    None if alone => {}
-                    using => {
-                        // One that is elsewhere has its place in the unit that defines it.
-                        if var.linkage != Linkage::Extern {
-                            layout.offsets.insert((unit, var.name), place(var, &mut common));
-                        }
-                        calls.extend(using.into_iter().flatten().map(|&index| (unit, index)));
+            for (index, function) in module.functions.iter().enumerate() {
+                for (number, var) in function.body.iter().flat_map(|body| &body.vars).enumerate() {
+                    if var.space == VarSpace::Shared && !is_open(var) {
+                        let node = (unit, index);
+                        variables.push((var, At::Function(node, number), reach.of_function(node)));
                     }
                 }
             }
-            private.extend(own.into_iter().map(|(index, vars)| ((unit, index), vars)));
         }
-        let mut ends: HashMap<(usize, usize), u64> = HashMap::new();
-        for (unit, module) in modules.iter().enumerate() {
-            for (index, function) in module.functions.iter().enumerate() {
-                if let (true, Some(body)) = (function.entry, &function.body) {
-                    let mut end = if calls.contains(&(unit, index)) { common } else { 0 };
-                    layout.place_inner(unit, index, body, &mut end);
-                    ends.insert((unit, index), end);
-                }
-            }
-        }
-        for ((unit, index), vars) in private {
-            let end = ends.entry((unit, index)).or_default();
-            for var in vars {
-                layout.offsets.insert((unit, var.name), place(var, end));
-            }
+        // What most kernels have is in front, where it leaves the fewest gaps.
+        variables.sort_by_key(|(var, _, kernels)| Reverse((kernels.len(), var.align)));
+        let mut ends: HashMap<Node, u64> = HashMap::new();
+        for (var, at, kernels) in variables {
+            let end = kernels.iter().filter_map(|kernel| ends.get(kernel)).max().copied().unwrap_or(0);
+            let offset = end.next_multiple_of(var.align.into());
+            ends.extend(kernels.into_iter().map(|kernel| (kernel, offset.saturating_add(var.size))));
+            let offset = u32::try_from(offset).unwrap_or(u32::MAX);
+            match at {
+                At::Scope(unit) => layout.offsets.insert((unit, var.name), offset),
+                At::Function((unit, index), number) => layout.inner.insert((unit, index, number), offset),
+            };
         }
         layout.sizes = ends.into_iter().map(|(key, end)| (key, u32::try_from(end).unwrap_or(u32::MAX))).collect();
         layout
@@ -135,15 +178,7 @@ impl<'a> SharedLayout<'a> {
     /// Whether the size is given at launch: the variable says none, or says that it is elsewhere and no unit has it.
     pub fn is_dynamic(&self, var: &Var) -> bool {
         let elsewhere = var.space == VarSpace::Shared && var.linkage == Linkage::Extern;
-        is_open(var) || elsewhere && !self.defined.contains_key(var.name)
-    }
-
-    fn place_inner(&mut self, unit: usize, function: usize, body: &Body, end: &mut u64) {
-        for (index, var) in body.vars.iter().enumerate() {
-            if var.space == VarSpace::Shared && !is_open(var) {
-                self.inner.insert((unit, function, index), place(var, end));
-            }
-        }
+        is_open(var) || elsewhere && !self.defined.contains(var.name)
     }
 
     pub fn offset(&self, unit: usize, name: &str) -> Option<u32> {
