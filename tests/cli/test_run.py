@@ -18,6 +18,7 @@ from support.system import REMOTEGPU, REMOTEGPU_RUN, until
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import Ask
+from remotegpu.rpc import own_token
 
 GIB = 1 << 30
 
@@ -36,8 +37,15 @@ def environment_of(
     return seen
 
 
+def token_of(appliance: StandIn) -> str:
+    host, _, port = appliance.endpoint.rpartition(":")
+    found = own_token.find(host, int(port))
+    assert found is not None
+    return found[1]
+
+
 def test_the_environment_of_a_share(run: list[str], appliance: StandIn, dist: Path) -> None:
-    own = {"LD_LIBRARY_PATH": "/mine", "REMOTEGPU_TOKEN": "secret", "CUDA_VISIBLE_DEVICES": "0"}
+    own = {"LD_LIBRARY_PATH": "/mine", "REMOTEGPU_TOKEN": token_of(appliance), "CUDA_VISIBLE_DEVICES": "0"}
     with all_back(appliance):
         seen = environment_of(run, appliance, "--appliance", appliance.endpoint, "-p", "0.25", env=own)
     (share,) = json.loads(seen["REMOTEGPU_SHARES"])
@@ -58,7 +66,7 @@ def test_both_programs_give_the_same_environment(appliance: StandIn, tmp_path: P
         "TRITON_PTXAS_PATH": "",
         "REMOTEGPU_TOKEN_FILE": str(tmp_path / "t"),
     }
-    (tmp_path / "t").write_text("token\n")
+    (tmp_path / "t").write_text(f"{token_of(appliance)}\n")
     options = ("-a", appliance.endpoint, "-m", "100MiB", "--managed-memory", "3MiB")
     one, other = (environment_of(run, appliance, *options, env=own) for run in (PYTHON, [REMOTEGPU_RUN]))
     (share,), (also,) = (json.loads(seen.pop("REMOTEGPU_SHARES")) for seen in (one, other))
