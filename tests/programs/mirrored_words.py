@@ -10,44 +10,15 @@ import threading
 
 import numpy as np
 from cu import cu, launch, ok, pinned, start, u32, u64
+from mirrors.kernels import EXCHANGE_AND_BUMP
 
 BUFFERS, WORDS, STEPS, SEED = (int(argument) for argument in sys.argv[1:5])
 KIND, THREADS = sys.argv[5], int(sys.argv[6]) if len(sys.argv) > 6 else 1
 CHANGED, PLACES, NOT_READY = 8, 64, 600
 COUNT = CHANGED * PLACES
-# out[i] = *at[i]; *at[i] = value[i]
-EXCHANGE = b"""
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry exchange(.param .u64 at, .param .u64 value, .param .u64 out, .param .u32 count)
-{
-    .reg .pred %p;
-    .reg .b32 %r<6>;
-    .reg .b64 %rd<9>;
-    ld.param.u64 %rd1, [at];
-    ld.param.u64 %rd2, [value];
-    ld.param.u64 %rd3, [out];
-    ld.param.u32 %r1, [count];
-    mov.u32 %r2, %tid.x;
-    setp.ge.u32 %p, %r2, %r1;
-    @%p ret;
-    mul.wide.u32 %rd4, %r2, 8;
-    add.s64 %rd5, %rd1, %rd4;
-    ld.global.u64 %rd6, [%rd5];
-    mul.wide.u32 %rd4, %r2, 4;
-    add.s64 %rd7, %rd2, %rd4;
-    ld.global.u32 %r3, [%rd7];
-    add.s64 %rd8, %rd3, %rd4;
-    ld.global.u32 %r4, [%rd6];
-    st.global.u32 [%rd8], %r4;
-    st.global.u32 [%rd6], %r3;
-    ret;
-}
-\0"""
 
 context = start()
-exchange = ok(cu.cuModuleGetFunction(ok(cu.cuModuleLoadData(EXCHANGE)), b"exchange"))
+exchange = ok(cu.cuModuleGetFunction(ok(cu.cuModuleLoadData(EXCHANGE_AND_BUMP)), b"exchange"))
 driver = ctypes.CDLL("libcuda.so.1")
 word = ok(cu.cuMemAlloc(4))
 

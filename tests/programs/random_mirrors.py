@@ -13,7 +13,8 @@ import traceback
 
 import numpy as np
 from cu import cu, ok, start
-from mirrors.commands import EXCHANGE_AND_BUMP, Commands
+from mirrors.commands import Commands
+from mirrors.kernels import EXCHANGE_AND_BUMP
 from mirrors.memories import CONCURRENT, KINDS, Registered
 
 ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 else 12

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-from support.system import Appliance, line
+from support.system import Appliance, again_and_again, line
 
 
 def leases(remote: Appliance) -> list[dict[str, Any]]:
@@ -46,45 +45,30 @@ def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subproc
 @contextlib.contextmanager
 def suspended_often(remote: Appliance) -> Iterator[list[int]]:
     """Suspends and resumes the one lease again and again; the list gets an entry for each time."""
-    times: list[int] = []
-    over = threading.Event()
 
-    def work() -> None:
-        while not over.wait(0.1):
-            for each in leases(remote):
-                name = str(each["lease_id"])
-                if remote.cli("suspend", name, timeout=100).returncode == 0:
-                    times.append(len(times))
-                    remote.cli("resume", name, timeout=100)
+    def suspend(times: list[int]) -> None:
+        for each in leases(remote):
+            name = str(each["lease_id"])
+            if remote.cli("suspend", name, timeout=100).returncode == 0:
+                times.append(len(times))
+                remote.cli("resume", name, timeout=100)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with again_and_again(0.1, suspend) as times:
         yield times
-    finally:
-        over.set()
-        thread.join()
 
 
 @contextlib.contextmanager
 def moved_often(one: Appliance, other: Appliance) -> Iterator[list[int]]:
     """Moves the one lease there and back again and again; the list gets an entry for each time."""
-    times: list[int] = []
-    over = threading.Event()
+    here, there = one, other
 
-    def work() -> None:
-        here, there = one, other
-        while not over.wait(0.1):
-            for each in leases(here):
-                name = str(each["lease_id"])
-                if here.cli("migrate", name, "--to", there.endpoint, timeout=100).returncode == 0:
-                    times.append(len(times))
-                    here, there = there, here
+    def move(times: list[int]) -> None:
+        nonlocal here, there
+        for each in leases(here):
+            name = str(each["lease_id"])
+            if here.cli("migrate", name, "--to", there.endpoint, timeout=100).returncode == 0:
+                times.append(len(times))
+                here, there = there, here
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with again_and_again(0.1, move) as times:
         yield times
-    finally:
-        over.set()
-        thread.join()

@@ -6,11 +6,10 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 
 from support.faultproxy import FaultProxy
-from support.system import REMOTEGPU, Appliance
+from support.system import REMOTEGPU, Appliance, again_and_again
 
 # The proxies' address: the ports are the appliance's own.
 BEHIND_PROXIES = "127.0.0.2"
@@ -48,18 +47,10 @@ def reach(remote: Appliance, *options: str) -> None:
 @contextlib.contextmanager
 def cut_often(proxy: FaultProxy) -> Iterator[list[int]]:
     """Cuts all connections every 200 ms; the list gets an entry for each time."""
-    cuts: list[int] = []
-    over = threading.Event()
 
-    def cut() -> None:
-        while not over.wait(EVERY_SECONDS):
-            proxy.cut()
-            cuts.append(len(cuts))
+    def cut(cuts: list[int]) -> None:
+        proxy.cut()
+        cuts.append(len(cuts))
 
-    thread = threading.Thread(target=cut)
-    thread.start()
-    try:
+    with again_and_again(EVERY_SECONDS, cut) as cuts:
         yield cuts
-    finally:
-        over.set()
-        thread.join()

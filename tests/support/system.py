@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,6 +87,25 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
         assert watch.within(seconds), f"not within {seconds} s: {what}"
         time.sleep(0.05)
     return value
+
+
+@contextlib.contextmanager
+def again_and_again(seconds: float, act: Callable[[list[int]], None]) -> Iterator[list[int]]:
+    """In the block a thread calls `act` each time the seconds have passed, with the list that is the value."""
+    times: list[int] = []
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(seconds):
+            act(times)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield times
+    finally:
+        over.set()
+        thread.join()
 
 
 class Appliance:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from remotegpu.api import addresses
 from remotegpu.api.conditions import Condition, ConditionStatus, with_condition
 from remotegpu.api.kubernetes import CONTROL_PORT, server_name
 from remotegpu.api.modes import Landlock
@@ -46,7 +47,7 @@ def pod_address(pod: Object | None) -> str:
     ip = status.get("podIP") or ""
     if not ip or any("running" not in (each.get("state") or {}) for each in status.get("containerStatuses") or []):
         return ""
-    return f"[{ip}]:{CONTROL_PORT}" if ":" in ip else f"{ip}:{CONTROL_PORT}"
+    return addresses.joined(ip, CONTROL_PORT)
 
 
 def incarnation(pod: Object) -> str:

@@ -360,7 +360,7 @@ pub fn destroy(handle: CUcontext) -> Result<(), Code> {
     result
 }
 
-/// Has the current context wait for one more [`detach`] before it is destroyed. One that is primary does so anyway.
+/// Has the current context wait for one more [`detach`] before it is destroyed. A primary one is not destroyed so.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` without a current one.
@@ -372,7 +372,7 @@ pub fn attach() -> Result<usize, Code> {
     Ok(context.handle)
 }
 
-/// Destroys a context that was not attached to more often.
+/// Destroys a context of the program's own that was not attached to more often.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` for one that is not current.

@@ -1,5 +1,6 @@
 """Addresses as people and manifests write them: HOST:PORT, with an address of IPv6 in brackets or bare."""
 
+import ipaddress
 import socket
 from typing import Final
 
@@ -23,6 +24,14 @@ def split(text: str, default_port: int | None = None) -> tuple[str, int]:
 def joined(host: str, port: int) -> str:
     """HOST:PORT, or [V6]:PORT."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine reaches the host, which may stand in brackets."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def to_listen_on(host: str) -> str:

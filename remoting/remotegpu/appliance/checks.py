@@ -1,10 +1,10 @@
 """The appliance's own health checks, each with what is wrong and how to mend it. Pure."""
 
-import ipaddress
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from remotegpu.api.addresses import is_loopback
 from remotegpu.api.modes import ComputeMode
 from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.settings import Settings
@@ -60,18 +60,10 @@ class Situation:
 
 def exposed_without(settings: Settings) -> list[str]:
     """The options that an appliance lacks which more than this machine reaches."""
-    if local(settings.host):
+    if is_loopback(settings.host):
         return []
     lacks_tokens = settings.tokens is None and settings.kubernetes is None
     return ["--tokens"] * lacks_tokens + ["--cert and --key"] * (settings.cert is None)
-
-
-def local(host: str) -> bool:
-    """Only this machine reaches the address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def checks(now: Situation) -> Iterator[pb.Check]:

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import grpc
 
+from remotegpu.api.addresses import is_loopback
 from remotegpu.appliance import visitors
 from remotegpu.appliance.authority import Caller
-from remotegpu.appliance.checks import local
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.visitors import Server
 from remotegpu.dashboard import page
@@ -61,7 +61,7 @@ class Dashboard:
     def __init__(self, address: tuple[str, int], certificate: tuple[Path, Path] | None, source: Source) -> None:
         self._source = source
         # Where no token is asked for, the address alone keeps others out.
-        self._guarded = not source.wants_token and local(address[0])
+        self._guarded = not source.wants_token and is_loopback(address[0])
         self._host = address[0]
         self._machine = socket.gethostname()
         self._loop = asyncio.get_running_loop()

@@ -3,7 +3,6 @@ folder, named by address, where that user's programs find it. `remotegpu-run` fi
 (`remoting/run/src/own_token.rs`).
 """
 
-import ipaddress
 import os
 import secrets
 import stat
@@ -73,21 +72,14 @@ def find(host: str, port: int) -> tuple[str, str] | None:
         return None
     for folder in filter(_private, _folders()):
         named = {host: folder / addresses.joined(host, port)}
-        if is_loopback(host):
+        if addresses.is_loopback(host):
             ending = f":{port}"
             named |= {each.name.removesuffix(ending): each for each in sorted(folder.glob(f"[!.]*{ending}"))}
         for listens, path in named.items():
             if text := _read(path):
                 here = listens.strip("[]")
-                return (here if host == "localhost" and is_loopback(here) else host), text
+                return (here if host == "localhost" and addresses.is_loopback(here) else host), text
     return None
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _folders() -> list[Path]:

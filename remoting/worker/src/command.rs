@@ -34,7 +34,8 @@ macro_rules! commands {
 commands! {
     Open, Rebase, Close, ArenaAt, AdoptKept, Skipped,
     ContextCreate, ContextDestroy, ContextSynchronize, ContextFence,
-    SlabMap, SlabUnmap, PieceBounds, SlabMove, SlabExport, SlabImport, PeerAccess, Grant, GrantReturn, MemoryQuery, ContextLimit,
+    SlabMap, SlabUnmap, PieceBounds, SlabMove, SlabExport, SlabImport, PeerAccess,
+    Grant, GrantReturn, MemoryQuery, ContextLimit,
     ArrayCreate, ArrayDestroy, TextureCreate, TextureDestroy, TextureView,
     StreamCreate, StreamDestroy, StreamSynchronize, StreamQuery, StreamFence,
     EventCreate, EventDestroy, EventRecord, EventSynchronize, EventQuery, StreamWaitEvent,

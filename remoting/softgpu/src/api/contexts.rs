@@ -117,8 +117,7 @@ entry_points! {
         context.set(handle(current.id))
     }
 
-    /// Destroys the current context once it was detached as often as it was made and attached to. One that is primary is
-    /// released instead.
+    /// Destroys the current context once it was detached as often as it was made and attached to. A primary one stays.
     fn cuCtxDetach(context: CUcontext) {
         let driver = driver()?;
         let context = driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
