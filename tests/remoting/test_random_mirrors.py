@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,8 +45,8 @@ def check(run: subprocess.CompletedProcess[str], programs: int = PROGRAMS, but: 
     wrong = [result for result in results if result["differs"]]
     assert not wrong, f"`random_mirrors.py {wrong[0]['seed']} 1` repeats it: {wrong[0]['differs']}\n{run.stderr}"
     assert (run.returncode, len(results)) == (0, programs), run.stderr
-    # No word was written by both sides at once.
-    assert "is lost" not in run.stderr, run.stderr
+    # No word was written by both sides at once, and no memory was taken away. A connection may be lost.
+    assert not re.search("(value|write) is lost", run.stderr), run.stderr
     assert {what for result in results for what in result["did"]} == ALL - {but}
 
 
