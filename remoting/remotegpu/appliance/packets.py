@@ -20,6 +20,8 @@ MAX_PACKET: Final = 64 << 10
 _PACKETS_PER_TURN: Final = 32
 # Packets that wait for the other end, of which one that reads nothing is gone.
 _MOST_WAITING: Final = 1024
+# Rounds of so many packets.
+_MOST_UNHEARD: Final = 32
 # What the kernel lacks, or counts as too many descriptors under way, it has later.
 _LATER: Final = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _LATER_SECONDS: Final = 0.02
@@ -146,21 +148,30 @@ class PacketChannel:
             self._socket.close()
             self._on_close()
 
-    def _readable(self) -> None:
+    def hear_out(self) -> None:
+        """Hear what the other end, which has exited, had still to say."""
+        # More than a socket holds: a child that it left behind may talk on.
+        for _ in range(_MOST_UNHEARD):
+            if not self._readable():
+                return
+
+    def _readable(self) -> bool:
+        """Hear a few packets; returns whether there may be more."""
         for _ in range(_PACKETS_PER_TURN):
             if self.closed:
-                return
+                return False
             try:
                 data, fds, _, _ = socket.recv_fds(self._socket, MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
-                return
+                return False
             except OSError:
                 data, fds = b"", []
             packet, files = decode(data), _files(fds)
             if packet is None or files is None:
                 self.close()
-                return
+                return False
             self._on_packet(packet, files[0] if files else None)
+        return True
 
 
 def _files(fds: Sequence[int]) -> list[FileIO] | None:

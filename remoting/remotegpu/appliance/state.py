@@ -30,7 +30,7 @@ class SessionProcess(Protocol):
         """Raises ProcessError if that does not come to pass."""
 
     async def wait(self) -> int:
-        """Its exit code, negative for a signal, once it has ended."""
+        """Its exit code, negative for a signal, once it has ended and what it said was heard."""
 
     async def end(self, code: int, reason: str) -> None:
         """Ask it to tell its client why and to exit; kill it if it does not. Returns when it is gone."""

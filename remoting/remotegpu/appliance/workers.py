@@ -63,19 +63,21 @@ class Worker:
             )
 
     async def wait(self) -> int:
-        return await self.process.wait()
+        code = await self.process.wait()
+        self._channel.hear_out()
+        return code
 
     async def end(self, code: int, reason: str) -> None:
         self._channel.send({"op": "end", "code": code, "reason": reason})
         try:
-            await asyncio.wait_for(self.process.wait(), _END_SECONDS)
+            await asyncio.wait_for(self.wait(), _END_SECONDS)
         except TimeoutError:
             await self.kill()
 
     async def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        await self.process.wait()
+        await self.wait()
 
     def close(self) -> None:
         self._channel.close()

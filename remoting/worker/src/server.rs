@@ -150,6 +150,8 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     // Whatever breaks here, the session is over; what is left is to give its memory back.
     let _ = run(session, connection, control);
     let offers = session.offers_memory();
+    // Before what may last, as it may be killed meanwhile.
+    session.requests.stats(session.stats, session.out.bytes_out);
     session.requests.push(Request::Ending { offers });
     let _ = send_requests(session, control);
     if let (false, Some(socket)) = (session.out.is_empty(), connection.socket()) {
