@@ -12,7 +12,7 @@ numbers = torch.arange(1 << 16, dtype=torch.float32)
 values = numbers.cuda()
 dist.all_reduce(values)
 dist.broadcast(values, 0)
-gathered = [torch.zeros(1 << 16, device="cuda")]
+gathered = [torch.zeros(1 << 16).cuda()]
 dist.all_gather(gathered, values)
 torch.cuda.synchronize()
 assert torch.equal(values.cpu(), numbers)
