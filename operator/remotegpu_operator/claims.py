@@ -6,8 +6,11 @@ pod's gate is lifted) only once the API server has it in the claim's status.
 """
 
 import asyncio
+import contextlib
 import datetime
 import logging
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -286,9 +289,13 @@ class Claims:
 
     async def _decide(self) -> None:
         while True:
-            await self._settle.wait()
+            left = self._allocator.next_change - time.time()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if left == math.inf else max(0, left)):
+                    await self._settle.wait()
             await asyncio.sleep(_GATHER_SECONDS)
             self._settle.clear()
+            self._allocator.set_time(time.time())
             for decision in self._allocator.settle():
                 self._decisions[decision.request.uid] = decision
                 self._queue.add(("claim", decision.request.uid))

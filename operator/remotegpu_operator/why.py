@@ -60,9 +60,10 @@ class State:
     def request(self, claim: GPUClaim) -> Request:
         return request_of(claim, self.classes)
 
-    def allocator(self) -> Allocator:
+    def allocator(self, now: datetime.datetime) -> Allocator:
         """One that knows all claims, and has decided nothing of its own."""
         made = Allocator()
+        made.set_time(now.timestamp())
         for pool in self.pools:
             divides_time = pool.spec.compute_mode is ComputeMode.TURNS
             made.set_pool(pool.name, pool.status.appliances, divides_time=divides_time)
@@ -95,7 +96,7 @@ def explain(namespace: str, name: str, objects: Objects, now: datetime.datetime)
     answer = Answer(claim.key, claim.spec.pool, str(claim.spec.ask), status.phase, status.reason, status.message)
     if not wants(claim):
         return answer
-    allocator = state.allocator()
+    allocator = state.allocator(now)
     queue = [each for each in allocator.waiting() if each.pool == claim.spec.pool]
     ahead = [each for each in queue if each.turn < request.turn]
     answer = replace(

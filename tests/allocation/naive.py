@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -21,10 +22,30 @@ class World:
     quotas: dict[str, dict[str, int]] = field(default_factory=dict)
     waiting: dict[str, Request] = field(default_factory=dict)
     held: dict[str, tuple[Request, tuple[Allocation, ...]]] = field(default_factory=dict)
+    now: datetime.datetime = datetime.datetime(2026, 11, 21, 16, tzinfo=datetime.UTC)
 
     def used(self, appliance: str, gpu: str) -> int:
         shares = (share for _, shares in self.held.values() for share in shares)
         return sum(share.memory for share in shares if (share.appliance, share.gpu) == (appliance, gpu))
+
+    def waited(self, request: Request) -> float:
+        return max(0.0, (self.now - datetime.datetime.fromisoformat(request.created)).total_seconds())
+
+    def has_some(self, namespace: str, gpus: set[tuple[str, str]]) -> bool:
+        return any(
+            request.namespace == namespace and (share.appliance, share.gpu) in gpus
+            for request, shares in self.held.values()
+            for share in shares
+        )
+
+    def holds_up(self, ahead: Request, gpus: set[tuple[str, str]], behind: Request) -> bool:
+        """Half an hour, of a namespace that has a part already after ten minutes; within one, and in all, forty."""
+        waited = self.waited(ahead)
+        if self.waited(behind) >= 2400:
+            return False
+        if ahead.namespace == behind.namespace:
+            return waited < 2400
+        return 600 <= waited < 2400 if self.has_some(ahead.namespace, gpus) else waited < 1800
 
     def charged(self, namespace: str) -> int:
         return sum(
@@ -42,11 +63,12 @@ def settle(world: World) -> tuple[dict[str, tuple[Allocation, ...]], dict[str, R
 
 
 def _walk(world: World, pool: str, placed: dict[str, tuple[Allocation, ...]], reasons: dict[str, Reason]) -> bool:
-    kept: set[tuple[str, str]] = set()
+    # What each that waits would keep from those behind it.
+    wanted: list[tuple[Request, set[tuple[str, str]]]] = []
     any_placed = False
     queue = [request for request in world.waiting.values() if request.pool == pool]
     for request in sorted(queue, key=lambda r: (-r.priority, r.created, r.namespace, r.name, r.uid)):
-        outcome = _serve(world, request, kept)
+        outcome = _serve(world, request, wanted)
         if isinstance(outcome, Reason):
             reasons[request.uid] = outcome
         else:
@@ -56,7 +78,9 @@ def _walk(world: World, pool: str, placed: dict[str, tuple[Allocation, ...]], re
     return any_placed
 
 
-def _serve(world: World, request: Request, kept: set[tuple[str, str]]) -> tuple[Allocation, ...] | Reason:
+def _serve(
+    world: World, request: Request, wanted: list[tuple[Request, set[tuple[str, str]]]]
+) -> tuple[Allocation, ...] | Reason:
     if request.pool not in world.pools:
         return Reason.NO_SUCH_POOL
     everything = [
@@ -80,6 +104,7 @@ def _serve(world: World, request: Request, kept: set[tuple[str, str]]) -> tuple[
         return Reason.NO_MATCHING_GPU if too_small and len(matching) >= count else Reason.TOO_LARGE
     if _over(world, request, count * min(_milli(request, gpu) for _, gpu in suitable)):
         return Reason.QUOTA_EXCEEDED
+    kept = {gpu for ahead, gpus in wanted for gpu in gpus if world.holds_up(ahead, gpus, request)}
     fits = []
     for index, (appliance, gpu) in enumerate(everything):
         left = gpu.shareable - world.used(appliance.name, gpu.uuid) - _size(request, gpu)
@@ -89,7 +114,7 @@ def _serve(world: World, request: Request, kept: set[tuple[str, str]]) -> tuple[
     chosen = choose(fits, count, request.placement)
     if chosen is None:
         if sum(pair in in_service for pair in suitable) >= count:
-            kept |= {(a.name, g.uuid) for a, g in suitable}
+            wanted.append((request, {(a.name, g.uuid) for a, g in suitable}))
         return Reason.WAITING_FOR_CAPACITY
     shares = []
     for index in sorted(fit.slot for fit in chosen):

@@ -14,8 +14,8 @@ from remotegpu_operator.allocation import Allocator, Placed
 from remotegpu_operator.why import State, lengths_of, remaining
 
 
-def allocator(state: State, without: Collection[str] = ()) -> Allocator:
-    made = replace(state, claims=()).allocator()
+def allocator(state: State, now: datetime.datetime, without: Collection[str] = ()) -> Allocator:
+    made = replace(state, claims=()).allocator(now)
     for claim in state.claims:
         if claim.uid not in without:
             state.enter(claim, made)
@@ -39,7 +39,7 @@ def ends(objects: Any, name: str, now: datetime.datetime) -> tuple[list[str], in
             events.append((remaining(held_for(each, now), lengths), each.uid))
     heapq.heapify(events)
     typical = int(statistics.median(lengths or [held_for(by_uid[uid], now) for _, uid in events] or [0]))
-    made = allocator(state)
+    made = allocator(state, now)
     gone: list[tuple[int, str]] = []
     seconds, got = 0, placed(made)
     while claim.uid not in got:
@@ -55,7 +55,7 @@ def ends(objects: Any, name: str, now: datetime.datetime) -> tuple[list[str], in
     for end in sorted(gone, key=lambda each: -each[0])[:32]:
         fewer = list(needed)
         fewer.remove(end)
-        if claim.uid in placed(allocator(state, {uid for _, uid in fewer})):
+        if claim.uid in placed(allocator(state, now, {uid for _, uid in fewer})):
             needed = fewer
     return [by_uid[uid].key for _, uid in needed if by_uid[uid].status.held], seconds
 
@@ -65,10 +65,10 @@ def held_for(claim: GPUClaim, now: datetime.datetime) -> int:
     return max(0, int((now - datetime.datetime.fromisoformat(since)).total_seconds()))
 
 
-def starts(objects: Any, name: str, milli: int) -> bool:
+def starts(objects: Any, name: str, milli: int, now: datetime.datetime) -> bool:
     """Whether a claim that is made now in place of this one would get such a part of a GPU at once."""
     state = State.of(objects)
     request = next(state.request(each) for each in state.claims if each.name == name)
-    made = allocator(state, {request.uid})
+    made = allocator(state, now, {request.uid})
     made.submit(replace(request, uid="new", created="9999", ask=replace(request.ask, milli_per_gpu=milli)))
     return "new" in placed(made)

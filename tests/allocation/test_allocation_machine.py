@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -100,6 +101,7 @@ class AllocationMachine(RuleBasedStateMachine):
     def rebuilt(self) -> Allocator:
         """What a new leader makes of the API server's content."""
         allocator = Allocator()
+        allocator.set_time(self.world.now.timestamp())
         for request in self.world.waiting.values():
             allocator.submit(request)
         for request, shares in self.world.held.values():
@@ -128,7 +130,7 @@ class AllocationMachine(RuleBasedStateMachine):
             self.numbers += 1
             uid, name = f"uid-{self.numbers}", f"claim-{self.numbers:03}"
             # Clocks of API servers differ, and several claims come in one second.
-            created = f"2026-11-21T16:00:{self.numbers // 4 + order.second:02}Z"
+            created = (self.world.now + datetime.timedelta(seconds=order.second)).strftime("%Y-%m-%dT%H:%M:%SZ")
             request = Request(
                 uid,
                 order.namespace,
@@ -142,6 +144,18 @@ class AllocationMachine(RuleBasedStateMachine):
             )
             self.world.waiting[uid] = request
             self.allocator.submit(request)
+        self.settle()
+
+    @rule(seconds=st.sampled_from([1, 300, 599, 600, 1200, 1800, 2400]))
+    def time_passes(self, seconds: int) -> None:
+        """Between the times of `next_change` nobody gets anything."""
+        until = self.world.now + datetime.timedelta(seconds=seconds)
+        while self.allocator.next_change <= until.timestamp():
+            self.world.now = datetime.datetime.fromtimestamp(self.allocator.next_change, datetime.UTC)
+            self.allocator.set_time(self.world.now.timestamp())
+            self.settle()
+        self.world.now = until
+        self.allocator.set_time(until.timestamp())
         self.settle()
 
     @rule(data=st.data())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 
 import pytest
@@ -382,3 +383,46 @@ def test_claims_have_together_at_most_all_of_a_gpus_time() -> None:
 def test_a_pool_that_divides_no_time_promises_none() -> None:
     reason, said = waits(allocator(appliance("a", gpu(0))), request("timely", Ask(1, 100, compute=Compute(100))))
     assert (reason, "compute.mode: Turns" in said) == (Reason.NO_MATCHING_GPU, True)
+
+
+def test_one_namespace_does_not_stop_a_pool() -> None:
+    """It holds a little of each GPU and waits for both: others overtake at first, and after its reservation."""
+    start = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
+    pool = allocator(appliance("a", gpu(0), gpu(1)))
+
+    def at(seconds: int, *requests: Request) -> list[str]:
+        pool.set_time(start.timestamp() + seconds)
+        created = (start + datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for each in requests:
+            pool.submit(replace(each, created=created))
+        return [each.request.name for each in pool.settle() if isinstance(each, Placed)]
+
+    assert at(0, request("little", Ask(2, 1), namespace="red")) == ["little"]
+    assert at(1, request("all", Ask(2, 1000), namespace="red")) == []
+    assert at(2, request("first", Ask(1, 100), namespace="blue"), request("own", Ask(1, 100), namespace="red")) == [
+        "first"
+    ]
+    assert start.timestamp() + 2 < pool.next_change <= start.timestamp() + 601
+    assert at(601, request("second", Ask(1, 100), namespace="blue")) == []
+    assert pool.message("uid of second").endswith("but kept for 1 claim ahead")
+    grown = request("first", Ask(1, 200), namespace="blue")
+    assert "NoRoom" in str(pool.resized(grown))
+    assert at(2400) == []
+    assert at(2401) == ["own", "second"]
+    assert not isinstance(pool.resized(grown), str)
+
+
+def test_prioritised_claims_hold_up_nobody_for_longer() -> None:
+    """A stream of large claims of a higher priority, each of which reserves anew."""
+    pool = allocator(appliance("a", gpu(0)))
+    pool.hold(request("held", Ask(1, 500), namespace="green"), [Allocation("a", "", "GPU-0", "", 4 * GIB, 500)])
+    start = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
+    pool.set_time(start.timestamp())
+    pool.submit(request("small", Ask(1, 100), created=start.strftime("%Y-%m-%dT%H:%M:%SZ")))
+    for minute in range(0, 41, 5):
+        now = start + datetime.timedelta(minutes=minute)
+        pool.set_time(now.timestamp())
+        created = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        pool.submit(request(f"large at {minute}", Ask(1, 1000), namespace=f"n{minute}", priority=9, created=created))
+        placed = [each.request.name for each in pool.settle() if isinstance(each, Placed)]
+        assert placed == (["small"] if minute == 40 else [])

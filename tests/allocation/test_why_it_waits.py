@@ -161,9 +161,9 @@ def test_it_says_what_an_allocator_made_anew_for_each_question_says(found: Objec
             told = [holder.claim for holder in answer.holders], answer.starts_in_seconds
             assert told == naive_why.ends(found, name, NOW)
             offered = parse_fraction(answer.smaller[0]).milli_per_gpu if answer.smaller else 0
-            assert not offered or naive_why.starts(found, name, offered)
+            assert not offered or naive_why.starts(found, name, offered, NOW)
             asked = parse_fraction(each["spec"]["fraction"]).milli_per_gpu
-            assert offered + 1 == asked or not naive_why.starts(found, name, offered + 1)
+            assert offered + 1 == asked or not naive_why.starts(found, name, offered + 1, NOW)
     assert found == before
 
 
@@ -182,7 +182,7 @@ def test_claims_are_entered_once_and_one_at_a_time_after_that(monkeypatch: pytes
 
 
 def test_nothing_is_decided_beyond_the_one_that_was_looked_for() -> None:
-    made = State.of(objects(3, [], [500, 500, 500])).allocator()
+    made = State.of(objects(3, [], [500, 500, 500])).allocator(NOW)
     assert next(made.placing()).request.uid == "w0"
     assert [each.uid for each in made.waiting()] == ["w1", "w2"]
 

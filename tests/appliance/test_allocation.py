@@ -1,4 +1,4 @@
-"""Sums never exceed a GPU, nobody overtakes, and the best fit is taken."""
+"""Sums never exceed a GPU, nobody overtakes what is reserved, and the best fit is taken."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from remotegpu.appliance.allocation import MIN_SHARE_BYTES, GpuLeases, Impossibl
 
 MIB = 1 << 20
 SIZES = (1000 * MIB, 1000 * MIB, 400 * MIB)
+# Without tokens nobody is told from anybody.
+OWNERS = ("", "alice", "bob")
 
 
 class AllocatorMachine(RuleBasedStateMachine):
@@ -22,18 +24,22 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.placed: dict[str, LeasedGpus] = {}
         self.waiting: list[str] = []
         self.asks: dict[str, Ask] = {}
+        self.owners: dict[str, str] = {}
+        self.since: dict[str, float] = {}
+        self.now = 0.0
 
     @rule(
         count=st.integers(1, 3),
         milli=st.integers(1, 1000),
         memory=st.one_of(st.just(0), st.integers(1, 500 * MIB)),
         time=st.one_of(st.just(0), st.integers(1, 1000)),
+        owner=st.sampled_from(OWNERS),
     )
-    def ask(self, count: int, milli: int, memory: int, time: int) -> None:
+    def ask(self, count: int, milli: int, memory: int, time: int, owner: str) -> None:
         key, ask = f"request {len(self.asks)}", Ask(count, 0 if memory else milli, memory, Compute(time))
-        self.asks[key] = ask
+        self.asks[key], self.owners[key], self.since[key] = ask, owner, self.now
         try:
-            self.allocator.submit(key, ask)
+            self.allocator.submit(key, ask, self.now, owner)
         except ImpossibleError:
             return
         self.waiting.append(key)
@@ -55,11 +61,37 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.allocator.gpus[gpu].unhealthy = message
         self.settle()
 
+    @rule(seconds=st.sampled_from([1.0, 300.0, 599.0, 600.0, 1200.0, 1800.0, 2400.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Between the times of `next_change` nobody gets anything."""
+        until = self.now + seconds
+        while (change := self.allocator.next_change(self.now)) is not None and change <= until:
+            self.now = change
+            self.settle()
+        self.now = until
+        assert self.allocator.settle(self.now) == []
+
     def settle(self) -> None:
-        for key, placement in self.allocator.settle():
-            assert key == self.waiting.pop(0), "somebody overtook"
+        before = list(self.waiting)
+        for key, placement in self.allocator.settle(self.now):
+            self.waiting.remove(key)
             assert not any(self.allocator.gpus[gpu].unhealthy for gpu in placement.gpus)
             self.placed[key] = placement
+            ahead = [each for each in before[: before.index(key)] if each in self.waiting]
+            assert not any(self.holds_up(key, each) for each in ahead), "somebody overtook"
+
+    def waited(self, key: str) -> float:
+        return self.now - self.since[key]
+
+    def holds_up(self, key: str, ahead: str) -> bool:
+        """As the documentation says it: half an hour, of who has a part already after ten minutes; of the same owner,
+        and in all, forty."""
+        if self.waited(key) >= 2400:
+            return False
+        if self.owners[key] == self.owners[ahead]:
+            return self.waited(ahead) < 2400
+        has_part = self.owners[ahead] and self.owners[ahead] in {self.owners[each] for each in self.placed}
+        return 600 <= self.waited(ahead) < 2400 if has_part else self.waited(ahead) < 1800
 
     @invariant()
     def sums_are_those_of_the_leases_and_fit(self) -> None:
@@ -81,26 +113,30 @@ class AllocatorMachine(RuleBasedStateMachine):
             assert all(ask.bytes_of(SIZES[g]) == s for g, s in zip(placement.gpus, placement.sizes, strict=True))
 
     @invariant()
-    def the_first_of_the_queue_really_does_not_fit(self) -> None:
-        if self.waiting:
-            ask = self.asks[self.waiting[0]]
-            free = [0 if g.unhealthy else g.shareable - g.leased for g in self.allocator.gpus]
-            times = [ask.compute.milli or max(1, (ask.bytes_of(size) + 1) * 1000 // size) for size in SIZES]
-            in_time = [time + self.time_on(index) <= 1000 for index, time in enumerate(times)]
-            fits = [
-                MIN_SHARE_BYTES <= ask.bytes_of(size) <= left and time
-                for size, left, time in zip(SIZES, free, in_time, strict=True)
-            ]
-            assert sum(fits) < ask.count
-            assert self.allocator.reason(self.waiting[0])
+    def who_waits_really_does_not_fit_or_is_held_up(self) -> None:
+        for place, key in enumerate(self.waiting):
+            if not any(self.holds_up(key, each) for each in self.waiting[:place]):
+                self.does_not_fit(key)
+            assert self.allocator.reason(key)
+
+    def does_not_fit(self, key: str) -> None:
+        ask = self.asks[key]
+        free = [0 if g.unhealthy else g.shareable - g.leased for g in self.allocator.gpus]
+        times = [ask.compute.milli or max(1, (ask.bytes_of(size) + 1) * 1000 // size) for size in SIZES]
+        in_time = [time + self.time_on(index) <= 1000 for index, time in enumerate(times)]
+        fits = [
+            MIN_SHARE_BYTES <= ask.bytes_of(size) <= left and time
+            for size, left, time in zip(SIZES, free, in_time, strict=True)
+        ]
+        assert sum(fits) < ask.count
 
 
 TestAllocator = AllocatorMachine.TestCase
 
 
 def place(allocator: GpuLeases, key: str, ask: Ask) -> LeasedGpus | None:
-    allocator.submit(key, ask)
-    return dict(allocator.settle()).get(key)
+    allocator.submit(key, ask, 0)
+    return dict(allocator.settle(0)).get(key)
 
 
 def test_the_tightest_gpu_is_taken() -> None:
@@ -121,14 +157,14 @@ def test_guarantees_of_time_are_at_most_all_of_it() -> None:
     allocator.place("claim", LeasedGpus((0,), (10 * MIB,), Compute(100)))
     assert place(allocator, "as memory", Ask(milli_per_gpu=100))
     with pytest.raises(NoRoomError, match="time"):
-        allocator.resize("as memory", (20 * MIB,))
+        allocator.resize("as memory", (20 * MIB,), 0)
     assert allocator.gpus[0].guaranteed == 1000
 
 
 def test_without_turns_no_time_is_promised() -> None:
     allocator = GpuLeases([100 * MIB])
     with pytest.raises(ImpossibleError, match="--compute-mode turns"):
-        allocator.submit("key", Ask(compute=Compute(500)))
+        allocator.submit("key", Ask(compute=Compute(500)), 0)
     assert place(allocator, "all", Ask())
     assert allocator.gpus[0].guaranteed == 0
 
@@ -141,7 +177,35 @@ def test_a_small_request_does_not_overtake_a_large_one() -> None:
     assert allocator.ahead("small") == 1
     assert allocator.reason("small") == "0.1 of a GPU is not free: 0.50 (50.0 MiB) free on gpu 0; 1 request ahead"
     allocator.withdraw("whole")
-    assert [key for key, _ in allocator.settle()] == ["small"]
+    assert [key for key, _ in allocator.settle(0)] == ["small"]
+
+
+def test_one_tenant_does_not_stop_a_gpu() -> None:
+    """It holds a little and waits for all: others overtake at first, and again when its reservation has ended."""
+    allocator = GpuLeases([100 * MIB])
+    allocator.submit("little", Ask(memory_bytes=2 * MIB), 0, "alice")
+    allocator.submit("all", Ask(), 0, "alice")
+    allocator.submit("first", Ask(milli_per_gpu=100), 0, "bob")
+    assert [key for key, _ in allocator.settle(0)] == ["little", "first"]
+    assert allocator.next_change(0) == 600
+    allocator.submit("second", Ask(milli_per_gpu=100), 600, "bob")
+    assert allocator.settle(600) == []
+    with pytest.raises(NoRoomError, match="2 requests"):
+        allocator.resize("first", (20 * MIB,), 600)
+    assert allocator.settle(2399) == []
+    assert [key for key, _ in allocator.settle(2400)] == ["second"]
+    allocator.resize("first", (20 * MIB,), 2400)
+
+
+def test_nobody_is_held_up_by_reservations_of_many() -> None:
+    """Each of these reserves anew, before one that has waited since the beginning."""
+    allocator = GpuLeases([100 * MIB])
+    allocator.place("held", LeasedGpus((0,), (50 * MIB,)), "carol")
+    for i in range(10):
+        allocator.submit(f"large {i}", Ask(), 0, f"tenant {i}")
+    allocator.submit("small", Ask(milli_per_gpu=100), 0, "bob")
+    assert allocator.settle(1799) == []
+    assert [key for key, _ in allocator.settle(1800)] == ["small"]
 
 
 @pytest.mark.parametrize(
@@ -157,11 +221,11 @@ def test_a_small_request_does_not_overtake_a_large_one() -> None:
 )
 def test_what_never_fits_is_refused_at_once(ask: Ask, figures: str) -> None:
     with pytest.raises(ImpossibleError, match=figures):
-        GpuLeases(SIZES).submit("key", ask)
+        GpuLeases(SIZES).submit("key", ask, 0)
 
 
 def test_the_refusal_without_a_healthy_gpu_has_the_reasons() -> None:
     allocator = GpuLeases([100 * MIB])
     allocator.gpus[0].unhealthy = "fell off the bus"
     with pytest.raises(ImpossibleError, match=r"\bgpu 0\b.*\bfell off the bus\b"):
-        allocator.submit("key", Ask())
+        allocator.submit("key", Ask(), 0)

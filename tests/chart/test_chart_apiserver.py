@@ -213,8 +213,9 @@ class Users:
 
 
 def test_a_priority_needs_a_permission(installed: ApiServer) -> None:
-    """Number and class: a warning in this release; refused where the chart's value says so."""
+    """Number and class: refused, or a warning where the chart's value says so."""
     users = Users(installed)
+    chart(installed, "upgrade", "remotegpu", str(CHART), "--set", "claims.priorityWithoutPermission=Warn")
     users.eventually("tenant", 0, warned=True, priority=100)
     users.eventually("trusted", 0, warned=False, priority=100)
     users.eventually("tenant", 0, warned=True, priorityClassName="e2e-gold")
@@ -225,7 +226,7 @@ def test_a_priority_needs_a_permission(installed: ApiServer) -> None:
     users.eventually("trusted", 0, warned=False, priorityClassName="system-node-critical")
     assert users.create("tenant", "old", priority=100).returncode == 0
     assert users.create("tenant", "classed", priorityClassName="e2e-gold").returncode == 0
-    chart(installed, "upgrade", "remotegpu", str(CHART), "--set", "claims.priorityWithoutPermission=Deny")
+    chart(installed, "upgrade", "remotegpu", str(CHART), "--reset-values")
     users.eventually("tenant", 1, warned=True, priority=100)
     users.eventually("trusted", 0, warned=False, priority=100)
     users.eventually("tenant", 0, warned=False, priority=-100)

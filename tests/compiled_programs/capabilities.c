@@ -59,6 +59,21 @@ static void places(void)
     matches(CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED, create_pool(CU_MEM_LOCATION_TYPE_HOST_NUMA));
 }
 
+/* 6 is CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN of CUDA 13, which older headers do not have. */
+static void no_places(void)
+{
+    static const int types[] = {CU_MEM_LOCATION_TYPE_INVALID, 5, 6, 99};
+    for (int i = 0; i < 4; i++) {
+        CUresult expected = types[i] == 6 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+        CUmemAllocationProp wanted = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = types[i]}};
+        CUmemGenericAllocationHandle handle;
+        size_t granularity;
+        EXPECT(expected, cuMemGetAllocationGranularity(&granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+        EXPECT(expected, cuMemCreate(&handle, 2 << 20, &wanted, 0));
+        EXPECT(expected, create_pool(types[i]));
+    }
+}
+
 static void host_memory(void)
 {
     static char host[8192] __attribute__((aligned(4096)));
@@ -97,6 +112,7 @@ int main(int count, char **arguments)
         return 0;
     }
     places();
+    no_places();
     host_memory();
     launches();
     OK(cuDevicePrimaryCtxRelease(0));

@@ -153,6 +153,28 @@ static void switches(void)
     OK(cuGraphDestroy(graph));
 }
 
+/* Memory is allocated in what a node chooses from as far as capturing goes, where Warp looks for it; nothing runs so. */
+static void memory(void)
+{
+    CUgraph graph, captured;
+    CUgraphNode node, within;
+    CUgraphNodeType type;
+    CUgraphExec exec;
+    CUdeviceptr address;
+    size_t nodes = 1;
+    OK(cuGraphCreate(&graph, 0));
+    CUgraph body = chooses(&node, graph, NULL, condition(graph, 1, 1), CU_GRAPH_COND_TYPE_IF, 1)[0];
+    OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemAllocAsync(&address, 40, stream));
+    OK(cuStreamEndCapture(stream, &captured));
+    REQUIRE(captured == body);
+    OK(cuGraphGetNodes(body, &within, &nodes));
+    OK(cuGraphNodeGetType(within, &type));
+    REQUIRE(nodes == 1 && type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+}
+
 static void wrong(void)
 {
     CUgraph graph, other;
@@ -191,6 +213,7 @@ int main(void)
     if_and_else();
     loops();
     switches();
+    memory();
     wrong();
     OK(cuStreamDestroy(stream));
     OK(cuDevicePrimaryCtxRelease(0));

@@ -1,4 +1,5 @@
-// Prints what calls of the driver API cost their caller: for each, the best of 60 batches, in microseconds a call.
+// Prints what calls of the driver API cost, in microseconds a call: the best of 60 batches as their caller waits, and
+// the processor time of the whole process over all of them.
 // compare.py builds and runs it. It needs no headers of CUDA, and finds libcuda.so.1 as any program does.
 #include <dlfcn.h>
 #include <stdio.h>
@@ -42,26 +43,27 @@ FUNCTION(cuMemcpyHtoDAsync_v2) FUNCTION(cuMemcpyDtoDAsync_v2) FUNCTION(cuMemcpyD
 FUNCTION(cuEventCreate) FUNCTION(cuEventRecord) FUNCTION(cuStreamCreate) FUNCTION(cuStreamWaitEvent)
 FUNCTION(cuPointerGetAttribute)
 
-static double now(void) {
+static double now(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
 }
 
 // Between batches the device is waited for, so that none pays for work of the one before.
 #define MEASURE(name, call)                                                                                            \
     do {                                                                                                               \
-        double best = 1e18;                                                                                            \
+        double best = 1e18, used = now(CLOCK_PROCESS_CPUTIME_ID);                                                      \
         for (int round = 0; round < ROUNDS; round++) {                                                                 \
-            double begun = now();                                                                                      \
+            double begun = now(CLOCK_MONOTONIC);                                                                       \
             for (int i = 0; i < BATCH; i++) {                                                                          \
                 call;                                                                                                  \
             }                                                                                                          \
-            double each = (now() - begun) / BATCH;                                                                     \
+            double each = (now(CLOCK_MONOTONIC) - begun) / BATCH;                                                      \
             CALL(cuCtxSynchronize);                                                                                    \
             best = each < best ? each : best;                                                                          \
         }                                                                                                              \
-        printf("%s\t%.5f\n", name, best);                                                                              \
+        used = (now(CLOCK_PROCESS_CPUTIME_ID) - used) / ROUNDS / BATCH;                                                \
+        printf("%s\t%.5f\t%.5f\n", name, best, used);                                                                 \
     } while (0)
 
 int main(void) {

@@ -1,4 +1,5 @@
-"""Compares what calls cost their caller in two built trees, natively on the software GPU and on a share of it.
+"""Compares what calls cost in two built trees, natively on the software GPU and on a share of it: the time that their
+caller waits, and on a share the processor time of its process.
 
 PYTHONPATH=tests .venv/bin/python tools/compare/compare.py OLD NEW [PAIRS]
 
@@ -20,7 +21,8 @@ from statistics import median
 
 from support.system import free_port, until
 
-Costs = dict[str, float]
+# Of a call: how long its caller waits, and what its process uses, in microseconds.
+Costs = dict[str, tuple[float, float]]
 
 
 def main(old: str, new: str, pairs: str = "8") -> None:
@@ -28,7 +30,7 @@ def main(old: str, new: str, pairs: str = "8") -> None:
     belongs = trees["new"] / ".venv/bin/python"
     if not (trees["new"] / ".venv/bin/remotegpu").read_text().startswith(f"#!{belongs}"):
         sys.exit(f"the virtual environment of {new} was made at another path: give NEW by that path")
-    found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "calls")
         source = Path(__file__).with_name("calls.c")
@@ -42,14 +44,15 @@ def main(old: str, new: str, pairs: str = "8") -> None:
                     for call, cost in costs.items():
                         found[place, call][which].append(cost)
             print(f"{pair + 1} of {pairs}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    print("| | natively: before, now, ratio | on a share: before, now, ratio |\n|---|---|---|")
+    print("| before, now, ratio | natively | on a share | processor time there |\n|---|---|---|---|")
     for call in dict.fromkeys(call for _, call in found):
-        cells = [cell(found[place, call]) for place in ("natively", "on a share")]
-        print(f"| {call} | {cells[0]} | {cells[1]} |")
+        shown = (("natively", 0), ("on a share", 0), ("on a share", 1))
+        cells = [cell(found[place, call], kind) for place, kind in shown]
+        print(f"| {call} | {' | '.join(cells)} |")
 
 
-def cell(costs: dict[str, list[float]]) -> str:
-    old, new = median(costs["old"]), median(costs["new"])
+def cell(costs: dict[str, list[tuple[float, float]]], kind: int) -> str:
+    old, new = (median(each[kind] for each in costs[which]) for which in ("old", "new"))
     return f"{old:.3g}, {new:.3g}, {new / old:.2f}"
 
 
@@ -88,7 +91,8 @@ def listens(address: str) -> bool:
 
 def read(command: list[str], environment: os._Environ[str] | dict[str, str]) -> Costs:
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    return {call: float(cost) for call, cost in (line.split("\t") for line in done.stdout.splitlines())}
+    lines = (line.split("\t") for line in done.stdout.splitlines())
+    return {call: (float(waits), float(uses)) for call, waits, uses in lines}
 
 
 if __name__ == "__main__":

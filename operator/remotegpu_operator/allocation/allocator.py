@@ -1,4 +1,7 @@
-"""The allocator: inventory, ledger and queues, kept up to date event by event, and the decisions that follow."""
+"""The allocator: inventory, ledger and queues, kept up to date event by event, and the decisions that follow.
+
+Time is told, never asked for: what waits reserves what it waits for only for so long (`remotegpu.api.reservations`).
+"""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -13,6 +16,7 @@ from remotegpu_operator.allocation.fit import Fit, choose
 from remotegpu_operator.allocation.inventory import Candidates, Inventory, Slot, charge, mixed_memory, some
 from remotegpu_operator.allocation.ledger import Ledger
 from remotegpu_operator.allocation.victims import victims
+from remotegpu_operator.allocation.waits import Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +46,26 @@ class _Walk:
 
     def __init__(self, free: list[int]) -> None:
         self.free = free
+        # From everybody, and from a namespace.
         self.kept = 0
-        self._masks: Counter[int] = Counter()
+        self._kept_within: Counter[str] = Counter()
+        # By namespace: the GPUs that it has something of.
+        self.held: dict[str, int] = {}
+        self._keeps: Counter[tuple[int, str]] = Counter()
 
-    def keep(self, mask: int) -> None:
-        self.kept |= mask
-        self._masks[mask] += 1
+    def keep(self, mask: int, within: str) -> None:
+        """Keep GPUs for a request; `within`: only from others of this namespace, from everybody if it is empty."""
+        if within:
+            self._kept_within[within] |= mask
+        else:
+            self.kept |= mask
+        self._keeps[mask, within] += 1
 
-    def ahead(self, mask: int) -> int:
-        return sum(count for other, count in self._masks.items() if other & mask)
+    def kept_from(self, namespace: str) -> int:
+        return self.kept | self._kept_within[namespace]
+
+    def ahead(self, mask: int, namespace: str) -> int:
+        return sum(count for (kept, whose), count in self._keeps.items() if kept & mask and whose in ("", namespace))
 
 
 class Allocator:
@@ -63,6 +78,17 @@ class Allocator:
         self._reported: dict[str, Reason] = {}
         # Pools whose queue may have something new to say.
         self._unsettled: set[str] = set()
+        self._waits = Waits()
+
+    def set_time(self, now: float) -> None:
+        """What time it is, in seconds since 1970."""
+        if self._waits.set_time(now):
+            self._unsettled.update(self._queues)
+
+    @property
+    def next_change(self) -> float:
+        """From when on there may be something new to settle though nothing has happened."""
+        return self._waits.next_change
 
     def set_pool(self, name: str, appliances: Iterable[ApplianceStatus], *, divides_time: bool = False) -> None:
         """The whole inventory of a pool, whether it changed or not.
@@ -87,6 +113,7 @@ class Allocator:
     def hold(self, request: Request, allocations: Iterable[Allocation]) -> None:
         """A claim whose status says that it has these GPUs. It is believed: its pod may be at work on them."""
         self._forget_waiting(request.uid)
+        self._waits.end(request.uid)
         self._ledger.put(request, allocations)
         self._unsettle(request)
 
@@ -100,12 +127,14 @@ class Allocator:
         if reported is not None:
             self._reported[request.uid] = reported
         self._waiting[request.uid] = request
+        self._waits.begin(request)
         insort(self._queues.setdefault(request.pool, []), request, key=_turn)
         self._unsettled.add(request.pool)
 
     def release(self, uid: str) -> None:
         """The claim is gone, or has no right to its GPUs any more; unknown ones are no error."""
         request = self._forget_waiting(uid)
+        self._waits.end(uid)
         entry = self._ledger.take(uid)
         if request is not None:
             self._unsettled.add(request.pool)
@@ -141,6 +170,7 @@ class Allocator:
         made._waiting = dict(self._waiting)
         made._reported = dict(self._reported)
         made._unsettled = set(self._unsettled)
+        made._waits = self._waits.copy()
         return made
 
     def victims(self, pool: str, before: Mapping[str, str]) -> dict[str, str]:
@@ -203,7 +233,7 @@ class Allocator:
         over_quota = milli > 0 and self._over_quota(request, milli)
         return (
             over_quota
-            or self._no_room(inventory, indices, more)
+            or self._no_room(inventory, request, indices, more)
             or self._no_time(inventory, request, indices)
             or wanted
         )
@@ -226,16 +256,20 @@ class Allocator:
     def _free_time(self, request: Request, slot: Slot) -> int:
         return MILLI_PER_GPU - self._ledger.guaranteed_to_others(request.uid, slot.appliance, slot.gpu)
 
-    def _no_room(self, inventory: Inventory, indices: list[int], more: list[int]) -> str:
-        """Why claims do not get so many more bytes of GPUs that they have; empty if they can."""
+    def _no_room(self, inventory: Inventory, request: Request, indices: list[int], more: list[int]) -> str:
+        """Why a claim does not get so many more bytes of GPUs that it has; empty if it can."""
         # Nearly always nothing is asked for, and to look through the queue for each claim would be slow.
         if all(size <= 0 for size in more):
             return ""
-        wants = [inventory.candidates(each).mask for each in self._queues.get(inventory.pool, ())]
+        walk = _Walk([])
+        queue = self._queues.get(inventory.pool, ())
+        for each in queue:
+            self._keep(inventory, each, inventory.candidates(each).mask, walk)
+        kept = walk.kept_from(request.namespace)
         for index, size in zip(indices, more, strict=True):
             slot = inventory.slots[index]
             name = f"{slot.gpu.uuid} of {slot.appliance}"
-            if size > 0 and any(mask >> index & 1 for mask in wants):
+            if size > 0 and kept >> index & 1:
                 return f"NoRoom: what {name} has free is for claims that wait"
             left = slot.gpu.shareable - self._ledger.memory(slot.appliance, slot.gpu.uuid)
             if size > left:
@@ -305,12 +339,14 @@ class Allocator:
             return
         walk = self._walk(inventory)
         for request in queue:
-            if walk.kept == inventory.mask:
-                return  # every GPU is kept for somebody before
+            if walk.kept == inventory.mask and self._waits.heeds(request):
+                continue  # every GPU is kept for somebody before
             outcome = self._try(request, walk)
             if isinstance(outcome, Placed):
                 self._forget_waiting(request.uid)
+                self._waits.end(request.uid)
                 self._ledger.put(request, outcome.allocations)
+                walk.held.pop(request.namespace, None)
                 for index in inventory.slots_at((each.appliance, each.gpu) for each in outcome.allocations):
                     walk.free[index] = self._free(inventory.slots[index])
                 self._unsettle_namespace(request.namespace)
@@ -346,16 +382,19 @@ class Allocator:
             return _Refused(request, candidates.reason, candidates.message)
         if said := self._over_quota(request, candidates.charge):
             return _Refused(request, Reason.QUOTA_EXCEEDED, said)
-        chosen = None
-        if (candidates.mask & ~walk.kept).bit_count() >= request.ask.count:
-            chosen = self._chosen(inventory, candidates, request, walk)
+        chosen, kept = None, self._kept_from(request, walk)
+        if (candidates.mask & ~kept).bit_count() >= request.ask.count:
+            chosen = self._chosen(inventory, candidates, request, walk.free, kept)
         if chosen is None:
             refused = _Refused(
-                request, Reason.WAITING_FOR_CAPACITY, mask=candidates.mask, ahead=walk.ahead(candidates.mask)
+                request,
+                Reason.WAITING_FOR_CAPACITY,
+                mask=candidates.mask,
+                ahead=walk.ahead(candidates.mask, request.namespace),
             )
             # What even the empty pool could not serve while GPUs are out of service must not stop the others.
             if candidates.open >= request.ask.count:
-                walk.keep(candidates.mask)
+                self._keep(inventory, request, candidates.mask, walk)
             return refused
         allocations = tuple(_allocation(inventory.slots[index], request.ask) for index in chosen)
         if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
@@ -371,26 +410,49 @@ class Allocator:
             said = f"{missing}, on which its programs wait, is not there"
             return _Refused(request, Reason.WAITING_FOR_CAPACITY, said)
         mask = sum(1 << index for index in indices)
+        kept = mask & self._kept_from(request, walk)
         allocations = tuple(_allocation(inventory.slots[index], request.ask) for index in indices)
         if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
             return _Refused(request, Reason.QUOTA_EXCEEDED, said)
         for index, wanted in zip(indices, allocations, strict=True):
             slot = inventory.slots[index]
             left = slot.gpu.shareable - self._ledger.memory_of_others(request.uid, slot.appliance, wanted.gpu)
-            if slot.broken or left < wanted.memory or walk.kept & mask:
+            if slot.broken or left < wanted.memory or kept:
                 free = slot.broken or f"{format_bytes(max(0, left))} of it is free"
-                queue = f", {walk.ahead(mask)} ahead" if walk.kept & mask else ""
+                queue = f", {walk.ahead(mask, request.namespace)} ahead" if kept else ""
                 said = f"{request.ask} of {wanted.gpu} on {wanted.appliance}, where its programs wait: {free}{queue}"
-                walk.keep(mask)
+                self._keep(inventory, request, mask, walk)
                 return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
         if said := self._no_time(inventory, request, indices):
-            walk.keep(mask)
+            self._keep(inventory, request, mask, walk)
             return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
         return Placed(request, allocations)
 
-    def _chosen(self, inventory: Inventory, candidates: Candidates, request: Request, walk: _Walk) -> list[int] | None:
+    def _kept_from(self, request: Request, walk: _Walk) -> int:
+        """The GPUs that are kept for requests before this one."""
+        return walk.kept_from(request.namespace) if self._waits.heeds(request) else 0
+
+    def _keep(self, inventory: Inventory, request: Request, mask: int, walk: _Walk) -> None:
+        """Keep the GPUs that a request waits for from those behind it, as far as it reserves them at this time."""
+        # What waits for its own GPUs again waits for nobody of its own.
+        holds = not request.again and bool(self._held(inventory, request.namespace, walk) & mask)
+        if self._waits.reserves(request, holds=holds):
+            walk.keep(mask, within="")
+        elif self._waits.reserves_within_namespace(request):
+            walk.keep(mask, within=request.namespace)
+
+    def _held(self, inventory: Inventory, namespace: str, walk: _Walk) -> int:
+        """The GPUs of which the namespace has something."""
+        if (mask := walk.held.get(namespace)) is None:
+            indices = inventory.slots_at(self._ledger.gpus_of(namespace))
+            mask = walk.held[namespace] = sum(1 << index for index in indices)
+        return mask
+
+    def _chosen(
+        self, inventory: Inventory, candidates: Candidates, request: Request, free: list[int], kept: int
+    ) -> list[int] | None:
         """The GPUs that it gets; None if there are not enough."""
-        room = self._room(inventory, candidates, request, walk)
+        room = self._room(inventory, candidates, request, free, kept)
         if request.ask.count == 1 and request.placement is Placement.PACK:
             # What nearly all claims ask for: the tightest, which `choose` would take too, as slots stand in its order.
             return [min(room)[1]] if room else None
@@ -399,10 +461,9 @@ class Allocator:
         return None if chosen is None else sorted(fit.slot for fit in chosen)
 
     def _room(
-        self, inventory: Inventory, candidates: Candidates, request: Request, walk: _Walk
+        self, inventory: Inventory, candidates: Candidates, request: Request, free: list[int], kept: int
     ) -> list[tuple[int, int]]:
         """The GPUs that have room for the request and are not kept for another one: bytes that would be left, index."""
-        free, kept = walk.free, walk.kept
         # By far the most steps of an allocator are made here.
         room = [
             (free[index] - size, index)
@@ -436,7 +497,7 @@ class Allocator:
         request, inventory = refused.request, self._inventories[refused.request.pool]
         queue = f"{refused.ahead} {'claim' if refused.ahead == 1 else 'claims'} ahead"
         candidates = inventory.candidates(request)
-        roomy = len(self._room(inventory, candidates, request, self._walk(inventory)))
+        roomy = len(self._room(inventory, candidates, request, self._walk(inventory).free, 0))
         if roomy >= request.ask.count:
             return f"{request.ask} is free in pool {request.pool}, but kept for {queue}"
         slots = [inventory.slots[index] for index in candidates.slots]

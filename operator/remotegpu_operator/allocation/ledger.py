@@ -28,6 +28,8 @@ class Ledger:
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._milli: Counter[str] = Counter()
         self._on: dict[tuple[str, str], dict[str, Entry]] = {}
+        # By namespace: how many of its claims have memory of a GPU.
+        self._gpus: dict[str, Counter[tuple[str, str]]] = {}
 
     def copy(self) -> "Ledger":
         made = Ledger()
@@ -35,6 +37,7 @@ class Ledger:
         made._bytes = self._bytes.copy()
         made._milli = self._milli.copy()
         made._on = {key: dict(on) for key, on in self._on.items()}
+        made._gpus = {namespace: gpus.copy() for namespace, gpus in self._gpus.items()}
         return made
 
     def put(self, request: Request, allocations: Iterable[Allocation]) -> None:
@@ -73,6 +76,10 @@ class Ledger:
             each.request.ask.compute.guaranteed(each.memory_on(appliance, gpu.uuid), gpu.shareable) for each in others
         )
 
+    def gpus_of(self, namespace: str) -> list[tuple[str, str]]:
+        """The GPUs, with their appliances, of which claims of the namespace have something."""
+        return list(self._gpus.get(namespace, ()))
+
     def milli(self, namespace: str) -> int:
         """Thousandths of GPUs that the namespace's claims have."""
         return self._milli[namespace]
@@ -84,6 +91,8 @@ class Ledger:
             self._bytes[key] += sign * allocation.memory
             if not self._bytes[key]:
                 del self._bytes[key]
+            if allocation.memory:
+                self._count(self._gpus.setdefault(entry.request.namespace, Counter()), key, sign)
             on = self._on.setdefault(key, {})
             if sign > 0:
                 on[entry.request.uid] = entry
@@ -91,3 +100,9 @@ class Ledger:
                 on.pop(entry.request.uid, None)
             if not on:
                 del self._on[key]
+
+    @staticmethod
+    def _count(gpus: Counter[tuple[str, str]], key: tuple[str, str], sign: int) -> None:
+        gpus[key] += sign
+        if not gpus[key]:
+            del gpus[key]

@@ -15,7 +15,7 @@ from remotegpu_operator.why import Objects, State
 def current(objects: Objects, now: datetime.datetime) -> Snapshot:
     """`objects` as `why.explain` takes them; of pods it needs none."""
     state = State.of(objects)
-    positions = _positions(state)
+    positions = _positions(state, now)
     return Snapshot(
         [_pool(pool, now) for pool in sorted(state.pools, key=lambda pool: pool.name)],
         {claim.key: _claim(claim, positions.get(claim.uid, 0)) for claim in state.claims},
@@ -27,11 +27,11 @@ def snapshot_of(objects: Objects, now: datetime.datetime) -> snapshot.State:
     return current(objects, now).to_object()
 
 
-def _positions(state: State) -> dict[str, int]:
+def _positions(state: State, now: datetime.datetime) -> dict[str, int]:
     """Of each claim that waits, its place in the queue of its pool, from 1."""
     lengths: dict[str, int] = {}
     found = {}
-    for request in state.allocator().waiting():
+    for request in state.allocator(now).waiting():
         found[request.uid] = lengths[request.pool] = lengths.get(request.pool, 0) + 1
     return found
 

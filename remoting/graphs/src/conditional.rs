@@ -1,6 +1,6 @@
 //! Conditional nodes: what they choose from, and what CUDA takes there.
 
-use crate::{Graph, Registry, Result, SharedGraph, Work, lock, steps};
+use crate::{Graph, Owner, Registry, Result, SharedGraph, Work, lock, steps};
 use driverapi::constants::*;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::sync::Arc;
@@ -29,7 +29,12 @@ impl<W: Work, C> Conditional<W, C> {
         if !fits {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let bodies: Vec<SharedGraph<W>> = (0..size).map(|_| registry.embed(&Graph::default())).collect();
+        let body = |_| {
+            let body = registry.embed(&Graph::default());
+            lock(&body).owner = Owner::Choice;
+            body
+        };
+        let bodies: Vec<SharedGraph<W>> = (0..size).map(body).collect();
         let list = bodies.iter().map(|body| registry.handle_of(body)).collect();
         Ok(Conditional { condition, kind, bodies, list: Arc::new(list) })
     }

@@ -181,7 +181,7 @@ impl<W: Work> Graph<W> {
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for a dependency that is given twice or not of this graph, or an edge that the
-    /// nodes cannot have; `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a node's.
+    /// nodes cannot have; `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a child graph node's.
     pub fn add(&mut self, id: NodeId, work: W, after: &[Dependency]) -> Result<()> {
         let distinct: BTreeSet<_> = after.iter().collect();
         check(distinct.len() == after.len())?;

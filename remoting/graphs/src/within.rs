@@ -9,8 +9,10 @@ use std::sync::{Arc, PoisonError};
 pub enum Owner {
     #[default]
     Program,
-    /// A node's: a copy that it was given, or what a conditional node chooses from.
+    /// A node's: a copy that it was given.
     Node,
+    /// A conditional node's, which chooses from it.
+    Choice,
     /// A node's, to which the program gave its own (`CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`).
     Moved,
 }
@@ -35,9 +37,10 @@ impl<W: Work> Graph<W> {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a node's.
+    /// `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a child graph node's. What a conditional node chooses
+    /// from takes them, and is never instantiated with them ([`crate::check_bodies`]): Warp looks for them there.
     pub(crate) fn check_memory(&self, work: &W) -> Result<()> {
-        let refused = self.owner != Owner::Program && work.memory().is_some();
+        let refused = matches!(self.owner, Owner::Node | Owner::Moved) && work.memory().is_some();
         if refused { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
     }
 

@@ -1,16 +1,19 @@
 """Which GPUs a lease gets: best fit, first come first served. Pure state, no I/O; sums never exceed a GPU.
 
-Waiting is strictly in order: a small request does not overtake a large one that came before it, because otherwise a
-stream of small ones would keep the large one waiting forever.
+A small request does not overtake a large one that came before it, because otherwise a stream of small ones would keep
+the large one waiting forever; but only for a time (`remotegpu.api.reservations`). Times are seconds of any one clock.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from remotegpu.api import reservations
 from remotegpu.api.quantities import MILLI_PER_GPU, TIME_AS_MEMORY, Ask, Compute, format_bytes, format_milli
 
 # A share smaller than the driver's granularity of mapped memory could not hold a single allocation.
 MIN_SHARE_BYTES = 2 << 20
+# No owner has this name.
+_EVERYBODY = "*"
 
 
 class ImpossibleError(Exception):
@@ -49,6 +52,13 @@ class LeasedGpus:
     compute: Compute = TIME_AS_MEMORY
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    # What was placed, gave a part back and wants it again waits for its own GPUs.
+    ask: Ask | LeasedGpus
+    since: float
+
+
 class GpuLeases:
     """GPUs, the leases on them, and the requests that wait.
 
@@ -59,33 +69,53 @@ class GpuLeases:
         self.divides_time = divides_time
         self.gpus = [Capacity(size) for size in shareable]
         self._placed: dict[str, LeasedGpus] = {}
-        # What was placed, gave a part back and wants it again waits for its own GPUs.
-        self._waiting: dict[str, Ask | LeasedGpus] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        # Of what is placed or waits, where somebody is named.
+        self._owners: dict[str, str] = {}
 
     def has(self, key: str) -> bool:
         """Whether something is placed or waits under this key."""
         return key in self._placed or key in self._waiting
 
-    def submit(self, key: str, ask: Ask) -> None:
-        """Put a request at the end of the queue; `settle` answers it."""
+    def submit(self, key: str, ask: Ask, now: float, owner: str = "") -> None:
+        """Put a request at the end of the queue; `settle` answers it. `owner`: whose it is, where that is known."""
         self._check(ask)
-        self._waiting[key] = ask
+        self._waiting[key] = _Waiting(ask, now)
+        self._owners[key] = owner
 
-    def settle(self) -> list[tuple[str, LeasedGpus]]:
-        """Place requests from the head of the queue as long as they fit."""
+    def settle(self, now: float) -> list[tuple[str, LeasedGpus]]:
+        """Place requests in the order of the queue; none overtakes one that reserves what is free."""
         placed = []
-        while self._waiting:
-            key, ask = next(iter(self._waiting.items()))
+        kept_from: set[str | None] = set()
+        for key, waiting in list(self._waiting.items()):
+            owner, waited = self._owners.get(key), now - waiting.since
+            if reservations.heeds(waited) and not kept_from.isdisjoint((owner, _EVERYBODY)):
+                continue
+            ask = waiting.ask
             placement = self._best_fit(ask) if isinstance(ask, Ask) else self._whole_again(key, ask)
             if placement is None:
-                break
+                kept_from |= self._keeps_from(key, now)
+                continue
             del self._waiting[key]
             self._release(key)
             self._take(key, placement)
             placed.append((key, placement))
         return placed
 
-    def place(self, key: str, placement: LeasedGpus) -> None:
+    def next_change(self, now: float) -> float | None:
+        """When `settle` may answer otherwise though nothing has happened; None if never."""
+        changes = (reservations.next_change(each.since, now) for each in self._waiting.values())
+        return min((each for each in changes if each is not None), default=None)
+
+    def _keeps_from(self, key: str, now: float) -> set[str | None]:
+        """The owners whom a waiting request keeps from what is free."""
+        waiting, owner = self._waiting[key], self._owners.get(key)
+        waited = now - waiting.since
+        holds = isinstance(waiting.ask, Ask) and bool(owner) and owner in map(self._owners.get, self._placed)
+        own = {owner} if reservations.reserves_within_tenant(waited) else set()
+        return own | ({_EVERYBODY} if reservations.reserves(waited, holds=holds) else set())
+
+    def place(self, key: str, placement: LeasedGpus, owner: str = "") -> None:
         """Take exactly this, as the allocator of several appliances has decided. A GPU that is unwell keeps what was
         placed on it: nothing new is decided here."""
         if key in self._placed:
@@ -97,10 +127,12 @@ class GpuLeases:
             if not self._has_time(gpu, size, placement.compute):
                 raise NoRoomError(f"its time is not free: {self._free_on(gpu)}")
         self._take(key, placement)
+        self._owners[key] = owner
 
     def withdraw(self, key: str) -> None:
         """Forget a waiting request or release a placed one; both ends may give up, so unknown keys are no error."""
         self._waiting.pop(key, None)
+        self._owners.pop(key, None)
         self._release(key)
 
     def shrink(self, key: str, sizes: tuple[int, ...]) -> None:
@@ -110,18 +142,19 @@ class GpuLeases:
         self._release(key)
         self._take(key, replace(placed, sizes=sizes))
 
-    def resize(self, key: str, sizes: tuple[int, ...]) -> LeasedGpus:
-        """Give a placed request so many bytes of its GPUs. More than is free, or than those are left that wait, it does
-        not get.
+    def resize(self, key: str, sizes: tuple[int, ...], now: float) -> LeasedGpus:
+        """Give a placed request so many bytes of its GPUs, as far as they are free and not reserved by those that wait.
 
         Raises NoRoomError; then nothing has changed.
         """
         placed = self._placed[key]
+        whom = {self._owners.get(key), _EVERYBODY}
+        reserving = sum(not whom.isdisjoint(self._keeps_from(other, now)) for other in self._waiting)
         for gpu, size, has in zip(placed.gpus, sizes, placed.sizes, strict=True):
             if size < MIN_SHARE_BYTES:
                 raise NoRoomError(f"a share has at least {format_bytes(MIN_SHARE_BYTES)}")
-            if size > has and self._waiting:
-                raise NoRoomError(f"what is free is for the {len(self._waiting)} requests that wait")
+            if size > has and reserving:
+                raise NoRoomError(f"what is free is for the {reserving} requests that wait")
             if size - has > self.gpus[gpu].free:
                 raise NoRoomError(f"{format_bytes(size - has)} more are not free: {self._free_on(gpu)}")
             if not self._has_time(gpu, size, placed.compute, has):
@@ -131,9 +164,9 @@ class GpuLeases:
         self._take(key, whole)
         return whole
 
-    def submit_again(self, key: str, placement: LeasedGpus) -> None:
+    def submit_again(self, key: str, placement: LeasedGpus, now: float) -> None:
         """Put a placed request at the end of the queue, for this much of the GPUs that it has a part of."""
-        self._waiting[key] = placement
+        self._waiting[key] = _Waiting(placement, now)
 
     def ahead(self, key: str) -> int:
         """How many requests stand before this one."""
@@ -141,7 +174,7 @@ class GpuLeases:
 
     def reason(self, key: str) -> str:
         """Why this request waits, for people."""
-        ask, ahead = self._waiting[key], self.ahead(key)
+        ask, ahead = self._waiting[key].ask, self.ahead(key)
         gpus, wanted = tuple(range(len(self.gpus))), str(ask)
         if isinstance(ask, LeasedGpus):
             gpus, wanted = ask.gpus, f"its share of {format_bytes(max(ask.sizes))}"

@@ -76,6 +76,8 @@ class Leases:
         self._endings: set[asyncio.Task[None]] = set()
         # What is no longer here: secrets, and where it is.
         self._moved: dict[str, tuple[str, str]] = {}
+        # When a reservation of who waits begins or ends.
+        self._reserved: asyncio.TimerHandle | None = None
         self.none_left = asyncio.Event()
         self.none_left.set()
 
@@ -111,7 +113,7 @@ class Leases:
         self._require_place(owner)
         lease_id = secrets.token_hex(16)
         try:
-            self.allocator.submit(lease_id, ask)
+            self.allocator.submit(lease_id, ask, time.monotonic(), owner)
         except ImpossibleError as error:
             message = f"{error}; ask for less, or another appliance"
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message) from None
@@ -154,7 +156,7 @@ class Leases:
         placement = wanted if isinstance(wanted, LeasedGpus) else self._placed_now(lease_id, owner, wanted)
         if isinstance(wanted, LeasedGpus):
             try:
-                self.allocator.place(lease_id, wanted)
+                self.allocator.place(lease_id, wanted, owner)
             except NoRoomError as error:
                 raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
         lease = self._create(lease_id, client, placement, secret)
@@ -165,7 +167,7 @@ class Leases:
     def _placed_now(self, lease_id: str, owner: str, ask: Ask) -> LeasedGpus:
         """Raises RefusalError if it would have to wait."""
         try:
-            self.allocator.submit(lease_id, ask)
+            self.allocator.submit(lease_id, ask, time.monotonic(), owner)
         except ImpossibleError as error:
             raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, f"NoRoom: {error}") from None
         placed: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
@@ -317,7 +319,7 @@ class Leases:
         for each in state["leases"]:
             compute = Compute(*each.get("compute", ()))
             placement = LeasedGpus(tuple(each["gpus"]), tuple(each["sizes"]), compute)
-            self.allocator.place(each["lease_id"], placement)
+            self.allocator.place(each["lease_id"], placement, each["owner"])
             lease = self._create(each["lease_id"], each["client"], placement, each["secret"])
             lease.owner, lease.since, lease.problem = each["owner"], each["since"], each["problem"]
             for quota, granted in zip(lease.quotas, each["granted"], strict=True):
@@ -350,7 +352,7 @@ class Leases:
                 message = f"InUse: its programs have {format_bytes(quota.used)} of gpu {gpu}: end some, or take as much"
                 raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
         try:
-            lease.placement = self.allocator.resize(lease.lease_id, sizes)
+            lease.placement = self.allocator.resize(lease.lease_id, sizes, time.monotonic())
         except NoRoomError as error:
             raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
         lease.parts = self._parts(lease.placement)
@@ -372,7 +374,7 @@ class Leases:
             return False
         whole: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
         self._waiting[lease_id] = lease.owner, whole
-        self.allocator.submit_again(lease_id, lease.placement)
+        self.allocator.submit_again(lease_id, lease.placement, time.monotonic())
         self.settle()
         try:
             await whole
@@ -387,13 +389,19 @@ class Leases:
         return self.allocator.reason(lease_id) if lease_id in self._waiting else ""
 
     def settle(self) -> None:
-        """Something became free: give it to those who wait."""
-        for lease_id, placement in self.allocator.settle():
+        """Something became free, or is reserved no longer: give it to those who wait."""
+        now = time.monotonic()
+        for lease_id, placement in self.allocator.settle(now):
             _, placed = self._waiting.get(lease_id, ("", None))
             if placed is None or placed.cancelled():
                 self.allocator.withdraw(lease_id)
             else:
                 placed.set_result(placement)
+        if self._reserved is not None:
+            self._reserved.cancel()
+        change = self.allocator.next_change(now)
+        loop = asyncio.get_running_loop()
+        self._reserved = None if change is None else loop.call_later(change - now, self.settle)
 
     async def _release(self, lease: Lease, reason: str) -> None:
         code = CUDA_ERROR_DEVICE_UNAVAILABLE

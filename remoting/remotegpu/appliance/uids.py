@@ -55,6 +55,8 @@ class Uids:
     def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS) -> None:
         self._choices: Sequence[int] = ()
         self._blocks: list[_Block] = []
+        if os.geteuid() == 0 and base == 0:
+            _log.warning("sessions run as root: give another --uid-base, or start the appliance as another user")
         if os.geteuid() != 0 or base == 0:
             return
         if base is not None:

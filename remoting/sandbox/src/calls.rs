@@ -135,11 +135,27 @@ const FILES: &[i64] = &[
     libc::SYS_symlink,
     libc::SYS_chmod,
     libc::SYS_chown,
+    libc::SYS_lchown,
+    FCHMODAT2,
+    libc::SYS_open_tree,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_utimensat,
+    libc::SYS_futimesat,
+    libc::SYS_utimes,
+    libc::SYS_utime,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
 ];
+
+const FCHMODAT2: i64 = 452;
 
 /// Which argument, compared how, with what. Only its lower 32 bits: the kernel looks at no more of these either.
 type Condition = (u8, SeccompCmpOp, u64);
 
+/// Of a socket's type: the rest are flags.
+const SOCKET_TYPE: u64 = 0xf;
 const F_SETOWN_EX: u64 = 15;
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
@@ -188,6 +204,10 @@ fn alone(own: u64) -> Vec<(i64, Vec<Condition>)> {
         (libc::SYS_tgkill, vec![(0, Ne, own)]),
         (libc::SYS_rt_tgsigqueueinfo, vec![(0, Ne, own)]),
         (libc::SYS_prlimit64, vec![(0, Ne, 0), (0, Ne, own)]),
+        // A pair of datagram sockets, raw ones included, sends to any other one that has a name, descriptors too.
+        (libc::SYS_socketpair, vec![(1, MaskedEq(SOCKET_TYPE), libc::SOCK_DGRAM as u64)]),
+        (libc::SYS_socketpair, vec![(1, MaskedEq(SOCKET_TYPE), libc::SOCK_RAW as u64)]),
+        (libc::SYS_socketpair, vec![(1, MaskedEq(SOCKET_TYPE), libc::SOCK_RDM as u64)]),
         // Threads yes, processes no.
         (libc::SYS_clone, vec![(0, MaskedEq(libc::CLONE_THREAD as u64), 0)]),
         // A descriptor's owner gets any signal that its owner chose, SIGKILL too.

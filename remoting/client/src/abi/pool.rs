@@ -189,13 +189,19 @@ unsafe fn flag(value: *mut c_void) -> Result<u32, Code> {
 
 /// Only memory of a device can be pooled here.
 fn pool_device(location: CUmemLocation, kind: c_uint) -> Result<&'static devices::Device, Code> {
-    if kind != CU_MEM_ALLOCATION_TYPE_PINNED || location.type_ == CU_MEM_LOCATION_TYPE_INVALID {
+    if kind != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
-        return refused("memory pools outside a device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    match location.type_ {
+        CU_MEM_LOCATION_TYPE_DEVICE => devices::get(location.id),
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
+        | CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => {
+            refused("memory pools outside a device").and(Err(CUDA_ERROR_NOT_SUPPORTED))
+        }
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
-    devices::get(location.id)
 }
 
 unsafe fn allocate(

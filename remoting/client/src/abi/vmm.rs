@@ -198,8 +198,12 @@ fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Devic
     if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
-        return refused("cuMemCreate outside a device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    match properties.location.type_ {
+        CU_MEM_LOCATION_TYPE_DEVICE => (),
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => {
+            return refused("cuMemCreate in a domain of a device").and(Err(CUDA_ERROR_NOT_SUPPORTED));
+        }
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
     if !matches!(properties.requestedHandleTypes, CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return refused("cuMemCreate of memory that can be exported").and(Err(CUDA_ERROR_NOT_SUPPORTED));

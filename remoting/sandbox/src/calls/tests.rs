@@ -132,6 +132,12 @@ fn conditions_hold_for_what_they_say_only() {
             assert_eq!(ask(who, libc::SYS_ioctl, &[3, owner]), alone, "{who:?}");
         }
         assert_eq!(ask(who, libc::SYS_fcntl, &[3, 1030]), ALLOW, "{who:?}");
+        for (kind, expected) in [(1, ALLOW), (2, alone), (3, alone), (4, alone), (5, ALLOW)] {
+            for flags in [0, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK] {
+                let kind = kind | u64::from(flags.cast_unsigned());
+                assert_eq!(ask(who, libc::SYS_socketpair, &[1, kind]), expected, "{who:?} {kind:#x}");
+            }
+        }
     }
     for flag in NEW_NAMESPACES {
         assert_eq!(ask(APART, libc::SYS_clone, &[u64::from(flag.cast_unsigned()) | thread]), DENIED);

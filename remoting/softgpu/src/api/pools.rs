@@ -25,9 +25,10 @@ fn pool(driver: &Driver, pool: CUmemoryPool) -> R<Arc<Pool>> {
 fn device_at(driver: &Driver, location: CUmemLocation) -> R<usize> {
     match location.type_ {
         CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver.device(location.id)?.ordinal),
-        CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => {
-            Err(CUDA_ERROR_NOT_SUPPORTED)
-        }
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
+        | CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => Err(CUDA_ERROR_NOT_SUPPORTED),
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }

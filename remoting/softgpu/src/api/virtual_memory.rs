@@ -16,7 +16,10 @@ use std::os::fd::IntoRawFd;
 fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     match (properties.type_, properties.location.type_) {
         (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE) => (),
-        (CU_MEM_ALLOCATION_TYPE_MANAGED, _) => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        (CU_MEM_ALLOCATION_TYPE_MANAGED, _)
+        | (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) => {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }
     if !matches!(properties.requestedHandleTypes, CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
