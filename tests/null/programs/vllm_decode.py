@@ -1,7 +1,7 @@
-"""Counts what a step of vLLM costs on a share, by REMOTEGPU_STATS: `vllm_decode.py MODEL MAX_MODEL_LEN [eager]`.
+"""Counts what a step of vLLM costs on a share, by REMOTEGPU_STATS: `vllm_decode.py MODEL MAX_MODEL_LEN STEPS [eager]`.
 
 The model has no weights, and on a null GPU its tokens mean nothing. The program prints for 1 and for 32
-requests at a time how many tokens they got, and medians of 100 steps after 20.
+requests at a time how many tokens they got, and medians of STEPS steps after 20.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import time
 
 from vllm import LLM, SamplingParams
 
-WARM, STEPS = 20, 100
+WARM = 20
 COUNTED = ("calls", "round_trips", "bytes_sent", "bytes_received")
 MARK = "cuDriverGetVersion"
 driver = ctypes.CDLL("libcuda.so.1")
@@ -36,15 +36,15 @@ def counts():
         time.sleep(0.01)
 
 
-def by_function(first, last):
+def by_function(first, last, steps):
     """Round trips of each function in a step, in the mean."""
     known = first["round_trips_of"]
-    made = {name: (count - known.get(name, 0)) / STEPS for name, count in last["round_trips_of"].items()}
+    made = {name: (count - known.get(name, 0)) / steps for name, count in last["round_trips_of"].items()}
     return {name: count for name, count in made.items() if count}
 
 
-def measure(engine, batch):
-    asked = SamplingParams(temperature=0, max_tokens=WARM + STEPS + 10, ignore_eos=True, detokenize=False)
+def measure(engine, batch, steps):
+    asked = SamplingParams(temperature=0, max_tokens=WARM + steps + 10, ignore_eos=True, detokenize=False)
     for at in range(batch):
         prompt = {"prompt_token_ids": [1 + (at + word) % 900 for word in range(16)]}
         engine.add_request(f"{batch}-{at}", prompt, asked)
@@ -56,15 +56,19 @@ def measure(engine, batch):
         for output in outputs:
             tokens[output.request_id] = len(output.outputs[0].token_ids)
         reports.append(counts())
-    steady = reports[WARM : WARM + STEPS + 1]
-    steps = list(itertools.pairwise(steady))
-    medians = {name: statistics.median(after[name] - before[name] for before, after in steps) for name in COUNTED}
-    medians["ms"] = round(1000 * statistics.median(seconds[WARM : WARM + STEPS]), 2)
-    return {"tokens": sorted(set(tokens.values())), **medians, "round_trips_of": by_function(steady[0], steady[-1])}
+    steady = reports[WARM : WARM + steps + 1]
+    pairs = list(itertools.pairwise(steady))
+    medians = {name: statistics.median(after[name] - before[name] for before, after in pairs) for name in COUNTED}
+    medians["ms"] = round(1000 * statistics.median(seconds[WARM : WARM + steps]), 2)
+    return {
+        "tokens": sorted(set(tokens.values())),
+        **medians,
+        "round_trips_of": by_function(steady[0], steady[-1], steps),
+    }
 
 
 def main():
-    folder, longest, eager = sys.argv[1], int(sys.argv[2]), "eager" in sys.argv
+    folder, longest, steps, eager = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), "eager" in sys.argv
     begun = time.monotonic()
     model = LLM(
         folder, load_format="dummy", max_model_len=longest, max_num_seqs=256, enforce_eager=eager,
@@ -72,7 +76,7 @@ def main():
     )  # fmt: skip
     found = {"start": time.monotonic() - begun, "before": counts()["round_trips"]}
     for batch in (1, 32):
-        found[str(batch)] = measure(model.llm_engine, batch)
+        found[str(batch)] = measure(model.llm_engine, batch, steps)
     print(json.dumps(found))
 
 
