@@ -1,0 +1,58 @@
+"""The example for language models: what the webhook makes of its Deployments, and what a server needs of Kubernetes."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+import yaml
+from support.patches import applied
+from support.system import ROOT
+
+from remotegpu.api.kubernetes import FRACTION, MILLI
+from remotegpu_operator.webhook.mutate import answer
+
+FOLDER = ROOT / "examples" / "16-language-models"
+FILES = pytest.mark.parametrize("name", ["vllm", "llama-server"])
+
+
+def deployment_and_service(name: str) -> tuple[Any, Any]:
+    deployment, service = yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text())
+    return deployment, service
+
+
+@FILES
+def test_the_share_is_the_templates(name: str) -> None:
+    deployment, _ = deployment_and_service(name)
+    resource = {"group": "apps", "version": "v1", "resource": "deployments"}
+    asked = {"request": {"uid": "u", "resource": resource, "operation": "CREATE", "object": deployment}}
+    response = answer(asked)["response"]
+    assert response["allowed"]
+    made = applied(deployment, json.loads(base64.b64decode(response["patch"])))
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    (written,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {MILLI: str(round(1000 * written["resources"]["limits"][FRACTION]))}
+
+
+def test_two_replicas_of_vllm_fit_a_gpu() -> None:
+    deployment, _ = deployment_and_service("vllm")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert deployment["spec"]["replicas"] * container["resources"]["limits"][FRACTION] <= 1
+
+
+@FILES
+def test_a_server_is_ready_when_it_answers_and_drains_within_its_grace(name: str) -> None:
+    deployment, service = deployment_and_service(name)
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (port,) = container["ports"]
+    for probe in ("startupProbe", "readinessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/health", "port": port["name"]}
+    (_, pause) = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert int(pause) < spec["terminationGracePeriodSeconds"]
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    # In a full pool a new pod would wait for the share of the old one.
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0
