@@ -5,18 +5,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* touch: reads the byte at an address and writes it back. */
+/* touch: reads the byte at an address and writes it back. late: does that after a while. */
 static const char *const touch_ptx =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry touch(.param .u64 at)\n"
     "{\n"
     "    .reg .b64 %d;\n    .reg .b16 %h;\n"
     "    ld.param.u64 %d, [at];\n    ld.volatile.global.u8 %h, [%d];\n    st.volatile.global.u8 [%d], %h;\n    ret;\n"
+    "}\n"
+    ".visible .entry late(.param .u64 at)\n"
+    "{\n"
+    "    .reg .b64 %d;\n    .reg .b16 %h;\n    .reg .b32 %r;\n    .reg .pred %p;\n"
+    "    ld.param.u64 %d, [at];\n    mov.u32 %r, 0;\n"
+    "again:\n    add.u32 %r, %r, 1;\n    setp.lt.u32 %p, %r, 20000;\n    @%p bra again;\n"
+    "    ld.volatile.global.u8 %h, [%d];\n    st.volatile.global.u8 [%d], %h;\n    ret;\n"
     "}\n";
 
 enum { SIZE = 1000 };
 
-static CUfunction touch;
+static CUfunction touch, late;
 
 static CUresult touched(CUdeviceptr at)
 {
@@ -120,6 +127,7 @@ static void start_touching(void)
     start();
     OK(cuModuleLoadData(&module, touch_ptx));
     OK(cuModuleGetFunction(&touch, module, "touch"));
+    OK(cuModuleGetFunction(&late, module, "late"));
 }
 
 /* What the last accesses in an allocation and one behind it answer. */
@@ -186,10 +194,27 @@ static void try_freed(void)
     EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, touched(memory[1]));
 }
 
+/* Memory of a pool is used again in its stream, shorter and longer, while kernels that had it before run. */
+static void try_reused_in_a_stream(void)
+{
+    static const size_t sizes[] = {4608, 4096, 4600, 3000};
+    for (int i = 0; i < 200; i++) {
+        size_t size = sizes[i % 4];
+        CUdeviceptr memory, last;
+        OK(cuMemAllocAsync(&memory, size, 0));
+        last = memory + size - 1;
+        void *arguments[] = {&last};
+        OK(cuLaunchKernel(late, 1, 1, 1, 1, 1, 1, 0, 0, arguments, 0));
+        OK(cuMemFreeAsync(memory, 0));
+    }
+    OK(cuCtxSynchronize());
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) try_kind(&kinds[i]);
     try_another_process();
+    try_reused_in_a_stream();
     try_freed();
     return passed();
 }

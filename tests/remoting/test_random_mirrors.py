@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 from support.leases import moved_often, suspended_often
@@ -40,14 +40,14 @@ WAITS = {
 ALL = MEMORY | HOST | DEVICE | WAITS
 
 
-def check(run: subprocess.CompletedProcess[str], programs: int = PROGRAMS, but: str = "") -> None:
+def check(run: subprocess.CompletedProcess[str], programs: int = PROGRAMS, but: Collection[str] = ()) -> None:
     results = [json.loads(line) for line in run.stdout.splitlines()]
     wrong = [result for result in results if result["differs"]]
     assert not wrong, f"`random_mirrors.py {wrong[0]['seed']} 1` repeats it: {wrong[0]['differs']}\n{run.stderr}"
     assert (run.returncode, len(results)) == (0, programs), run.stderr
     # No word was written by both sides at once, and no memory was taken away. A connection may be lost.
     assert not re.search("(value|write) is lost", run.stderr), run.stderr
-    assert {what for result in results for what in result["did"]} == ALL - {but}
+    assert {what for result in results for what in result["did"]} == ALL - set(but)
 
 
 @contextlib.contextmanager
@@ -74,10 +74,21 @@ def test_on_a_share(profile: str) -> None:
 def test_on_a_share_otherwise(setting: str) -> None:
     name, value = setting.split("=")
     # A launch that is waited for cannot wait for a word that is written after it.
-    but = "exchange_behind_a_word" if name == "CUDA_LAUNCH_BLOCKING" else ""
+    but = ["exchange_behind_a_word"] if name == "CUDA_LAUNCH_BLOCKING" else []
     with appliance() as remote:
         done = remote.run(PROGRAM, str(FIRST), str(DISTURBED), timeout=SECONDS, env={name: value})
     check(done, DISTURBED, but)
+
+
+@pytest.mark.timeout(SECONDS + 30)
+@pytest.mark.parametrize("carrier", ["auto", "direct"])
+def test_where_the_kernel_notes_writes(carrier: str) -> None:
+    """On one machine the worker has allocated memory, too, of which the kernel notes nothing."""
+    env = {"REMOTEGPU_TRACK_WRITES": "1", "REMOTEGPU_CARRIER": carrier}
+    with appliance() as remote:
+        done = remote.run(PROGRAM, str(FIRST), str(PROGRAMS), timeout=SECONDS, env=env)
+    assert "REMOTEGPU_TRACK_WRITES" not in done.stderr, done.stderr
+    check(done, PROGRAMS, ["direct_read", "registered_ring_read"])
 
 
 @pytest.mark.timeout(SECONDS + 30)

@@ -22,8 +22,10 @@ impl Pieces {
         let mut gone: Vec<u64> = self.0.range(at..end).map(|(start, _)| *start).collect();
         let before = self.0.range(..at).next_back().filter(|(start, len)| *start + **len > at);
         gone.extend(before.filter(|_| size > 0).map(|(start, _)| *start));
+        gone.retain(|start| self.0.remove(start).is_some());
+        // One that begins here is replaced at once: kernels may be using it.
         let mut changes: Vec<_> =
-            gone.into_iter().filter(|start| self.0.remove(start).is_some()).map(|at| (at, 0)).collect();
+            gone.into_iter().filter(|start| size == 0 || *start != at).map(|start| (start, 0)).collect();
         if size > 0 {
             self.0.insert(at, size);
             changes.push((at, size));
@@ -77,7 +79,7 @@ mod tests {
         assert_eq!(pieces.change(0, 100), [(0, 100)]);
         assert_eq!(pieces.change(512, 100), [(512, 100)]);
         assert_eq!(pieces.change(1024, 8), [(1024, 8)]);
-        assert_eq!(pieces.change(0, 80), [(0, 0), (0, 80)]);
+        assert_eq!(pieces.change(0, 80), [(0, 80)]);
         assert_eq!(pieces.change(600, 500), [(1024, 0), (512, 0), (600, 500)]);
         assert_eq!(pieces.change(601, 0), []);
         assert_eq!(pieces.change(600, 0), [(600, 0)]);

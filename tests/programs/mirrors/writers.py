@@ -81,9 +81,11 @@ class Writers:
     def fitting(self, memory, at, count):
         """The ways that can write these words."""
         ways = [self.store, self.system_read, self.system_receive, self.ring_read, self.process_write]
-        if (memory.address + 4 * at) % BLOCK == 0 and count * 4 % BLOCK == 0:
+        # The kernel notes no writes of devices into pages that they hold.
+        holds = os.environ.get("REMOTEGPU_TRACK_WRITES") != "1"
+        if holds and (memory.address + 4 * at) % BLOCK == 0 and count * 4 % BLOCK == 0:
             ways.append(self.direct_read)
-        if memory.is_inherited:
+        if holds and memory.is_inherited:
             ways.append(self.registered_ring_read)
         if memory.is_shared:
             ways += [self.other_mapping, self.forked_child]

@@ -99,7 +99,10 @@ impl DeviceMemory {
             Some(address) => (state, address),
             None => self.allocate_anew(state, live, size, origin)?,
         };
-        state.bound(live, address, size)?;
+        // What ran before the reuse may still use all of the piece.
+        let whole = |state: &State| state.heap.find(address).map_or(size, |piece| piece.size);
+        let bytes = if reused.is_some() && !live.is_idle() { whole(&state) } else { size };
+        state.bound(live, address, bytes)?;
         if let Some(Piece { pool, size, .. }) = state.heap.find(address).copied() {
             *state.pools.entry(pool).or_default() += size;
         }

@@ -60,13 +60,10 @@ impl MemoryMap {
         else {
             return false;
         };
-        let narrows = len == 0 || range.parts.is_none();
+        let divides = range.parts.is_none();
         let parts = range.parts.get_or_insert_default();
-        if len == 0 {
-            parts.remove(&at);
-        } else {
-            parts.insert(at, len);
-        }
+        let before = if len == 0 { parts.remove(&at) } else { parts.insert(at, len) };
+        let narrows = divides || before.is_some_and(|before| before > len);
         drop(ranges);
         if narrows {
             self.changed();

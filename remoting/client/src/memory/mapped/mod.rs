@@ -5,6 +5,7 @@
 
 mod carrier;
 mod one;
+mod written;
 
 use super::budget;
 use super::granules::Granules;
@@ -19,6 +20,7 @@ use one::Mapped;
 use protocol::without;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use written::Written;
 
 /// More separate changes than this are sent as one, with what lies between them, if the device writes nothing.
 const MOST_RUNS: usize = 1024;
@@ -66,9 +68,18 @@ impl Mirror {
         mapped.send(carrier.stream_id, &(0..size))?;
         mapped.follow(carrier.stream_id, 0)?;
         carrier.sent()?;
+        self.push(mapped);
+        Ok(())
+    }
+
+    fn push(&mut self, mut mapped: Mapped) {
+        // The kernel notes a write once, for whoever asks first.
+        let others = self.all.iter_mut().filter(|other| other.overlaps(&mapped));
+        if others.map(|other| other.written = None).count() == 0 {
+            mapped.written = Written::follow(mapped.host, mapped.shadow.len());
+        }
         self.all.push(mapped);
         self.recount();
-        Ok(())
     }
 
     /// Makes the mirror of created memory as long as this has become, beside which more was mapped.
@@ -78,6 +89,7 @@ impl Mirror {
         self.granules.take(live, (range.start + old) as u64, (range.size - old) as u64)?;
         let stream_id = self.carrier(live).map_err(NoMirror::Failed)?.stream_id;
         let mapped = &mut self.all[place];
+        mapped.written = None;
         mapped.shadow.resize(range.size, 0);
         mapped.take_all(old).map_err(NoMirror::Failed)?;
         mapped.send(stream_id, &(old..range.size)).map_err(NoMirror::Failed)?;
@@ -289,8 +301,7 @@ pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;
     let mut mapped = Mapped::new(live, (host, size), kind, host as u64, None);
     mapped.fetch(stream_id).map_err(NoMirror::Failed)?;
-    mirror.all.push(mapped);
-    mirror.recount();
+    mirror.push(mapped);
     Ok(())
 }
 

@@ -2,12 +2,13 @@
 
 use super::super::changes::written_by_both;
 use super::super::host::HostKind;
+use super::written::Written;
 use crate::Code;
 use crate::context::Live;
 use crate::session::{DeviceBox, HostBox, Session, mint};
 use crate::{log, sys};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
-use protocol::{Extent, Message, MirrorAdd, MirrorEnd, differences};
+use protocol::{Extent, MIRROR_WORD as WORD, Message, MirrorAdd, MirrorEnd, differences};
 use std::ops::Range;
 use std::sync::{Arc, Once};
 
@@ -31,6 +32,8 @@ pub struct Mapped {
     pub shadow: Vec<u8>,
     /// What it consists of for the worker, which tells what the device writes; without any it is fetched whole.
     parts: Vec<Part>,
+    /// Where the kernel notes what the program writes. The rest is compared.
+    pub written: Option<Written>,
     /// The program has taken the memory away: nothing is read or written there any more.
     is_gone: bool,
 }
@@ -52,6 +55,7 @@ impl Mapped {
             live: Arc::clone(live),
             shadow: vec![0; size],
             parts: Vec::new(),
+            written: None,
             is_gone: false,
         }
     }
@@ -68,6 +72,11 @@ impl Mapped {
     pub fn contains(&self, address: u64, span: u64) -> bool {
         let offset = address.wrapping_sub(self.host as u64);
         offset.checked_add(span).is_some_and(|end| offset < self.shadow.len() as u64 && end <= self.shadow.len() as u64)
+    }
+
+    /// Do both have some of the program's memory?
+    pub fn overlaps(&self, other: &Mapped) -> bool {
+        self.host < other.host + other.shadow.len() && other.host < self.host + self.shadow.len()
     }
 
     pub fn device_box(&self, run: &Range<usize>) -> DeviceBox {
@@ -111,9 +120,14 @@ impl Mapped {
 
     /// Takes in what the host wrote, and says where: the shadow has it from now on.
     pub fn take_changes(&mut self) -> Vec<Range<usize>> {
-        let (mut runs, mut window, end) = (Vec::new(), Vec::new(), self.shadow.len());
-        for start in (0..end).step_by(WINDOW).take_while(|_| !self.is_gone) {
-            let part = start..(start + WINDOW).min(end);
+        let (mut runs, mut window) = (Vec::new(), Vec::new());
+        if self.is_gone {
+            return runs;
+        }
+        let windows =
+            |part: Range<usize>| part.clone().step_by(WINDOW).map(move |start| start..(start + WINDOW).min(part.end));
+        for part in self.suspects().into_iter().flat_map(windows) {
+            let start = part.start;
             let Some(now) = self.host_bytes(&part, &mut window) else { return self.lose(runs) };
             let old = &mut self.shadow[part];
             for run in differences(old, now) {
@@ -122,6 +136,21 @@ impl Mapped {
             }
         }
         runs
+    }
+
+    /// Where the host may have written, in order and by whole words.
+    fn suspects(&mut self) -> Vec<Range<usize>> {
+        let (host, size) = (self.host, self.shadow.len());
+        let noted = self.written.as_ref().and_then(|written| Some((written.pages().clone(), written.take()?)));
+        let Some((pages, found)) = noted else {
+            self.written = None;
+            return vec![0..size];
+        };
+        let (first, last) = (host..pages.start, pages.end..host + size);
+        let all = [first].into_iter().chain(found).chain([last]).filter(|part| !part.is_empty());
+        let words =
+            |part: Range<usize>| (part.start - host) / WORD * WORD..(part.end - host).next_multiple_of(WORD).min(size);
+        all.map(words).collect()
     }
 
     pub fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
