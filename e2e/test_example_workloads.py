@@ -100,8 +100,9 @@ def rolled_out(namespace: Namespace) -> Object:
 
 def shares(namespace: Namespace) -> list[str | None]:
     """The thousandths in the template, and in every pod that stays."""
+    template = rolled_out(namespace)["spec"]["template"]["spec"]
     pods = [each for each in namespace.pods(app="deployment") if "deletionTimestamp" not in each["metadata"]]
-    specs = [rolled_out(namespace)["spec"]["template"]["spec"], *(each["spec"] for each in pods)]
+    specs = [template, *(each["spec"] for each in pods)]
     return [spec["containers"][0]["resources"].get("limits", {}).get(MILLI) for spec in specs]
 
 
