@@ -9,6 +9,7 @@ use crate::session::{DeviceBox, HostBox, Session, mint};
 use crate::{log, sys};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{Extent, MIRROR_WORD as WORD, Message, MirrorAdd, MirrorEnd, differences};
+use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, Once};
 
@@ -144,7 +145,7 @@ impl Mapped {
         let noted = self.written.as_ref().and_then(|written| Some((written.pages().clone(), written.take()?)));
         let Some((pages, found)) = noted else {
             self.written = None;
-            return vec![0..size];
+            return iter::once(0..size).collect();
         };
         let (first, last) = (host..pages.start, pages.end..host + size);
         let all = [first].into_iter().chain(found).chain([last]).filter(|part| !part.is_empty());
