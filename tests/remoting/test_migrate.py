@@ -179,8 +179,6 @@ def test_only_what_changes_meanwhile_is_sent_twice(two: tuple[Appliance, Applian
         end(program)
 
 
-# It fails now and then, and nobody knows why yet (docs/limitations.md): no reason to refuse what others change.
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_memory_that_comes_and_goes_while_it_is_sent_is_right(seed: int) -> None:
     """Allocations and mappings of a program that goes on while its memory is sent, slowly enough that much happens."""
