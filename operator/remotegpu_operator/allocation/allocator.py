@@ -112,8 +112,7 @@ class Allocator:
 
     def hold(self, request: Request, allocations: Iterable[Allocation]) -> None:
         """A claim whose status says that it has these GPUs. It is believed: its pod may be at work on them."""
-        self._forget_waiting(request.uid)
-        self._waits.end(request.uid)
+        self._end_wait(request.uid)
         self._ledger.put(request, allocations)
         self._unsettle(request)
 
@@ -133,8 +132,7 @@ class Allocator:
 
     def release(self, uid: str) -> None:
         """The claim is gone, or has no right to its GPUs any more; unknown ones are no error."""
-        request = self._forget_waiting(uid)
-        self._waits.end(uid)
+        request = self._end_wait(uid)
         entry = self._ledger.take(uid)
         if request is not None:
             self._unsettled.add(request.pool)
@@ -343,8 +341,7 @@ class Allocator:
                 continue  # every GPU is kept for somebody before
             outcome = self._try(request, walk)
             if isinstance(outcome, Placed):
-                self._forget_waiting(request.uid)
-                self._waits.end(request.uid)
+                self._end_wait(request.uid)
                 self._ledger.put(request, outcome.allocations)
                 walk.held.pop(request.namespace, None)
                 for index in inventory.slots_at((each.appliance, each.gpu) for each in outcome.allocations):
@@ -527,6 +524,11 @@ class Allocator:
         """What the namespace has has changed; where it is limited, that matters to its requests in every pool."""
         if self._quotas.get(namespace):
             self._unsettled.update(self._queues)
+
+    def _end_wait(self, uid: str) -> Request | None:
+        """It waits no more; one that is submitted again goes on waiting."""
+        self._waits.end(uid)
+        return self._forget_waiting(uid)
 
     def _forget_waiting(self, uid: str) -> Request | None:
         self._reported.pop(uid, None)

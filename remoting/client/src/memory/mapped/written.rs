@@ -279,12 +279,18 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_was_written_is_told_once() {
+    /// Memory of which the kernel notes what is written, and all its pages.
+    fn followed() -> (Kernel, Memory, Range<usize>) {
         let kernel = Kernel::open().expect("Linux 6.7, where userfaultfd is allowed");
-        let mut memory = Memory::new();
+        let memory = Memory::new();
         let all = memory.pages(0..PAGES);
         kernel.register(&all).expect("private memory");
+        (kernel, memory, all)
+    }
+
+    #[test]
+    fn what_was_written_is_told_once() {
+        let (kernel, mut memory, all) = followed();
         assert_eq!(kernel.take(&all).expect("known"), std::slice::from_ref(&all), "at first nothing is known");
         assert_eq!(kernel.take(&all).expect("known"), []);
         memory.bytes(3)[7] = 1;
@@ -302,10 +308,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_given_back_counts_as_written() {
-        let kernel = Kernel::open().expect("Linux 6.7, where userfaultfd is allowed");
-        let mut memory = Memory::new();
-        let all = memory.pages(0..PAGES);
-        kernel.register(&all).expect("private memory");
+        let (kernel, mut memory, all) = followed();
         (0..PAGES).for_each(|page| memory.bytes(page)[1] = 1);
         kernel.take(&all).expect("known");
         // SAFETY: a page of the memory, whose bytes become zeros.
