@@ -59,6 +59,14 @@ def there_is_some(remote: Appliance) -> bool:
     return remote.used_bytes() > MIB
 
 
+def begin_to_move(one: Appliance, other: Appliance, endpoint: str) -> subprocess.Popen[str]:
+    """Return when its memory is being sent to `endpoint`, by which `other` is reached."""
+    command = [REMOTEGPU, "migrate", "--appliance", one.endpoint, lease(one), "--to", endpoint]
+    moving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: there_is_some(other), 30, "its memory is being sent")
+    return moving
+
+
 def nothing_is_left(remote: Appliance) -> None:
     until(lambda: not leases(remote) and remote.leased_bytes() == 0 and not remote.workers(), 20, "nothing is left")
 
@@ -159,13 +167,7 @@ def test_a_move_sends_no_faster_than_it_may(tmp_path: Path, monkeypatch: pytest.
 def test_only_what_changes_meanwhile_is_sent_twice(two: tuple[Appliance, Appliance]) -> None:
     one, other = two
     with slowly(other) as (place, _), keeping(one, 200) as program:
-        moving = subprocess.Popen(
-            [REMOTEGPU, "migrate", "--appliance", one.endpoint, lease(one), "--to", place.endpoint],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        until(lambda: there_is_some(other), 30, "its memory is being sent")
+        moving = begin_to_move(one, other, place.endpoint)
         times = 0
         while moving.poll() is None:
             # It computes while most of its memory travels, and half of that changes.
@@ -179,7 +181,35 @@ def test_only_what_changes_meanwhile_is_sent_twice(two: tuple[Appliance, Applian
         end(program)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_takes_the_place_of_memory_while_it_is_sent_is_right() -> None:
+    """More memory comes to the addresses of what was there when the move began, and is sent from there."""
+    with (
+        appliance("--move-bandwidth", "60MiB", memory_mib=1024) as one,
+        appliance(memory_mib=1024) as other,
+        one.start("replace_while_sent.py", share="0.9", stdin=subprocess.PIPE) as program,
+    ):
+        assert line(program) == "ready"
+        moving = begin_to_move(one, other, other.endpoint)
+        tell(program)
+        assert line(program) == "replaced"
+        assert moving.poll() is None
+        errors = moving.communicate()[1]
+        assert moving.returncode == 0, errors
+        computes(program)
+
+
+def test_a_lease_comes_back_before_what_it_had_is_free(two: tuple[Appliance, Appliance]) -> None:
+    """It fits only when its own memory, which is still being overwritten, is free."""
+    with keeping(two[0], 400, share="0.9") as program:
+        for at in range(6):
+            moved(two[at % 2], two[(at + 1) % 2])
+        computes(program)
+        end(program)
+    for remote in two:
+        nothing_is_left(remote)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
 def test_memory_that_comes_and_goes_while_it_is_sent_is_right(seed: int) -> None:
     """Allocations and mappings of a program that goes on while its memory is sent, slowly enough that much happens."""
     with contextlib.ExitStack() as stack:

@@ -95,6 +95,9 @@ class Arrivals:
 
         Raises RefusalError; then nothing is left here.
         """
+        _check_names(request)
+        # One that was here before, and comes back at once.
+        await self._leases.finish_end(request.lease_id)
         if arrival.lease is not None:
             raise refused("the invitation was used before: move the lease again")
         lease = arrival.lease = self._take_share(arrival, request)
@@ -121,14 +124,7 @@ class Arrivals:
     def _take_share(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> Lease:
         if not self._leases.grace_seconds:
             raise refused("NoGrace: the appliance there keeps no session without a connection (--grace 0s)")
-        names = [(request.lease_id, 32), (request.lease_secret, 64)]
-        names += [pair for each in request.sessions for pair in ((each.session_id, 32), (each.ticket, 64))]
-        if not all(len(name) == length and _HEX.issuperset(name) for name, length in names):
-            raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "a lease, a session or a ticket has no right name")
-        sessions = {each.session_id for each in request.sessions}
-        if len(sessions) < len(request.sessions):
-            raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "two sessions have one name")
-        if any(self._sessions.find(session_id) for session_id in sessions):
+        if any(self._sessions.find(each.session_id) for each in request.sessions):
             raise refused("a session of it is there already")
         ours, theirs = self._snapshot.driver_version, request.driver_version
         if ours != theirs:
@@ -200,6 +196,16 @@ class Arrivals:
         await asyncio.gather(*(session.process.wait() for session, _, _ in arrival.sessions if session.process))
         self._drop(arrival)
         self._leases.end(lease.lease_id, "the appliance that it moves from is gone")
+
+
+def _check_names(request: pb.ReceiveLeaseRequest) -> None:
+    """Raises RefusalError."""
+    names = [(request.lease_id, 32), (request.lease_secret, 64)]
+    names += [pair for each in request.sessions for pair in ((each.session_id, 32), (each.ticket, 64))]
+    if not all(len(name) == length and _HEX.issuperset(name) for name, length in names):
+        raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "a lease, a session or a ticket has no right name")
+    if len({each.session_id for each in request.sessions}) < len(request.sessions):
+        raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "two sessions have one name")
 
 
 def _ask_of(request: pb.ReceiveLeaseRequest) -> Ask:

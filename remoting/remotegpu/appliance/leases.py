@@ -287,6 +287,11 @@ class Leases:
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
         return self._spawn(self._release(lease, reason))
 
+    async def finish_end(self, lease_id: str) -> None:
+        """Wait until a lease that ends is gone; one that does not is not waited for."""
+        while lease_id not in self._live and self.allocator.has(lease_id) and self._endings:
+            await asyncio.wait(self._endings, return_when=asyncio.FIRST_COMPLETED)
+
     async def finish_ends(self) -> None:
         """Wait until those that end are gone."""
         await asyncio.gather(*self._endings)

@@ -8,7 +8,7 @@ use protocol::{
     ArenaAt, ContextCreate, ContextLimit, ContextSynchronize, Grant, GrantReturn, Open, Opened, PieceBounds, SlabMap,
     SlabUnmap, UNCOUNTED, table_hash,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 #[derive(Debug)]
 pub struct Ground {
@@ -21,6 +21,15 @@ pub struct Ground {
     pub contexts: Vec<(ContextCreate, Handle, Vec<ContextLimit>)>,
     pub slabs: Vec<SlabMap>,
     pub pieces: Vec<PieceBounds>,
+}
+
+fn bounds(pieces: &[PieceBounds]) -> BTreeMap<u64, u64> {
+    pieces.iter().map(|piece| (piece.address, piece.size)).collect()
+}
+
+/// What makes a slab the same one.
+fn key(slab: &SlabMap) -> (u32, u64, u64) {
+    (slab.device, slab.address, slab.size)
 }
 
 impl Ground {
@@ -41,19 +50,24 @@ impl Ground {
         }
         there.settle()?;
         self.make_contexts(there, before)?;
-        let slabs = before.map_or(&[][..], |before| &before.slabs);
-        for gone in slabs.iter().filter(|slab| !self.slabs.contains(slab)) {
+        let kept = self.kept(before);
+        let is_new = |slab: &&SlabMap| !kept.contains_key(&slab.address);
+        for gone in before.iter().flat_map(|before| &before.slabs).filter(is_new) {
             there.tell(0, &SlabUnmap { address: gone.address, size: gone.size }, &[])?;
         }
-        for slab in self.slabs.iter().filter(|slab| !slabs.contains(slab)) {
+        for slab in self.slabs.iter().filter(is_new) {
             there.tell(0, slab, &[])?;
         }
-        let pieces = before.map_or(&[][..], |before| &before.pieces);
-        for gone in pieces.iter().filter(|piece| self.covers(piece.address) && !self.pieces.contains(piece)) {
-            there.tell(0, &PieceBounds { address: gone.address, size: 0 }, &[])?;
+        let (was, is) = (bounds(before.map_or(&[], |before| &before.pieces)), bounds(&self.pieces));
+        for (&address, size) in &was {
+            if is.get(&address) != Some(size) && self.covers(address) {
+                there.tell(0, &PieceBounds { address, size: 0 }, &[])?;
+            }
         }
-        for piece in self.pieces.iter().filter(|piece| !pieces.contains(piece)) {
-            there.tell(0, piece, &[])?;
+        for (&address, &size) in &is {
+            if was.get(&address) != Some(&size) {
+                there.tell(0, &PieceBounds { address, size }, &[])?;
+            }
         }
         for (&device, &was) in before.iter().flat_map(|before| &before.granted) {
             let less = was.saturating_sub(self.granted.get(&device).copied().unwrap_or(0));
@@ -86,9 +100,16 @@ impl Ground {
         Ok((create.context, create.legacy_stream))
     }
 
-    /// Was memory there already?
-    pub fn covers(&self, address: u64) -> bool {
-        self.slabs.iter().any(|slab| (slab.address..slab.address + slab.size).contains(&address))
+    /// The slabs that were there `before` and stay, by their addresses, with their sizes. All others are new there.
+    pub fn kept(&self, before: Option<&Ground>) -> BTreeMap<u64, u64> {
+        let had: HashSet<_> = before.iter().flat_map(|before| &before.slabs).map(key).collect();
+        self.slabs.iter().filter(|slab| had.contains(&key(slab))).map(|slab| (slab.address, slab.size)).collect()
+    }
+
+    /// Slabs are listed by address.
+    fn covers(&self, address: u64) -> bool {
+        let after = self.slabs.partition_point(|slab| slab.address <= address);
+        self.slabs[..after].last().is_some_and(|slab| address - slab.address < slab.size)
     }
 
     fn open(&self, there: &mut Replay) -> Result<(), Failed> {

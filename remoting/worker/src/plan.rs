@@ -155,16 +155,19 @@ impl Plan {
         there.settle()
     }
 
-    /// The first `slabs` places are memory of slabs; what of it is there already is not sent again.
+    /// The first `slabs` places are memory of slabs; what of it is there already is not sent again. That is only what was
+    /// sent of slabs that stayed: others may have been read at the same addresses, and are made anew there.
     fn copy_contents(&self, driver: &Driver, ahead: &mut Ahead, slabs: usize) -> Result<(), Failed> {
         let (slabs, variables) = self.places.split_at(slabs);
+        let kept = self.ground.kept(ahead.ground.as_ref());
         let send = |piece: &Piece, bytes: &mut [u8]| {
-            if ahead.has(piece, bytes)? {
+            let slab = kept.range(..=piece.address).next_back();
+            let stayed = slab.is_some_and(|(start, size)| piece.address - start < *size);
+            if stayed && ahead.has(piece, bytes)? {
                 return Ok(());
             }
-            let fresh = ahead.ground.as_ref().is_none_or(|before| !before.covers(piece.address));
             let (context, stream) = self.ground.stream(piece.device)?;
-            ahead.there.copy(context, stream, piece.address, bytes, fresh)
+            ahead.there.copy(context, stream, piece.address, bytes, !stayed)
         };
         match &self.image {
             Some(image) => image.for_each(slabs, send)?,

@@ -209,6 +209,8 @@ impl Session {
     pub fn leave(&mut self) {
         self.ended = true;
         self.out = Outbox::default();
+        // No process of its lease is here any more.
+        self.offer_no_more();
     }
 
     /// Ends the session; the client answers `code` to every later call.

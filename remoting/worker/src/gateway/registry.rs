@@ -148,8 +148,11 @@ impl<W> Registry<W> {
     /// # Errors
     /// Why the connection is to be closed.
     pub fn admit(&mut self, preface: &Preface, now: Instant) -> Result<Admitted<W>, Refusal> {
-        if let Some((ticket, to)) = self.moved.get(&preface.id).filter(|_| !self.is_here(&preface.id)) {
-            return proved(preface, ticket).map(|()| Admitted::Moved(to.clone()));
+        // Another ticket may be that of a session which comes back: the order that admits it is on its way.
+        if let Some((ticket, to)) = self.moved.get(&preface.id).filter(|_| !self.is_here(&preface.id))
+            && proved(preface, ticket).is_ok()
+        {
+            return Ok(Admitted::Moved(to.clone()));
         }
         match preface.kind {
             PrefaceKind::Session => {
@@ -280,7 +283,7 @@ mod tests {
         registry.add_moved(ID, TICKET, "there".into());
         let again = |ticket: Ticket| Preface::resume(ID, &ticket, 1, 42);
         assert!(matches!(registry.admit(&again(TICKET), now), Ok(Admitted::Moved(to)) if to == "there"));
-        assert_eq!(registry.admit(&again([8; 32]), now).unwrap_err(), Refusal::WrongTicket);
+        assert_eq!(registry.admit(&again([8; 32]), now).unwrap_err(), Refusal::Unknown, "it may be about to come back");
         registry.add_joined(ID, TICKET, "worker", now);
         assert!(matches!(registry.admit(&again(TICKET), now), Ok(Admitted::Resumed { .. })), "it came back");
         for number in 0..2 * MOST_MOVED {
