@@ -579,6 +579,22 @@ def pooled_memory_allocated_after_its_free() -> None:
     run("other_store", t, p)
 
 
+def pieces_of_pooled_memory_that_the_pool_orders() -> None:
+    """Half of what one stream freed goes to a second one, the other half to a third one."""
+    s, t = start()
+    r = stream()
+    whole, half = 1024, 512
+    p = new("cuMemAllocAsync", size(whole), s, kind=u64).value
+    q = nonzero()
+    for at in (p, p + half):
+        run("store", s, at)
+    ok("cuMemFreeAsync", u64(p), s)
+    watch_host_memory(s, q)
+    for other, at in ((t, p), (r, p + half)):
+        assert new("cuMemAllocAsync", size(half), other, kind=u64).value == at
+        run("other_store", other, at)
+
+
 def memory_allocated_after_its_free() -> None:
     s, t = start()
     p = alloc(4)

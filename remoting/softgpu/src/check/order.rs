@@ -199,18 +199,48 @@ impl Order {
 
     /// A pool gets memory back.
     pub fn freed(&mut self, base: u64, len: u64, clock: Clock) {
+        self.handed_out(base, len);
         self.freed.insert(base, (len, clock));
     }
 
-    /// What happened before a pool got back what it hands out now.
+    /// What happened before a pool got back what it hands out now. It keeps what it does not hand out.
     pub fn handed_out(&mut self, base: u64, len: u64) -> Clock {
-        let mut before = Clock::default();
-        let reach = |(&start, &(size, _)): (&u64, &(u64, Clock))| start + size > base;
-        let starts: Vec<u64> =
-            self.freed.range(..base + len).rev().take_while(|each| reach(*each)).map(|(&start, _)| start).collect();
-        for (_, clock) in starts.iter().filter_map(|start| self.freed.remove(start)) {
+        let (mut before, after) = (Clock::default(), base + len);
+        while let Some((&start, &(size, _))) = self.freed.range(..after).next_back()
+            && start + size > base
+            && let Some((_, clock)) = self.freed.remove(&start)
+        {
             before.join(&clock);
+            for (from, to) in [(start, base), (after, start + size)] {
+                if from < to {
+                    self.freed.insert(from, (to - from, clock.clone()));
+                }
+            }
         }
         before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_piece_of_what_was_freed_is_after_its_free() {
+        let mut order = Order::default();
+        let clock = |epoch| {
+            let mut clock = Clock::default();
+            clock.add(Point { track: 0, epoch });
+            clock
+        };
+        order.freed(0, 100, clock(1));
+        // From the middle, so that a piece is left on either side, and one of these is used and freed again.
+        assert_eq!(order.handed_out(40, 20), clock(1));
+        assert_eq!(order.handed_out(40, 20), Clock::default());
+        order.freed(90, 30, clock(2));
+        assert_eq!(order.handed_out(60, 20), clock(1));
+        assert_eq!(order.handed_out(80, 40), clock(2));
+        assert_eq!(order.handed_out(0, 200), clock(1));
+        assert!(order.freed.is_empty());
     }
 }
