@@ -247,8 +247,7 @@ class Claims:
         pod = new or old
         assert pod is not None
         self._queue.add(("pod", pod["metadata"]["uid"]))
-        claim = self._index.note_pod(pod, there=new is not None)
-        if claim is not None:
+        for claim in self._index.note_pod(pod, there=new is not None):
             if claim.status.phase is Phase.EXPIRED:
                 self._tell_allocator(claim, None)
                 self._settle.set()

@@ -20,6 +20,7 @@ class Index:
         self.claims: dict[str, GPUClaim] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._naming: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._named_by: dict[str, tuple[str, str]] = {}  # by the pod's uid
 
     def put(self, claim: GPUClaim) -> GPUClaim | None:
         """The claim as it is now; what it was before."""
@@ -34,17 +35,23 @@ class Index:
             del self._by_name[claim.namespace, claim.name]
         return claim
 
-    def note_pod(self, pod: Object, *, there: bool) -> GPUClaim | None:
-        """A pod came, changed or went; the claim that this may concern."""
+    def note_pod(self, pod: Object, *, there: bool) -> list[GPUClaim]:
+        """A pod came, changed or went; the claims that this may concern. One that names another claim than before is a
+        user of that alone."""
         metadata = pod["metadata"]
-        name = pods.annotations(pod).get(CLAIM_ANNOTATION)
-        if name is None:
-            return self.own_claim(pod)
-        naming = self._naming[metadata["namespace"], name]
-        naming.add(metadata["uid"]) if there else naming.discard(metadata["uid"])
-        if not naming:
-            del self._naming[metadata["namespace"], name]
-        return self.named(metadata["namespace"], name)
+        uid, name = metadata["uid"], pods.annotations(pod).get(CLAIM_ANNOTATION)
+        now = (metadata["namespace"], name) if name is not None else None
+        before = self._named_by.pop(uid, None)
+        if before is not None:
+            self._naming[before].discard(uid)
+            if not self._naming[before]:
+                del self._naming[before]
+        if there and now is not None:
+            self._named_by[uid] = now
+            self._naming[now].add(uid)
+        named = [self.named(*key) for key in dict.fromkeys(filter(None, (before, now)))]
+        own = self.own_claim(pod) if now is None else None
+        return [claim for claim in (*named, own) if claim is not None]
 
     def named(self, namespace: str, name: str) -> GPUClaim | None:
         uid = self._by_name.get((namespace, name))

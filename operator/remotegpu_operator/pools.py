@@ -378,8 +378,7 @@ class Pools:
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Until the event, but not longer. `asyncio.wait_for` of Python 3.11 loses a cancellation that comes with the
-    timeout, as after the process was stopped for a while."""
+    """Until the event, but not longer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -19,6 +19,7 @@ from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, 
 from remotegpu.appliance.hardware import parse_snapshot
 from remotegpu.appliance.packets import decode, whole_number
 from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.secret_files import open_to_others
 from remotegpu.appliance.service import ask_of, peer_and_connection, refusal_of_versions
 from remotegpu.appliance.settings import Kubernetes, Settings
 from remotegpu.appliance.tokens import Holder, Role, TokenFile, parse_tokens
@@ -100,6 +101,30 @@ def test_the_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert tokens.holder("second") == bob, "a mistake while editing locks nobody out"
     path.unlink()
     assert tokens.holder("second") == bob
+
+
+def test_a_token_file_that_is_gone_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("[admin]\nalice:one\n")
+    tokens = TokenFile(path)
+    for _ in range(2):
+        path.unlink()
+        for stranger in range(5):
+            tokens.holder(str(stranger))
+        path.write_text("[admin]\nalice:two\n")
+        assert tokens.holder("two") == Holder("alice", Role.ADMIN)
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 2
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o640, False), (0o644, True), (0o660, True)])
+def test_secrets_that_others_may_read_or_change_are_named(tmp_path: Path, mode: int, *, is_open: bool) -> None:
+    secret = tmp_path / "secret"
+    secret.touch()
+    secret.chmod(mode)
+    for settings in (Settings(tokens=secret), Settings(key=secret, cert=secret)):
+        found = open_to_others(settings)
+        assert found == ([secret] if is_open else [])
+        assert statuses(settings, Capacity(5), open_files=found)["secret files"] == ("warn" if is_open else "ok")
 
 
 @given(st.binary(max_size=200))

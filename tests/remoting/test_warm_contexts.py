@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 
 import pytest
 from support.leases import leases
-from support.system import Appliance, appliance, until
+from support.system import Appliance, appliance, line, until
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,25 @@ def test_a_spare_worker_that_dies_is_nobodys_loss(warm: Appliance) -> None:
     os.kill(spare, signal.SIGKILL)
     ran(warm, "vector_add.py")
     until(lambda: takes_a_spare(warm), 30, "and there are again")
+
+
+def test_a_worker_that_gets_no_cpu_is_waited_for(warm: Appliance) -> None:
+    """Its program is told after seconds what it waits for, and then runs as always."""
+
+    def told() -> str:
+        (spare,) = until(warm.workers, 10, "the next one")
+        os.kill(spare, signal.SIGSTOP)
+        with warm.start("vector_add.py") as program:
+            assert program.stderr is not None
+            # Nothing, where the spare was not ready yet and the program got another worker.
+            said = program.stderr.readline()
+            os.kill(spare, signal.SIGCONT)
+            assert line(program) == "ok"
+            assert program.wait(30) == 0
+        return said
+
+    begun = rf"remotegpu: the worker of {warm.endpoint} has not begun within 5 s; .* up to 60 s; "
+    assert re.match(begun, until(told, 60, "a program had the worker that was stopped"))
 
 
 def test_nothing_is_left_of_spare_workers() -> None:

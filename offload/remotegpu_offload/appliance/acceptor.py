@@ -74,7 +74,8 @@ class Acceptor:
     async def wait(self) -> int:
         await asyncio.shield(self._gone)
         try:
-            code = await asyncio.wait_for(asyncio.shield(self._forked.code), _CODE_SECONDS)
+            async with asyncio.timeout(_CODE_SECONDS):
+                code = await asyncio.shield(self._forked.code)
         except TimeoutError:
             code = None
         if code is None:
@@ -87,7 +88,8 @@ class Acceptor:
         del code  # one of CUDA's
         self._channel.send({"op": "end", "reason": reason})
         try:
-            await asyncio.wait_for(asyncio.shield(self._gone), _END_SECONDS)
+            async with asyncio.timeout(_END_SECONDS):
+                await asyncio.shield(self._gone)
         except TimeoutError:
             await self.kill()
 

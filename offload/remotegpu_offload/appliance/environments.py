@@ -141,7 +141,8 @@ class EnvironmentServer:
         # Where it does not open the devices, what it has of a GPU is its worker's.
         session.on_gpu = self.access is Access.OPEN
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ready.wait(), _WAIT_SECONDS)
+            async with asyncio.timeout(_WAIT_SECONDS):
+                await self._ready.wait()
         environment, zygote = self.environment, self._zygote
         if environment is None or zygote is None:
             raise ProcessError(f"environment {self.name} is of no use now: {self.problem}")

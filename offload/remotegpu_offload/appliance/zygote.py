@@ -80,7 +80,8 @@ class Zygote:
                 raise ProcessError(f"{self._python} did not start: {error.strerror or error}") from None
         loop.add_reader(ours, self._readable)
         try:
-            reason = await asyncio.wait_for(self._ready, _READY_SECONDS)
+            async with asyncio.timeout(_READY_SECONDS):
+                reason = await self._ready
         except TimeoutError:
             await self.stop()
             raise ProcessError(f"{self._python} had not imported its frameworks after {_READY_SECONDS:.0f} s") from None
@@ -103,7 +104,8 @@ class Zygote:
         self._asked[packet["id"]] = asked
         try:
             packets.send(self._control, {"op": "fork", **packet}, [one.fileno() for one in sockets])
-            return await asyncio.wait_for(asyncio.shield(asked.forked), _FORK_SECONDS)
+            async with asyncio.timeout(_FORK_SECONDS):
+                return await asyncio.shield(asked.forked)
         except (OSError, TimeoutError) as error:
             # Whatever becomes of it, nobody will ask for it.
             asked.forked.add_done_callback(_discard)

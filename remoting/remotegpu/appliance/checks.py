@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from remotegpu.api.addresses import is_loopback
 from remotegpu.api.modes import ComputeMode
@@ -53,6 +54,7 @@ class Situation:
     landlock: bool = False
     unwatched: str = ""
     draining: bool = False
+    open_files: Sequence[Path] = ()  # secrets that other users of the machine may read or change
     claims: ClaimsState | None = None
     identities: IdentitiesState | None = None
     environments: Sequence[EnvironmentState] = ()
@@ -111,6 +113,15 @@ def checks(now: Situation) -> Iterator[pb.Check]:
         fix="start the appliance with --tokens FILE, or without --anybody",
         severity="warn",
     )
+    if settings.key is not None or settings.tokens is not None:
+        files = " and ".join(map(str, now.open_files))
+        yield _check(
+            "secret files",
+            f"other users of this machine may read or change {files}" if files else "",
+            good="closed to other users of this machine",
+            fix=f"chmod o=,g-w {' '.join(map(str, now.open_files))}; then replace what may have been read",
+            severity="warn",
+        )
     turns = settings.compute_mode is ComputeMode.TURNS
     time = "by turns, as shares say" if turns else "as the driver likes, without weights"
     yield pb.Check(name="compute share", status="ok", message=f"memory is divided by shares; a GPU's time {time}")

@@ -294,11 +294,13 @@ async def _connect_tls(
     """Our end, and the socket that carries it."""
     host, name = other.endpoint.host, other.access.server_name or other.endpoint.host
     try:
-        far_reader, far_writer = await asyncio.wait_for(
-            asyncio.open_connection(host, port, ssl=tls, server_hostname=name, limit=_READ_BYTES), _CONNECT_SECONDS
-        )
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            far_reader, far_writer = await asyncio.open_connection(
+                host, port, ssl=tls, server_hostname=name, limit=_READ_BYTES
+            )
         far_writer.write(preface)
-        answer = await asyncio.wait_for(far_reader.readexactly(1), _CONNECT_SECONDS)
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            answer = await far_reader.readexactly(1)
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         raise _not_accepted(other, port) from None
     if answer != b"K":
@@ -322,7 +324,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def _ended(pumps: "asyncio.Future[tuple[None, None]]") -> None:
     # By then the worker has closed its end.
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(pumps, _CONNECT_SECONDS)
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            await pumps
 
 
 def _not_accepted(other: ApplianceClient, port: int) -> RefusalError:

@@ -267,7 +267,8 @@ class Gateway:
         done = self._synced[self._syncs] = asyncio.get_running_loop().create_future()
         self._send({"op": "sync", "number": self._syncs})
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(done, _LISTEN_SECONDS)
+            async with asyncio.timeout(_LISTEN_SECONDS):
+                await done
 
     def readmit_sessions(self) -> None:
         """A new gateway knows no sessions; their clients connect again."""
@@ -342,7 +343,8 @@ class Gateway:
         self._listening = asyncio.get_running_loop().create_future()
         self._channel = self._talk(ours, listener)
         try:
-            self.port, self.control_port = await asyncio.wait_for(self._listening, _LISTEN_SECONDS)
+            async with asyncio.timeout(_LISTEN_SECONDS):
+                self.port, self.control_port = await self._listening
         except (TimeoutError, ConnectionError):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

@@ -81,7 +81,8 @@ async def check_new_code() -> None:
         sys.executable, "-c", _ASK, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        answer, errors = await asyncio.wait_for(asked.communicate(), _FORMAT_SECONDS)
+        async with asyncio.timeout(_FORMAT_SECONDS):
+            answer, errors = await asked.communicate()
     except TimeoutError:
         asked.kill()
         await asked.wait()

@@ -118,7 +118,8 @@ async def _output(command: list[str], environment: Mapping[str, str]) -> tuple[i
     except OSError as error:
         raise BackendError(f"{command[0]} did not start: {error.strerror or error}") from None
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), _PROBE_SECONDS)
+        async with asyncio.timeout(_PROBE_SECONDS):
+            out, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()

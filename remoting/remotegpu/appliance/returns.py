@@ -202,7 +202,8 @@ def hand_on(session: Session, device: int, size: int, file: FileIO | None) -> No
 async def changed(lease: Lease, seconds: float) -> None:
     """Wait until something of a lease's memory or sessions has changed, or the time is over."""
     try:
-        await asyncio.wait_for(lease.changed.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await lease.changed.wait()
     except TimeoutError:
         return
 

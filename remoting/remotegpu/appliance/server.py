@@ -9,8 +9,6 @@ import os
 import resource
 import signal
 import socket
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -52,6 +50,7 @@ from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.metrics import Counters, Gauges
 from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.reviews import Reviews
+from remotegpu.appliance.secret_files import open_to_others, secret_files
 from remotegpu.appliance.service import PROGRAM, ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Settings, physical_bytes
@@ -80,8 +79,6 @@ _CALL_LIMITS = [
     ("grpc.max_connection_idle_ms", 300_000),
 ]
 _LONGEST_SOCKET_NAME = 107  # unix(7)
-# A pod's own token for the API server lies beneath it.
-SERVICE_ACCOUNT = Path("/var/run/secrets")
 
 
 class StartError(Exception):
@@ -450,6 +447,7 @@ class Appliance:
             overhead_bytes=self._hardware.overhead_bytes,
             draining=self._leases.draining,
             root=os.geteuid() == 0,
+            open_files=open_to_others(self._settings),
             landlock=self._hardware.snapshot.landlock,
             claims=ClaimsState(self._claims.known, self._claims.trouble) if self._claims else None,
             identities=IdentitiesState(self._reviews.believe_seconds, self._reviews.trouble) if self._reviews else None,
@@ -548,23 +546,6 @@ def host_memory(settings: Settings) -> HostMemory:
     per_lease = whole // 2 if limits.host_bytes_per_lease is None else limits.host_bytes_per_lease
     per_tenant = whole * 3 // 4 if limits.host_bytes_per_tenant is None else limits.host_bytes_per_tenant
     return HostMemory(per_lease, per_tenant, software=settings.backend == "software")
-
-
-def secret_files(settings: Settings, own: OwnToken | None) -> list[Path]:
-    """What no tenant's process may read. An administrator's token and a CA's key often lie beside what we are given."""
-    given = [path.absolute() for path in (settings.key, settings.tokens, settings.cert) if path is not None]
-    beside = {path for folder in {each.parent for each in given} for path in _private_files(folder)}
-    named = [settings.key, settings.tokens, SERVICE_ACCOUNT, None if own is None else own.folder]
-    return sorted(beside | {path.absolute() for path in named if path is not None})
-
-
-def _private_files(folder: Path) -> Iterator[Path]:
-    """Those in it that not everybody may read."""
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode) and not status.st_mode & stat.S_IROTH:
-                yield path
 
 
 def make_environments(parts: Parts) -> Environments:

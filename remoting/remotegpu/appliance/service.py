@@ -239,7 +239,8 @@ class ControlService(pb_grpc.ControlServicer):
             return pb.OpenSessionReply(refusal=refusal)
         if not tenant.lease.running.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(tenant.lease.running.wait(), _SUSPENDED_SECONDS)
+                async with asyncio.timeout(_SUSPENDED_SECONDS):
+                    await tenant.lease.running.wait()
             if not tenant.lease.running.is_set():
                 # Its program waits as the others of the lease do.
                 reason = tenant.lease.suspended.reason if tenant.lease.suspended else "this moment"

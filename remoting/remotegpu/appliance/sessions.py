@@ -194,7 +194,8 @@ class Sessions:
             return 0
         try:
             # Often its process is about to end, which nobody should take for our doing.
-            return await asyncio.wait_for(session.process.wait(), _OWN_END_SECONDS)
+            async with asyncio.timeout(_OWN_END_SECONDS):
+                return await session.process.wait()
         except TimeoutError:
             await self.end(session, 0, "closed by its client")
             return await session.process.wait()
@@ -210,7 +211,8 @@ class Sessions:
         session.process.send(packet, fds)
         most = _ANSWER_SECONDS + seconds + size / _SLOWEST_BYTES_PER_SECOND
         try:
-            return await asyncio.wait_for(answer, most)
+            async with asyncio.timeout(most):
+                return await answer
         except TimeoutError:
             why = f"its worker did not {packet['op']} it within {most:.0f} s"
             await self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
@@ -545,7 +547,8 @@ async def _see_off(process: SessionProcess, reason: str) -> None:
     if reason:
         return await process.end(0, reason)
     try:
-        await asyncio.wait_for(process.wait(), _END_SECONDS)
+        async with asyncio.timeout(_END_SECONDS):
+            await process.wait()
     except TimeoutError:
         await process.kill()
 

@@ -80,6 +80,7 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp = self._stamp_now()
+        self._trouble = ""
         self._holders = parse_tokens(path.read_text())
         if all(holder.role is Role.USER for holder in self._holders.values()):
             _log.warning(
@@ -103,8 +104,12 @@ class TokenFile:
             if stamp != self._stamp:
                 self._holders = parse_tokens(self._path.read_text())
                 self._stamp = stamp
+            self._trouble = ""
         except (OSError, ValueError) as error:
-            _log.error("the token file %s is not read again, the old tokens stay: %s", self._path, error)
+            # Once: every call looks, strangers' too.
+            before, self._trouble = self._trouble, str(error)
+            if before != self._trouble:
+                _log.error("the token file %s is not read again, the old tokens stay: %s", self._path, error)
 
     def _stamp_now(self) -> tuple[int, int, int]:
         status = self._path.stat()

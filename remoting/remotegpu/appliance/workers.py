@@ -70,7 +70,8 @@ class Worker:
     async def end(self, code: int, reason: str) -> None:
         self._channel.send({"op": "end", "code": code, "reason": reason})
         try:
-            await asyncio.wait_for(self.wait(), _END_SECONDS)
+            async with asyncio.timeout(_END_SECONDS):
+                await self.wait()
         except TimeoutError:
             await self.kill()
 

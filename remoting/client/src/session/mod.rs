@@ -59,8 +59,8 @@ use std::time::{Duration, Instant};
 use stripes::Stripes;
 use wait::{Lead, Turn};
 
-/// How long a worker may take to answer the first frame.
-const OPEN_SECONDS: u32 = 5;
+/// How long a worker may take to answer the first frame: it may lack a CPU, and a driver may take long to start.
+const OPEN_SECONDS: u32 = 60;
 
 /// After so long without a byte a waiting call asks whether somebody is there, and then waits as long for the answer.
 const QUIET_SECONDS: u32 = 5;
@@ -264,9 +264,9 @@ impl Session {
             image_bytes: AtomicU64::new(0),
             reached: Mutex::default(),
         });
-        sys::receive_timeout(fd, Some(OPEN_SECONDS));
+        sys::receive_timeout(fd, Some(QUIET_SECONDS));
         let opened =
-            session.open(opening).map_err(|code| format!("the worker of {peer} refused the session (code {code})"));
+            session.open(opening).map_err(|code| format!("the worker of {peer} opens no session (code {code})"));
         // Who cannot reconnect waits for ever: the system finds out that a peer is gone.
         sys::receive_timeout(fd, reconnect.is_some().then_some(QUIET_SECONDS));
         let opened = opened?;
@@ -288,6 +288,22 @@ impl Session {
         stats::round_trip();
         lock(&self.outbox).has_sent(Opening::NUMBER, opening.frame);
         self.wait(&slot)?.success()?.decode()
+    }
+
+    /// Another time a worker was silent while the session opens; the first is told.
+    fn opens_late(&self, silent: &mut u32) -> Result<(), String> {
+        *silent += QUIET_SECONDS;
+        if *silent >= OPEN_SECONDS {
+            return Err(format!("its worker has not begun within {OPEN_SECONDS} s"));
+        }
+        if *silent == QUIET_SECONDS {
+            log::error(&format!(
+                "the worker of {} has not begun within {QUIET_SECONDS} s; the program waits for it up to {OPEN_SECONDS} s; \
+                 if it never begins, look at the load and the log of the appliance",
+                self.peer
+            ));
+        }
+        Ok(())
     }
 
     /// Keeps host allocations out of the arena, so that an address says where its memory is.

@@ -52,7 +52,7 @@ unsafe fn receive(
     len: usize,
     wait: bool,
 ) -> Result<Option<usize>, Broken> {
-    let mut asked = false;
+    let (mut asked, mut silent) = (false, 0);
     loop {
         // SAFETY: as the caller vouches.
         let reason = match unsafe { sys::receive(session.fd(), to, len, wait) } {
@@ -62,8 +62,10 @@ unsafe fn receive(
                 return Ok(Some(count));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => return Ok(None),
+            // Only while it opens: who cannot reconnect then waits without a limit.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !session.may_reconnect() => {
-                return Err("the appliance did not answer in time".into());
+                session.opens_late(&mut silent)?;
+                continue;
             }
             // A suspended share has nothing to say. The kernel's keepalive finds out whether it is there.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && session.held.is_on() => continue,

@@ -1,0 +1,41 @@
+"""Files by which this appliance proves who it is, and others who they are."""
+
+import contextlib
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from remotegpu.appliance.settings import Settings
+from remotegpu.rpc.own_token import OwnToken
+
+# A pod's own token for the API server lies beneath it.
+_SERVICE_ACCOUNT = Path("/var/run/secrets")
+# A group may read them: a Secret that is mounted in a pod is its group's.
+_OTHERS = stat.S_IRWXO | stat.S_IWGRP
+
+
+def secret_files(settings: Settings, own: OwnToken | None) -> list[Path]:
+    """What no tenant's process may read. An administrator's token and a CA's key often lie beside what we are given."""
+    given = [path.absolute() for path in (settings.key, settings.tokens, settings.cert) if path is not None]
+    beside = {path for folder in {each.parent for each in given} for path in _private_files(folder)}
+    named = [settings.key, settings.tokens, _SERVICE_ACCOUNT, None if own is None else own.folder]
+    return sorted(beside | {path.absolute() for path in named if path is not None})
+
+
+def _private_files(folder: Path) -> Iterator[Path]:
+    """Those in it that not everybody may read."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and not status.st_mode & stat.S_IROTH:
+                yield path
+
+
+def open_to_others(settings: Settings) -> list[Path]:
+    """The key and the tokens, where other users of this machine may read or change them."""
+    found = []
+    for path in filter(None, (settings.key, settings.tokens)):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mode & _OTHERS:
+                found.append(path.absolute())
+    return found
