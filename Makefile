@@ -233,7 +233,7 @@ test-null-serving: build target/null-serving/.installed ## vLLM from its wheel o
 test-serving-values: build ## llama.cpp on the software GPU, with values: it builds it from its source distribution, some 40 minutes, once
 	@tools/llama_cpp.sh
 	@echo "==> llama.cpp on the software GPU, natively and on a share"
-	@$(PYTHON) -m pytest -m serving_values tests/serving
+	@$(PYTHON) -m pytest -m serving_values tests/llama_cpp
 
 target/null-serving/.installed: tests/null/serving.txt
 	@echo "==> vLLM and torch into target/null-serving: 4 GB to load, 7 GB on the disk"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds llama.cpp with CUDA from the source distribution that tests/serving/llama.txt pins, by the nvcc of .venv, into
+# Builds llama.cpp with CUDA from the source distribution that tests/llama_cpp/source.txt pins, by the nvcc of .venv, into
 # target/serving/llama.cpp: llama-server, llama-quantize, test-backend-ops and their libraries. Some 20 minutes on two
 # free CPUs, once for each source distribution, nvcc and set of flags. The code stays as it was fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-pinned=tests/serving/llama.txt folder=target/serving python=$PWD/.venv/bin/python
+pinned=tests/llama_cpp/source.txt folder=target/serving python=$PWD/.venv/bin/python
 toolkit=$(echo "$PWD"/.venv/lib/python*/site-packages/nvidia/cu13)
 flags=(
     -DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=80-virtual -DGGML_CUDA_GRAPHS=ON

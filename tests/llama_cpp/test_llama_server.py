@@ -15,8 +15,8 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
-from serving.llama import SECONDS, native_command, program
-from serving.random_model import write
+from llama_cpp.decoding import SECONDS, native_command, program
+from llama_cpp.random_model import write
 from support.system import Appliance, appliance, free_port, until
 
 pytestmark = [pytest.mark.serving_values, pytest.mark.timeout(SECONDS + 60)]

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy
 import pytest
-from serving.llama import SECONDS, Decoder, built_decoder, error, native_command, program
-from serving.random_model import write
+from llama_cpp.decoding import SECONDS, Decoder, built_decoder, error, native_command, program
+from llama_cpp.random_model import write
 from support.system import Appliance, appliance
 
 pytestmark = [pytest.mark.serving_values, pytest.mark.timeout(2 * SECONDS)]

@@ -7,21 +7,22 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from serving.llama import SECONDS, native_command, program
+from llama_cpp.decoding import SECONDS, native_command, program
 from support.system import Appliance, appliance
 
 pytestmark = [pytest.mark.serving_values, pytest.mark.timeout(SECONDS + 60)]
 # Operations, and a pattern of the cases' parameters: small ones, and one of each kind of kernel.
 GROUPS = {
-    "unary": ("SILU,GELU,TANH,EXP", "type=f16.*ne_a=\\[5,7,11,13\\]"),
+    "unary": ("SILU,GELU,TANH,EXP,RELU,SIGMOID,SQR,SIN,CLAMP", "ne(_a)?=\\[(5,7,11,13|10,5,4,3|10,3,3,2)\\]"),
     "glu": ("SWIGLU,GEGLU", "type=f32.*ne_a=\\[5,7,11,13\\]"),
-    "reduce": ("SUM,SUM_ROWS,MEAN,ARGMAX,CUMSUM", "ne=\\[(10|32),5,4,3\\]"),
+    "reduce": ("SUM,SUM_ROWS,MEAN,ARGMAX,CUMSUM", "ne=\\[[0-9]{1,3},[0-9]{1,2},"),
     "binary": ("ADD,MUL,DIV,SUB", "type=f32,ne=\\[10,5,4,3\\]"),
     "sort": ("ARGSORT,TOP_K", "ne=\\[(8|16|60),10,10,10\\]"),
     "softmax": ("SOFT_MAX", "ne=\\[16,16,1,1\\]"),
     "norm": ("NORM,RMS_NORM,L2_NORM,GROUP_NORM", "ne=\\[64,5,4,3\\]"),
     "rope": ("ROPE", "type=f16,ne_a=\\[128,32,2,1\\].*ff=1"),
-    "moves": ("CPY,DUP,CONT,CONCAT,GET_ROWS,SET_ROWS", "ne=\\[(1|3|10|256),(2|5|10),(3|4|7),4\\]"),
+    "copies": ("CPY,DUP,CONT,CONCAT", "type(_src)?=(f16|q4_0),.*ne(_src|_a)?=\\[(2|10|11|128|256),"),
+    "rows": ("GET_ROWS,SET_ROWS", "type(_src)?=(f16|f32|q4_K),.*(n=256|nr23=\\[2,3\\],r=1,)"),
     "ssm": ("SSM_CONV,SSM_SCAN,RWKV_WKV6,GATED_LINEAR_ATTN", "."),
     "conv": ("CONV_2D_DW,CONV_TRANSPOSE_1D,IM2COL", "ne_(input|kernel)=\\[(10|12|3),"),
     "matrix": ("MUL_MAT", "type_a=(f16|q4_0|q4_K|q8_0),type_b=f32,m=16,n=(1|8|16),k=256,bs=\\[1,1\\]"),
