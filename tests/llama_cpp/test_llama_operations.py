@@ -22,7 +22,7 @@ GROUPS = {
     "norm": ("NORM,RMS_NORM,L2_NORM,GROUP_NORM", "ne=\\[64,5,4,3\\]"),
     "rope": ("ROPE", "type=f16,ne_a=\\[128,32,2,1\\].*ff=1"),
     "copies": ("CPY,DUP,CONT,CONCAT", "type(_src)?=(f16|q4_0),.*ne(_src|_a)?=\\[(2|10|11|128|256),"),
-    "rows": ("GET_ROWS,SET_ROWS", "type(_src)?=(f16|f32|q4_K),.*(n=256|nr23=\\[2,3\\],r=1,)"),
+    "rows": ("GET_ROWS,SET_ROWS", "type(_src)?=(f16|f32|q4_K),.*(n=256,m=[58],r=[24],be1=[17],|nr23=\\[2,3\\],r=1,)"),
     "ssm": ("SSM_CONV,SSM_SCAN,RWKV_WKV6,GATED_LINEAR_ATTN", "."),
     "conv": ("CONV_2D_DW,CONV_TRANSPOSE_1D,IM2COL", "ne_(input|kernel)=\\[(10|12|3),"),
     "matrix": ("MUL_MAT", "type_a=(f16|q4_0|q4_K|q8_0),type_b=f32,m=16,n=(1|8|16),k=256,bs=\\[1,1\\]"),
