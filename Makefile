@@ -14,7 +14,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving demo-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving test-serving-values demo-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -201,7 +201,7 @@ test-everything: build target/undefended/.built target/portable/.built release-f
 test-all: .venv/.installed ## Every test that needs no GPU: hours, and 28 GB of wheels; run again, it leaves out the parts that passed on these files
 	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
 
-ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-null-serving test-order test-mirrors sanitize-address sanitize-thread
+ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-null-serving test-serving-values test-order test-mirrors sanitize-address sanitize-thread
 
 # Fewer programs than `make test-order`, which takes an hour by itself.
 target/test-all/%/test-order.passed: export ORDER_PROGRAMS = 1000
@@ -229,6 +229,11 @@ test-null-frameworks: build target/null-frameworks/.installed ## torch, transfor
 test-null-serving: build target/null-serving/.installed ## vLLM from its wheel on a share of a null GPU, which runs no kernel: accepted calls, round trips of each step
 	@echo "==> vLLM on a null GPU"
 	@$(PYTHON) -m pytest -m null_serving tests/null
+
+test-serving-values: build ## llama.cpp on the software GPU, with values: it builds it from its source distribution, some 40 minutes, once
+	@tools/llama_cpp.sh
+	@echo "==> llama.cpp on the software GPU, natively and on a share"
+	@$(PYTHON) -m pytest -m serving_values tests/llama_cpp
 
 target/null-serving/.installed: tests/null/serving.txt
 	@echo "==> vLLM and torch into target/null-serving: 4 GB to load, 7 GB on the disk"

@@ -1,0 +1,105 @@
+"""llama.cpp as tools/llama_cpp.sh builds it, and what it decodes natively, on a share and on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy
+from support.system import REMOTEGPU, ROOT, Appliance
+
+FOLDER: Final = ROOT / "target" / "serving"
+PROGRAMS: Final = FOLDER / "llama.cpp" / "bin"
+SECONDS: Final = 600
+Logits = numpy.ndarray[Any, numpy.dtype[numpy.float32]]
+
+
+def program(name: str) -> str:
+    found = PROGRAMS / name
+    assert (FOLDER / ".built").exists(), "run `make test-serving-values`, which builds llama.cpp"
+    return str(found)
+
+
+def native_command(*command: str, gpus: int = 1) -> list[str]:
+    """On the software GPU; also what computes on the CPU loads CUDA's library, which wants a driver."""
+    return [REMOTEGPU, "run", "--native", "-n", str(gpus), "--", *command]
+
+
+def built_decoder(folder: Path) -> Path:
+    """Our program, by the headers and libraries of that build."""
+    made, source = folder / "decode", FOLDER / "source"
+    program("llama-server")
+    subprocess.run(
+        ["c++", "-O1", "-o", made, Path(__file__).parent / "programs" / "decode.cpp", "-I", source / "include",
+         "-I", source / "ggml" / "include", "-L", PROGRAMS, f"-Wl,-rpath,{PROGRAMS}", "-Wl,--allow-shlib-undefined",
+         "-lllama", "-lggml", "-lggml-base"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return made
+
+
+@dataclass(frozen=True)
+class Decoded:
+    tokens: list[int]
+    logits: Logits  # of each step
+    stderr: str
+    statistics: dict[str, Any]
+
+    def count(self, name: str) -> int:
+        """Of round trips or the like, or of calls of a function."""
+        found: int = (self.statistics | self.statistics["functions"]).get(name, 0)
+        return found
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes in a folder of its own, by the program."""
+
+    made: Path
+    folder: Path
+
+    def command(self, model: Path, steps: int, split: str) -> list[str]:
+        return [str(self.made), str(model), str(steps), str(self.folder / "logits"), split]
+
+    def decode(
+        self,
+        model: Path,
+        steps: int,
+        appliance: Appliance | None,
+        *,
+        split: str = "none",
+        gpus: int = 1,
+        settings: Mapping[str, str] | None = None,
+    ) -> Decoded:
+        """By the software GPU in the program itself, or by one of the appliance."""
+        command = self.command(model, steps, split)
+        statistics = self.folder / "statistics"
+        statistics.unlink(missing_ok=True)
+        if appliance is None:
+            whole = native_command(*command, gpus=gpus)
+        else:
+            whole = appliance.command(*command, options=("-n", str(gpus)))
+        return self.run(whole, {"REMOTEGPU_STATS": str(statistics)} | dict(settings or {}))
+
+    def on_the_cpu(self, model: Path, tokens: list[int]) -> Decoded:
+        """The same tokens by llama.cpp's own CPU back end."""
+        command = [*self.command(model, len(tokens), "none"), ",".join(map(str, tokens))]
+        return self.run(native_command(*command), {"DECODE_ON_CPU": "1"})
+
+    def run(self, command: list[str], more: dict[str, str]) -> Decoded:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | more)
+        assert done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr[-8000:]}"
+        tokens = [int(token) for token in done.stdout.strip().split(",")]
+        logits = numpy.fromfile(self.folder / "logits", numpy.float32).reshape(len(tokens), -1)
+        statistics = self.folder / "statistics"
+        return Decoded(tokens, logits, done.stderr, json.loads(statistics.read_text()) if statistics.exists() else {})
+
+
+def error(found: Logits, right: Logits) -> float:
+    """The normalised mean of squares, by which llama.cpp's own tests compare back ends."""
+    return float(((found - right) ** 2).sum() / (right**2).sum())

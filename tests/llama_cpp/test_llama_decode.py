@@ -1,0 +1,134 @@
+"""llama.cpp decodes on a share: the same bits as natively, the CPU's logits, and few round trips for each token."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy
+import pytest
+from llama_cpp.decoding import SECONDS, Decoder, built_decoder, error, native_command, program
+from llama_cpp.random_model import write
+from support.system import Appliance, appliance
+
+pytestmark = [pytest.mark.serving_values, pytest.mark.timeout(2 * SECONDS)]
+KINDS: Final = ("f16", "q4_0", "q4_K", "experts")
+# llama.cpp's own limit for whole models against the CPU (tests/test-llama-archs.cpp).
+TOLERANCE: Final = 1e-4
+# Its limit for one product of matrices (tests/test-backend-ops.cpp), of which a value passes nine one after the other.
+# Both round what they multiply such weights by to eight bits; CUDA's way takes the sum of the 32 of a block, with which
+# it undoes the offset of q4_0, before it rounds them, and so is farther from unrounded values than the CPU.
+TOLERANCE_OF_FOUR_BITS: Final = 9 * 5e-4
+WARM, STEPS, FEW = 20, 100, 12
+
+
+@pytest.fixture(scope="module")
+def share() -> Iterator[Appliance]:
+    with appliance("--grace", "0s") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    made = {"f16": write(folder / "f16"), "experts": write(folder / "experts", experts=True)}
+    for kind in ("q4_0", "q4_K"):
+        made[kind] = quantised(made["f16"], kind, folder / kind)
+    return made
+
+
+def quantised(model: Path, kind: str, into: Path) -> Path:
+    command = native_command(program("llama-quantize"), "--pure", str(model), str(into), kind)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return into
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_decoder(tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.fixture
+def decoder(made: Path, tmp_path: Path) -> Decoder:
+    return Decoder(made, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_the_cpu_s_and_bits_are_native(
+    kind: str, models: dict[str, Path], decoder: Decoder, share: Appliance
+) -> None:
+    native = decoder.decode(models[kind], FEW, None)
+    remote = decoder.decode(models[kind], FEW, share)
+    right = decoder.on_the_cpu(models[kind], native.tokens)
+    assert remote.tokens == native.tokens
+    assert remote.logits.tobytes() == native.logits.tobytes()
+    assert numpy.isfinite(right.logits).all() and len(set(native.tokens)) > 2
+    found = error(native.logits, right.logits)
+    print(f"{kind}: {found:.1e} from the CPU's")
+    assert found < (TOLERANCE_OF_FOUR_BITS if kind.startswith("q4") else TOLERANCE)
+    # The answer depends on what came before, so a step that repeats another's is found.
+    assert error(native.logits[1:], right.logits[:-1]) > 0.1
+    assert remote.statistics["round_trips"] > 0 and native.statistics == {}
+
+
+@pytest.mark.parametrize("carrier", ["direct", "grpc"])
+def test_each_carrier_brings_the_same_bits(
+    carrier: str, models: dict[str, Path], decoder: Decoder, share: Appliance
+) -> None:
+    by_itself = decoder.decode(models["f16"], FEW, share)
+    chosen = decoder.decode(models["f16"], FEW, share, settings={"REMOTEGPU_CARRIER": carrier})
+    assert chosen.logits.tobytes() == by_itself.logits.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({}, 8),
+        ({"GGML_CUDA_DISABLE_GRAPHS": "1"}, 8),
+        ({"GGML_CUDA_ENABLE_UNIFIED_MEMORY": "1"}, 20),
+    ],
+    ids=["graphs", "without-graphs", "unified-memory"],
+)
+def test_a_token_makes_few_round_trips(
+    settings: dict[str, str], most: int, models: dict[str, Path], decoder: Decoder, share: Appliance
+) -> None:
+    """What 100 steps cost after 20, in the mean."""
+    short = decoder.decode(models["f16"], WARM, share, settings=settings)
+    long = decoder.decode(models["f16"], WARM + STEPS, share, settings=settings)
+    assert long.logits[:WARM].tobytes() == short.logits.tobytes()
+    round_trips, graphs, launches = (
+        (long.count(name) - short.count(name)) / STEPS for name in ("round_trips", "cuGraphLaunch", "cuLaunchKernelEx")
+    )
+    print(f"{settings}: {round_trips} round trips for a token, {graphs} graphs, {launches} launches")
+    assert 1 <= round_trips <= most
+    # The setting has its effect: a graph for each token, or none.
+    assert graphs == (0 if "GGML_CUDA_DISABLE_GRAPHS" in settings else 1)
+    managed = long.count("cuMemAllocManaged")
+    assert (managed > 0) == ("GGML_CUDA_ENABLE_UNIFIED_MEMORY" in settings)
+
+
+def test_two_gpus_have_a_layer_each(models: dict[str, Path], decoder: Decoder) -> None:
+    with appliance("--gpus", "2") as two:
+        native = decoder.decode(models["f16"], FEW, None, split="layer", gpus=2)
+        remote = decoder.decode(models["f16"], FEW, two, split="layer", gpus=2)
+    assert "CUDA1" in native.stderr and "CUDA1" in remote.stderr
+    right = decoder.on_the_cpu(models["f16"], native.tokens)
+    assert remote.logits.tobytes() == native.logits.tobytes()
+    assert error(native.logits, right.logits) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("split", "why"),
+    [("row", "device CUDA0 does not support split buffers"), ("tensor", "SPLIT_MODE_TENSOR requires flash_attn")],
+)
+def test_what_llama_cpp_refuses_natively_it_refuses_on_a_share(
+    split: str, why: str, models: dict[str, Path], decoder: Decoder
+) -> None:
+    """It says why, and does not hang: it has no split by rows here, and none by tensors without flash attention."""
+    with appliance("--gpus", "2") as two:
+        for where in (None, two):
+            with pytest.raises(AssertionError, match=why):
+                decoder.decode(models["f16"], FEW, where, split=split, gpus=2)

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds llama.cpp with CUDA from the source distribution that tests/llama_cpp/source.txt pins, by the nvcc of .venv, into
+# target/serving/llama.cpp: llama-server, llama-quantize, test-backend-ops and their libraries. Some 20 minutes on two
+# free CPUs, once for each source distribution, nvcc and set of flags. The code stays as it was fetched.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+pinned=tests/llama_cpp/source.txt folder=target/serving python=$PWD/.venv/bin/python
+toolkit=$(echo "$PWD"/.venv/lib/python*/site-packages/nvidia/cu13)
+flags=(
+    -DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=80-virtual -DGGML_CUDA_GRAPHS=ON
+    # A hundred kernels for attention, each of which takes a minute to compile.
+    -DGGML_CUDA_FA=OFF
+    # The result may run on another machine than the one that built it.
+    -DGGML_NATIVE=OFF
+    -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
+    # libcuda.so.1 is chosen when a program starts.
+    -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined
+)
+programs=(llama-server llama-quantize test-backend-ops)
+key=$( (cat "$pinned" && "$toolkit/bin/nvcc" --version && echo "${flags[@]}" "${programs[@]}") | sha256sum | cut -d' ' -f1)
+if [ "$(cat "$folder/.built" 2>/dev/null)" = "$key" ]; then exit 0; fi
+
+echo "==> llama.cpp with CUDA into $folder (20 to 40 minutes, once)"
+if [ "$(cat "$folder/.fetched" 2>/dev/null)" != "$key" ]; then
+    rm -rf "$folder"
+    mkdir -p "$folder/source" "$folder/links"
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --require-hashes \
+        --dest "$folder" --requirement "$pinned"
+    tar -xzf "$folder"/llama_cpp_python-*.tar.gz -C "$folder/source" --strip-components=3 --wildcards \
+        '*/vendor/llama.cpp'
+    rm "$folder"/llama_cpp_python-*.tar.gz
+    # The linker wants names without a version, which wheels do not have.
+    for library in cudart cublas cublasLt; do
+        ln -s "$toolkit/lib/lib$library.so.13" "$folder/links/lib$library.so"
+    done
+    ln -s "$PWD/target/dist/native/libcuda.so.1" "$folder/links/libcuda.so"
+    echo "$key" >"$folder/.fetched"
+fi
+logged() { # FILE COMMAND...: its output is shown where it fails
+    local log=$folder/$1
+    shift
+    "$@" >"$log" 2>&1 || { tail -40 "$log" >&2; echo "llama_cpp.sh: $1 failed; all it said is in $log" >&2; exit 1; }
+}
+logged configured.log cmake -S "$folder/source" -B "$folder/llama.cpp" -G Ninja "${flags[@]}" \
+    -DCUDAToolkit_ROOT="$toolkit" -DCMAKE_CUDA_COMPILER="$toolkit/bin/nvcc" \
+    -DCMAKE_LIBRARY_PATH="$PWD/$folder/links" -DCMAKE_BUILD_RPATH="$toolkit/lib"
+logged built.log cmake --build "$folder/llama.cpp" --target "${programs[@]}"
+echo "$key" >"$folder/.built"
