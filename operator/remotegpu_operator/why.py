@@ -16,6 +16,7 @@ from remotegpu.api.claims import GPUClaim, Phase, Reason
 from remotegpu.api.durations import format_duration
 from remotegpu.api.kubernetes import DEFAULT_POOL, POOL_ANNOTATION
 from remotegpu.api.modes import ComputeMode
+from remotegpu.api.objects import readable
 from remotegpu.api.pods import LEAST_MEMORY
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli
@@ -51,8 +52,8 @@ class State:
             if (milli := hard_milli(dict(quota))) is not None:
                 quotas.setdefault(quota["metadata"]["namespace"], {})[quota["metadata"]["name"]] = milli
         return cls(
-            pools=tuple(map(GPUPool.from_object, objects["gpupools"])),
-            claims=tuple(map(GPUClaim.from_object, objects["gpuclaims"])),
+            pools=tuple(readable(GPUPool.from_object, objects["gpupools"])),
+            claims=tuple(readable(_claim, objects["gpuclaims"])),
             quotas=quotas,
             classes={each["metadata"]["name"]: each["value"] for each in objects["priorityclasses"]},
         )
@@ -86,12 +87,21 @@ def wants(claim: GPUClaim) -> bool:
     return gave_way or (claim.status.phase not in HOLDING and claim.status.phase is not Phase.EXPIRED)
 
 
+def _claim(stored: Mapping[str, Any]) -> GPUClaim:
+    """Raises KeyError or ValueError if the operator cannot read it."""
+    claim = GPUClaim.from_object(stored)
+    request_of(claim)
+    return claim
+
+
 def explain(namespace: str, name: str, objects: Objects, now: datetime.datetime) -> Answer:
-    """See `remotegpu.api.waiting.Explainer`. Raises KeyError if the claim is not among the objects."""
+    """See `remotegpu.api.waiting.Explainer`. Raises KeyError if the claim is not among the objects, ValueError if it
+    cannot be read."""
     state = State.of(objects)
     claim = next((each for each in state.claims if (each.namespace, each.name) == (namespace, name)), None)
     if claim is None:
-        raise KeyError(f"{namespace}/{name}")
+        named = {(each["metadata"]["namespace"], each["metadata"]["name"]): each for each in objects["gpuclaims"]}
+        claim = _claim(named[namespace, name])
     request, status = state.request(claim), claim.status
     answer = Answer(claim.key, claim.spec.pool, str(claim.spec.ask), status.phase, status.reason, status.message)
     if not wants(claim):

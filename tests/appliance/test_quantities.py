@@ -116,7 +116,7 @@ def test_quantities_of_the_kubernetes_api(text: str, expected: str) -> None:
     assert parse_quantity(text) == Decimal(expected)
 
 
-@pytest.mark.parametrize("text", ["", "abc", "1.2.3", "1 Gi", "1gb", "0x1", "\u0661"])
+@pytest.mark.parametrize("text", ["", "abc", "1.2.3", "1 Gi", "1gb", "0x1", "\u0661", "1e19", "16Ei", "-1e20", "1E310"])
 def test_no_quantities(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_quantity(text)

@@ -3,10 +3,10 @@
 import asyncio
 import datetime
 import time
-from collections.abc import Iterator
 from typing import Final
 
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
+from remotegpu.api.objects import readable
 from remotegpu.api.pools import ApplianceStatus, GPUPool, Price
 from remotegpu.api.waiting import Answer
 from remotegpu.dashboard.page import INTERVAL_SECONDS
@@ -66,8 +66,8 @@ class Live:
     def prices(self) -> dict[str, tuple[Price, ...]]:
         return {pool.name: pool.spec.prices for pool in self._pools()}
 
-    def _pools(self) -> Iterator[GPUPool]:
-        return map(GPUPool.from_object, self._caches[POOLS])
+    def _pools(self) -> list[GPUPool]:
+        return readable(GPUPool.from_object, self._caches[POOLS])
 
     async def why(self, namespace: str, name: str) -> Answer:
         """Raises KeyError if there is no such claim. In a thread, one at a time: it may take seconds."""

@@ -106,8 +106,8 @@ class Dashboard:
             return _json(None)
         try:
             return _json(dataclasses.asdict(await self._live.why(namespace, name)))
-        except KeyError:
-            raise web.HTTPNotFound(text=f"GPUClaim {namespace}/{name} has just gone") from None
+        except (KeyError, ValueError):
+            raise web.HTTPNotFound(text=f"GPUClaim {namespace}/{name} has just gone or changed") from None
 
     async def _load(self, request: web.Request) -> web.Response:
         reader = await self._reader(request)

@@ -36,27 +36,37 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError) as problem:
         raise ReviewError(f"not an AdmissionReview of a pod or a pod template: {problem!r}") from None
     try:
-        if resource["resource"] != "pods":
-            result = _rewrite_template(request, spec)
-        elif request["operation"] == "CREATE":
-            result = rewrite_pod(document, Origin.of(request, spec))
-        else:
-            # A pod's manifest applied again brings the fraction, but the pod has been through all the rest.
-            result = _converted(document, spec, at(document, spec), Origin.of(request, spec))
+        result = _rewritten(request, spec)
+        old, new = request.get("oldObject") or {}, result.document
+        as_before = with_old_mark(old, new)
+        new = old if with_old_records(old, as_before) == old else new
+        patch = list(difference(document, new))
     except (PodError, QuantityError) as refusal:
         return _response(
             uid, {"allowed": False, "status": {"code": 400, "reason": "BadRequest", "message": str(refusal)}}
         )
-    old, new = request.get("oldObject") or {}, result.document
-    as_before = with_old_mark(old, new)
-    new = old if with_old_records(old, as_before) == old else new
-    patch = list(difference(document, new))
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        # The API server has looked at the types of a pod before, and looks at those of other resources afterwards.
+        if resource["resource"] == "pods":
+            raise ReviewError(f"no API server sends such a pod: {problem!r}") from problem
+        said = f"remotegpu leaves this {resource['resource']} as it is: a part of it has no type of a pod template"
+        return _response(uid, {"allowed": True, "warnings": [said]})
     allowed: dict[str, Any] = {"allowed": True}
     if patch:
         allowed |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
     if result.warnings:
         allowed["warnings"] = list(result.warnings)
     return _response(uid, allowed)
+
+
+def _rewritten(request: Mapping[str, Any], spec: Path) -> Rewritten:
+    document = request["object"]
+    if request["resource"]["resource"] != "pods":
+        return _rewrite_template(request, spec)
+    if request["operation"] == "CREATE":
+        return rewrite_pod(document, Origin.of(request, spec))
+    # A pod's manifest applied again brings the fraction, but the pod has been through all the rest.
+    return _converted(document, spec, at(document, spec), Origin.of(request, spec))
 
 
 def _rewrite_template(request: Mapping[str, Any], path: Path) -> Rewritten:

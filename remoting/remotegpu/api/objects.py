@@ -1,8 +1,29 @@
 """Typed objects that pass between the parts."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+def readable(
+    read: Callable[[Mapping[str, Any]], _T],
+    stored: Iterable[Mapping[str, Any]],
+    left_out: Callable[[str], None] = lambda _: None,
+) -> list[_T]:
+    """Objects of a cluster, without those that cannot be read: whatever one contains is its own error. `left_out` is
+    told which, and why, in a sentence."""
+    found = []
+    for each in stored:
+        try:
+            found.append(read(each))
+        except (KeyError, ValueError) as error:
+            metadata = each["metadata"]
+            name = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+            left_out(f"{name} cannot be read and is left out: {error}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ _BINARY_SUFFIXES: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _MEMORY: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*(?P<unit>[kKMGT]i?B?|B)?")
 _UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _MAX_BYTES: Final = 1 << 62
+_MOST: Final = (1 << 63) - 1
 
 
 class QuantityError(ValueError):
@@ -130,8 +131,12 @@ def parse_quantity(text: str) -> Decimal:
         raise QuantityError(f"{text!r} is no quantity of Kubernetes; write a number, as 0.25 or 250m")
     suffix = match["suffix"] or ""
     if suffix in _BINARY_SUFFIXES:
-        return Decimal(match["number"]) * Decimal(1024) ** _BINARY_SUFFIXES[suffix]
-    return Decimal(match["number"]).scaleb(_DECIMAL_SUFFIXES.get(suffix, 0))
+        value = Decimal(match["number"]) * Decimal(1024) ** _BINARY_SUFFIXES[suffix]
+    else:
+        value = Decimal(match["number"]).scaleb(_DECIMAL_SUFFIXES.get(suffix, 0))
+    if abs(value) > _MOST:
+        raise QuantityError(f"{text!r} is more than a quantity of Kubernetes can be, which is 2^63 - 1")
+    return value
 
 
 def parse_memory(text: str) -> int:

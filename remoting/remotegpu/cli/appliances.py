@@ -5,6 +5,7 @@ from typing import Final
 
 from remotegpu.api.claims import GPUClaim
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
+from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
 from remotegpu.cli import exits
 from remotegpu.cli.claims import places, refusals
@@ -60,15 +61,17 @@ def _cordoned(cluster: Cluster, name: str, *, on: bool) -> bool:
 
 def _find(cluster: Cluster, name: str) -> tuple[Object, str]:
     """The pool of an appliance, and its node."""
-    for pool in cluster.list(_PATH):
-        for appliance in GPUPool.from_object(pool).status.appliances:
+    stored = cluster.list(_PATH)
+    by_name = {pool["metadata"]["name"]: pool for pool in stored}
+    for pool in readable(GPUPool.from_object, stored):
+        for appliance in pool.status.appliances:
             if appliance.name == name:
-                return pool, appliance.node
+                return by_name[pool.name], appliance.node
     raise exits.CliError(exits.USAGE, f"no pool has an appliance {name!r}; `kubectl remotegpu ls` names them")
 
 
 def _claims_on(cluster: Cluster, name: str) -> list[GPUClaim]:
-    claims = map(GPUClaim.from_object, cluster.list(f"/apis/{API_VERSION}/{CLAIMS}"))
+    claims = readable(GPUClaim.from_object, cluster.list(f"/apis/{API_VERSION}/{CLAIMS}"))
     return sorted((claim for claim in claims if name in places(claim)), key=lambda claim: claim.key)
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from remotegpu.api.claims import GPUClaim, Phase, Reason, gpus_text
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
+from remotegpu.api.objects import readable
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
@@ -37,11 +38,12 @@ def _listing(cluster: Cluster, namespace: str, *, as_json: bool) -> str:
     if as_json:
         return json_text({"pools": pools, "claims": claims})
     table = new_table("APPLIANCE", "POOL", "NODE", "PHASE", "GPUS", "FREE", "FREE MEMORY")
-    for pool in map(GPUPool.from_object, pools):
+    unreadable: list[str] = []
+    for pool in readable(GPUPool.from_object, pools, unreadable.append):
         for each in pool.status.appliances:
             add_row(table, each.name, pool.name, each.node, str(each.phase), *_room(each))
     rows = new_table("CLAIM", "POD", "POOL", "ASKS", "PHASE", "REASON", "HAS", "APPLIANCE")
-    for claim in sorted(map(GPUClaim.from_object, claims), key=lambda claim: claim.key):
+    for claim in sorted(readable(GPUClaim.from_object, claims, unreadable.append), key=lambda claim: claim.key):
         add_row(
             rows, claim.name if namespace else claim.key, claim.spec.pod.name if claim.spec.pod else "-",
             claim.spec.pool, str(claim.spec.ask), str(claim.status.phase), str(claim.status.reason),
@@ -53,6 +55,8 @@ def _listing(cluster: Cluster, namespace: str, *, as_json: bool) -> str:
             out.print(table)
             out.print()
         out.print(rows if rows.row_count else "no claims")
+        for line in unreadable:
+            say(out, line)
     return captured.get()
 
 
@@ -68,7 +72,7 @@ def print_story(out: Console, cluster: Cluster, namespace: str, name: str) -> No
     with contextlib.suppress(RefusedError):
         of_claim = f"involvedObject.uid={stored['metadata']['uid']}"
         events = cluster.list(f"/api/v1/namespaces/{namespace}/events", fields=of_claim)
-    for line in _lines(GPUClaim.from_object(stored)):
+    for line in _lines(_read(stored)):
         say(out, line)
     table = new_table("EVENT", "LAST SEEN", "TIMES", "MESSAGE")
     for event in sorted(events, key=_last_seen)[-_MOST_EVENTS:]:
@@ -123,7 +127,7 @@ def names(before: Sequence[str]) -> list[str]:
 
 def pods_or_claims(cluster: Cluster, namespace: str, *, claims: bool) -> list[str]:
     """The names of claims, or of the pods that have one of their own. Raises RefusedError."""
-    found = [GPUClaim.from_object(each) for each in cluster.list(claims_path(namespace))]
+    found = readable(GPUClaim.from_object, cluster.list(claims_path(namespace)))
     if claims:
         return [claim.name for claim in found]
     return [claim.spec.pod.name for claim in found if claim.spec.pod]
@@ -134,10 +138,10 @@ def _change(target: Target, spec: dict[str, Any], done: str, outcome: Outcome, *
     out, cluster = console(), target.cluster
     with refusals():
         path = f"{claims_path(target.namespace)}/{claim_name(*target)}"
-        asked = GPUClaim.from_object(cluster.patch(path, {"spec": spec}))
+        asked = _read(cluster.patch(path, {"spec": spec}))
         told = ""
         while wait:
-            claim = GPUClaim.from_object(cluster.get(path))
+            claim = _read(cluster.get(path))
             if claim.status.observed_generation >= asked.generation:
                 if (why := outcome(claim)) == "":
                     say(out, f"{claim.key} {done}")
@@ -149,6 +153,15 @@ def _change(target: Target, spec: dict[str, Any], done: str, outcome: Outcome, *
                     say(out, f"{claim.status.reason}: {told}")
             time.sleep(_POLL_SECONDS)
     out.print(f"{asked.key} was told; `kubectl remotegpu describe` says what becomes of it", markup=False)
+
+
+def _read(stored: Object) -> GPUClaim:
+    try:
+        return GPUClaim.from_object(stored)
+    except (KeyError, ValueError) as error:
+        name = f"{stored['metadata']['namespace']}/{stored['metadata']['name']}"
+        told = f"GPUClaim {name} cannot be read: {error}; correct it with `kubectl edit`"
+        raise exits.CliError(exits.USAGE, told) from None
 
 
 def _lines(claim: GPUClaim) -> Iterator[str]:
@@ -176,7 +189,8 @@ def _lines(claim: GPUClaim) -> Iterator[str]:
     for each in status.allocations:
         yield f"  has        {format_bytes(each.memory)} of {each.model} {each.gpu} on {each.appliance} ({each.node})"
     if status.move is not None:
-        yield f"  moves      from {status.move.source} to {status.move.to[0].appliance}"
+        to = ", ".join(sorted({each.appliance for each in status.move.to}))
+        yield f"  moves      from {status.move.source} to {to}"
     for condition in status.conditions:
         since = f" since {condition.last_transition_time}" if condition.last_transition_time else ""
         yield f"  condition  {condition.type} is {condition.status}{since}: {condition.message or condition.reason}"
@@ -203,7 +217,7 @@ def appliances(cluster: Cluster) -> list[ApplianceStatus]:
         if error.status == 403:
             return []
         raise
-    return [each for pool in map(GPUPool.from_object, pools) for each in pool.status.appliances]
+    return [each for pool in readable(GPUPool.from_object, pools) for each in pool.status.appliances]
 
 
 def claims_path(namespace: str) -> str:

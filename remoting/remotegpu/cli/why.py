@@ -49,6 +49,9 @@ def of_claim(cluster: Cluster, namespace: str, name: str) -> Answer:
             "does not, `remotegpu doctor --cluster` says why"
         )
         raise exits.CliError(exits.UNAVAILABLE, told) from None
+    except ValueError as error:
+        told = f"GPUClaim {namespace}/{name} cannot be read: {error}; correct it with `kubectl edit`"
+        raise exits.CliError(exits.USAGE, told) from None
 
 
 def of_pod(cluster: Cluster, namespace: str, name: str) -> Answer | str:
