@@ -67,6 +67,9 @@ class Leases:
     def __init__(self) -> None:
         self.ended: list[str] = []
 
+    async def finish_end(self, lease_id: str) -> None:
+        assert lease_id == LEASE
+
     def receive(self, lease_id: str, *_: object) -> Any:
         return SimpleNamespace(lease_id=lease_id, client="alice", devices=[])
 
