@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// How often waiting commands are looked for while there are some.
 const TICK: Duration = Duration::from_micros(75);
-/// Ticks without a command after which the background thread sleeps until there is one.
+/// Ticks with nothing to send after which the background thread sleeps until a command waits.
 const IDLE_TICKS: u32 = 20;
 
 /// A program may be so many bytes ahead of what was sent: a thread with more waits until the worker takes it, until there
@@ -293,14 +293,16 @@ impl Session {
                 outbox.ticking = true;
             }
             let mut idle = 0;
-            let mut last = outbox.last;
             while outbox.ticking || self.must_acknowledge.load(SeqCst) {
                 if self.must_acknowledge.swap(false, SeqCst) {
                     self.frame(&mut outbox, Header { code: Acknowledge::CODE, ..Header::default() }, 0, |_| ());
                 }
+                let waiting = outbox.kept.unsent();
                 if self.send_some(&mut outbox).is_err() {
                     return;
                 }
+                // Who waits for each of its commands sends them itself, and has no use for this thread.
+                idle = if outbox.kept.unsent() < waiting { 0 } else { idle + 1 };
                 if idle >= IDLE_TICKS && !outbox.full {
                     outbox.ticking = false;
                     break;
@@ -314,8 +316,6 @@ impl Session {
                     std::thread::sleep(TICK);
                 }
                 outbox = lock(&self.outbox);
-                idle = if outbox.last == last { idle + 1 } else { 0 };
-                last = outbox.last;
             }
         }
     }
