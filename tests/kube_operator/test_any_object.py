@@ -26,7 +26,7 @@ from remotegpu_operator.dashboard.snapshot import snapshot_of
 from remotegpu_operator.why import explain
 
 NOW = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
-CLAIMS, POOLS = objects("gpuclaims", namespaced=True), objects("gpupools", namespaced=False)
+CLAIMS, POOLS = objects("GPUClaim", namespaced=True), objects("GPUPool", namespaced=False)
 Object = dict[str, Any]
 GOOD: Object = {
     "metadata": {"namespace": "good", "name": "claim", "uid": "good", "creationTimestamp": "2026-01-01T00:00:00Z"},

@@ -6,7 +6,7 @@ import sys
 import threading
 
 import numpy as np
-from cu import cu, download, ok, start, upload
+from cu import cu, download, ok, on_device, start, upload
 
 WORDS = 1 << 18
 chance = random.Random(int(sys.argv[1]))
@@ -14,12 +14,7 @@ context = start()
 over = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
 
-properties = cu.CUmemAllocationProp()
-properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-access = cu.CUmemAccessDesc()
-access.location = properties.location
-access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+properties, access = on_device()
 BLOCK = 16 << 20
 places = set(range(8))
 area = ok(cu.cuMemAddressReserve(8 * BLOCK, 0, 0, 0))

@@ -59,6 +59,16 @@ def upload(array):
     return pointer
 
 
+def on_device():
+    """How `cuMemCreate` makes memory of the first device, and its access to read and write it."""
+    properties, access = cu.CUmemAllocationProp(), cu.CUmemAccessDesc()
+    properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    access.location = properties.location
+    access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    return properties, access
+
+
 def take_all():
     """Allocates until nothing is left, in pieces of 64 MiB down to 2 MiB; yields each piece with its size in bytes."""
     size = 64 << 20

@@ -2,16 +2,11 @@
 and by mapping, prints "replaced", and for another line compares it and prints "ok"."""
 
 import numpy as np
-from cu import cu, download, ok, start, upload
+from cu import cu, download, ok, on_device, start, upload
 
 MIB = 1 << 20
 start()
-properties = cu.CUmemAllocationProp()
-properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-access = cu.CUmemAccessDesc()
-access.location = properties.location
-access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+properties, access = on_device()
 
 
 def mapped(mib, number):

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
 from hypothesis import strategies as st
-from support.system import ROOT
+from support.crds import schema
 
 Json = Any
 # Beside any text: what tells a terminal something, what looks like a quantity or a time, and what is none.
@@ -18,13 +17,6 @@ TEXTS = st.one_of(
         ["\x1b]0;owned\x07", "\u202e\r\n", "0.25", "1", "-1", "NaN", "1e999", "10Gi", "9" * 40, "2026-01-01T00:00:00Z"]
     ),
 )
-
-
-def schema(plural: str) -> dict[str, Any]:
-    """Of `gpuclaims` or `gpupools`."""
-    stored = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text())
-    found: dict[str, Any] = stored["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
 
 
 def values(of: dict[str, Any]) -> st.SearchStrategy[Json]:
@@ -67,7 +59,7 @@ def _strings(of: dict[str, Any]) -> st.SearchStrategy[str]:
     return TEXTS.filter(lambda text: least <= len(text) <= most)
 
 
-def objects(plural: str, namespaced: bool) -> st.SearchStrategy[dict[str, Any]]:
+def objects(kind: str, *, namespaced: bool) -> st.SearchStrategy[dict[str, Any]]:
     """Whole objects; names are what the API server takes."""
     names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
     metadata = {
@@ -79,7 +71,7 @@ def objects(plural: str, namespaced: bool) -> st.SearchStrategy[dict[str, Any]]:
     }
     if namespaced:
         metadata["namespace"] = st.sampled_from(["one", "other"])
-    properties = schema(plural)["properties"]
+    properties = schema(kind)["properties"]
     parts = {name: values(properties[name]) for name in ("spec", "status")}
     return st.fixed_dictionaries(
         {"metadata": st.fixed_dictionaries(metadata), "spec": parts["spec"]}, optional={"status": parts["status"]}

@@ -16,7 +16,7 @@ from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import Cluster, Object, RefusedError, Target
 from remotegpu.cli.output import add_row, console, json_text, new_table, present, say
-from remotegpu.cli.why import claim_name, next_step
+from remotegpu.cli.why import claim_name, next_step, unreadable
 
 _POLL_SECONDS: Final = 0.5
 _MOST_EVENTS: Final = 20
@@ -159,9 +159,7 @@ def _read(stored: Object) -> GPUClaim:
     try:
         return GPUClaim.from_object(stored)
     except (KeyError, ValueError) as error:
-        name = f"{stored['metadata']['namespace']}/{stored['metadata']['name']}"
-        told = f"GPUClaim {name} cannot be read: {error}; correct it with `kubectl edit`"
-        raise exits.CliError(exits.USAGE, told) from None
+        raise unreadable(stored["metadata"]["namespace"], stored["metadata"]["name"], error) from None
 
 
 def _lines(claim: GPUClaim) -> Iterator[str]:

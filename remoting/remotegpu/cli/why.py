@@ -50,8 +50,7 @@ def of_claim(cluster: Cluster, namespace: str, name: str) -> Answer:
         )
         raise exits.CliError(exits.UNAVAILABLE, told) from None
     except ValueError as error:
-        told = f"GPUClaim {namespace}/{name} cannot be read: {error}; correct it with `kubectl edit`"
-        raise exits.CliError(exits.USAGE, told) from None
+        raise unreadable(namespace, name, error) from None
 
 
 def of_pod(cluster: Cluster, namespace: str, name: str) -> Answer | str:
@@ -124,6 +123,12 @@ def _claim_of(pod: Object) -> str:
     metadata: Mapping[str, Any] = pod["metadata"]
     named = (metadata.get("annotations") or {}).get(CLAIM_ANNOTATION)
     return str(named) if named else pod_claim_name(metadata["name"], metadata["uid"])
+
+
+def unreadable(namespace: str, name: str, error: Exception) -> exits.CliError:
+    """Of a claim that was asked for by its name."""
+    told = f"GPUClaim {namespace}/{name} cannot be read: {error}; correct it with `kubectl edit`"
+    return exits.CliError(exits.USAGE, told)
 
 
 def next_step(error: RefusedError) -> str:
