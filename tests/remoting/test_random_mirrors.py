@@ -27,12 +27,12 @@ FIRST = int(os.environ.get("REMOTEGPU_MIRROR_SEED", "0"))
 DISTURBED = PROGRAMS // 10
 SECONDS = 60 + PROGRAMS * 2
 
-MEMORY = {"Allocated", "Registered", "Shared", "Managed", "Variable"}
+MEMORY = {"Allocated", "Registered", "Shared", "Created", "Managed", "Variable"}
 HOST = {
     "store", "system_read", "system_receive", "direct_read", "ring_read", "registered_ring_read", "process_write",
     "other_mapping", "forked_child", "child_reads",
 }  # fmt: skip
-DEVICE = {"exchange_words", "exchange_behind_a_word", "bump_words", "copy_words", "fill_words"}
+DEVICE = {"exchange_words", "exchange_behind_a_word", "bump_words", "copy_words", "fill_words", "clear_pages", "land_words"}
 WAITS = {
     "in_stream", "in_context", "by_event", "by_event_query", "by_stream_query", "by_copy_to_the_host",
     "by_copy_to_the_device", "by_fill", "by_host_function", "by_callback", "by_written_word", "by_unregistering",
@@ -83,7 +83,7 @@ def test_on_a_share_otherwise(setting: str) -> None:
 @pytest.mark.timeout(SECONDS + 30)
 @pytest.mark.parametrize("carrier", ["auto", "direct"])
 def test_where_the_kernel_notes_writes(carrier: str) -> None:
-    """On one machine the worker has allocated memory, too, of which the kernel notes nothing."""
+    """On one machine the worker writes to allocated memory, too, which the kernel does not note."""
     env = {"REMOTEGPU_TRACK_WRITES": "1", "REMOTEGPU_CARRIER": carrier}
     with appliance() as remote:
         done = remote.run(PROGRAM, str(FIRST), str(PROGRAMS), timeout=SECONDS, env=env)

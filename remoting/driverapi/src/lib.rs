@@ -35,3 +35,4 @@ pub mod settings;
 pub mod types;
 pub mod variables;
 pub mod views;
+pub mod written;

@@ -4,6 +4,7 @@
 //! freed or unmapped touches zero pages, it cannot crash the process.
 
 use crate::ranges::Ranges;
+use crate::writes;
 use driverapi::errors::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
 use driverapi::memory_operations::Width;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -137,6 +138,7 @@ pub fn forget(at: u64, len: u64) {
     let is_file =
         first < last && unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_REMOVE) } == 0;
     if is_file {
+        writes::emptied(first as usize..last as usize);
         fill(at, first - at);
         fill(last, at + len - last);
     } else {

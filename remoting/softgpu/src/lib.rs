@@ -45,3 +45,4 @@ mod stream;
 mod tensor_map;
 mod vmm;
 mod work;
+mod writes;

@@ -1,5 +1,6 @@
 //! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N] [--warm]`, or `--snapshot --driver PATH`.
 
+use driverapi::written::PAGEMAP;
 use remotegpu_worker::budgets::Budgets;
 use remotegpu_worker::connection::Connection;
 use remotegpu_worker::driver::Driver;
@@ -8,6 +9,7 @@ use remotegpu_worker::session::Session;
 use remotegpu_worker::text::{Text, complain};
 use remotegpu_worker::turns::taking::Turns;
 use remotegpu_worker::{sandbox, server, snapshot, watchdog};
+use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -92,6 +94,8 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     // SAFETY: as above.
     let turns = place.turns.map(|turns| unsafe { OwnedFd::from_raw_fd(turns) });
     sandbox::limit(place.threads).map_err(line)?;
+    // Later this process must not be looked into, and this is not its own any more.
+    let pagemap = File::open(PAGEMAP);
     sandbox::prepare(&place.hidden, place.landlock)?;
     // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because that may
     // wait for a running kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.
@@ -101,6 +105,10 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     }
     let text = Text::capture().map_err(line)?;
     let driver = Arc::new(open_driver(path)?);
+    if let Ok(pagemap) = pagemap {
+        // Where it cannot, mirrors are read whole.
+        let _ = driver.follow_writes(pagemap.as_fd());
+    }
     let mut session = Session::new(driver, Some(text), place.budgets.clone())?;
     session.turns = turns.map(Turns::new);
     sandbox::enter(place.files)?;

@@ -4,11 +4,11 @@ import ctypes
 import os
 
 import numpy as np
-from cu import cu, launch, ok, pinned, u32, u64
+from cu import cu, launch, ok, pinned, u32, u64, upload
 
 from mirrors.writers import Writers
 
-SLOTS, MOST = 3, 256
+SLOTS, MOST, LANDING = 3, 256, 16384
 NOT_READY, AT_LEAST, BLOCKING = 600, 0, 1
 function_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 callback_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
@@ -45,6 +45,9 @@ class Commands:
         self.busy = [np.zeros(len(memory.words), bool) for memory in memories]
         self.driver = ctypes.CDLL("libcuda.so.1")
         self.commands = [self.exchange_words, self.exchange_words, self.bump_words, self.copy_words, self.fill_words]
+        self.commands += [self.clear_pages, self.land_words]
+        self.source = self.random_words(LANDING)
+        self.on_device = int(upload(self.source))
         if os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
             # Such a launch would wait for a word that this thread writes after it.
             self.commands.append(self.exchange_behind_a_word)
@@ -216,6 +219,35 @@ class Commands:
         memory, value = self.memories[index], self.any(1 << 32)
         ok(cu.cuMemsetD32Async(memory.on_device() + 4 * at, value, count, self.stream))
         memory.expected[at : at + count] = value
+        self.use(index, slice(at, at + count))
+
+    def long_run(self):
+        """Many words of one memory, which may be whole pages, where no other thread has some between them."""
+        index = self.any(len(self.memories))
+        owned = self.owned[index]
+        if len(owned) < len(self.memories[index].words):
+            return self.choose_run([index], is_free=False)
+        at = self.any(len(owned))
+        if self.any(2):
+            at -= (self.memories[index].address // 4 + at) % 1024
+        at = max(at, 0)
+        return index, at, 1 + self.any(min(len(owned) - at, LANDING))
+
+    def clear_pages(self, slot):
+        index, at, count = self.long_run()
+        memory = self.memories[index]
+        self.steps.append(("at", index, at, count))
+        ok(cu.cuMemsetD8Async(memory.on_device() + 4 * at, 0, 4 * count, self.stream))
+        memory.expected[at : at + count] = 0
+        self.use(index, slice(at, at + count))
+
+    def land_words(self, slot):
+        """Copies from the device to the memory's place in the program."""
+        index, at, count = self.long_run()
+        memory, start = self.memories[index], self.any(LANDING + 1 - count)
+        self.steps.append(("at", index, at, count))
+        ok(cu.cuMemcpyDtoHAsync(memory.address + 4 * at, self.on_device + 4 * start, 4 * count, self.stream))
+        memory.expected[at : at + count] = self.source[start : start + count]
         self.use(index, slice(at, at + count))
 
     # ---- waits

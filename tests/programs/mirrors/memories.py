@@ -118,5 +118,38 @@ class Variable(Managed):
         ok(cu.cuLibraryUnload(self.library))
 
 
-CONCURRENT = Allocated, Registered, Shared
+class Created(Memory):
+    """Memory of the host that the program maps itself, at one place or at two."""
+
+    SIZE = 2 << 20
+
+    def __init__(self, chance, count):
+        wanted = cu.CUmemAllocationProp()
+        wanted.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST_NUMA
+        device = cu.CUmemAccessDesc()
+        device.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        device.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        self.handle = ok(cu.cuMemCreate(self.SIZE, wanted, 0))
+        self.places = []
+        for _ in range(1 + int(chance.integers(4) == 0)):
+            place = ok(cu.cuMemAddressReserve(self.SIZE, 0, 0, 0))
+            ok(cu.cuMemMap(place, self.SIZE, 0, self.handle, 0))
+            ok(cu.cuMemSetAccess(place, self.SIZE, [device], 1))
+            self.places.append(place)
+        super().__init__(int(self.places[0]), count)
+        self.is_found = True
+        if len(self.places) > 1:
+            self.other = view(int(self.places[1]), count)
+
+    def free(self):
+        # Unlike the others it may not end under kernels.
+        ok(cu.cuCtxSynchronize())
+        for place in self.places:
+            ok(cu.cuMemUnmap(place, self.SIZE))
+            ok(cu.cuMemAddressFree(place, self.SIZE))
+        ok(cu.cuMemRelease(self.handle))
+
+
+CONCURRENT = Allocated, Registered, Shared, Created
 KINDS = *CONCURRENT, Managed, Variable

@@ -87,6 +87,8 @@ class Writers:
             ways.append(self.direct_read)
         if holds and memory.is_inherited:
             ways.append(self.registered_ring_read)
+        if memory.other is not None:
+            ways.append(self.other_mapping)
         if memory.is_shared:
-            ways += [self.other_mapping, self.forked_child]
+            ways.append(self.forked_child)
         return ways

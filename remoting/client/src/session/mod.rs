@@ -11,6 +11,7 @@ mod copies;
 mod held;
 mod host_box;
 mod jobs;
+mod landings;
 mod opening;
 mod outbox;
 mod queues;
@@ -43,6 +44,7 @@ use copies::Source;
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN, is_sticky};
 use held::Held;
 use jobs::Jobs;
+use landings::Landings;
 use outbox::Outbox;
 use protocol::{
     ContextSynchronize, EVENTS_TELL, Message, MirrorsTold, Opened, Rebase, StreamSynchronize, UNCOUNTED, since,
@@ -52,6 +54,7 @@ use ring::Ring;
 use send::Wake;
 use shared_memory::Shared;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
@@ -165,6 +168,7 @@ pub struct Session {
     /// What the worker said of mirrors, until a call lets the host see it.
     news: Mutex<Vec<News>>,
     news_bytes: AtomicUsize,
+    landings: Landings,
     /// Commands in streams that are not known to be complete.
     queued: AtomicU32,
     stripes: Stripes,
@@ -258,6 +262,7 @@ impl Session {
             ring: Mutex::default(),
             news: Mutex::default(),
             news_bytes: AtomicUsize::new(0),
+            landings: Landings::default(),
             queued: AtomicU32::new(0),
             stripes: Stripes::default(),
             arena: OnceLock::new(),
@@ -354,6 +359,11 @@ impl Session {
         let mut news = lock(&self.news);
         self.news_bytes.store(0, SeqCst);
         std::mem::take(&mut *news)
+    }
+
+    /// Where bytes have landed in the program's memory since the last time; noted from the first time on.
+    pub fn take_landings(&self) -> Vec<Range<usize>> {
+        self.landings.take()
     }
 
     /// Is that so much that a program which neither waits nor asks is not to be waited for?

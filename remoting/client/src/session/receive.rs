@@ -342,7 +342,11 @@ impl Session {
     fn deliver(&self, number: u64, code: u32, tail: &[u8]) -> Result<(), Broken> {
         let pending = lock(&self.pending).remove(&number);
         self.note_code(code);
-        match pending.ok_or("the appliance answered a command twice")? {
+        let pending = pending.ok_or("the appliance answered a command twice")?;
+        if let Pending::Landing(to, _) = &pending {
+            self.landings.note(to);
+        }
+        match pending {
             Pending::Reply(Waiter::Thread(slot)) | Pending::Landing(_, Waiter::Thread(slot)) => {
                 slot.finish(Reply { code, tail: tail.to_vec() });
             }

@@ -10,6 +10,7 @@ use driverapi::constants::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
 use driverapi::errors::*;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Who may use memory that is mapped: the program itself, or a device by its ordinal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,13 +20,18 @@ pub enum User {
 }
 
 /// The bytes, wherever they are mapped.
-pub struct Pages(OwnedFd);
+pub struct Pages {
+    file: OwnedFd,
+    /// They were seen somewhere.
+    was_shown: AtomicBool,
+}
 
 impl Pages {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn new(size: u64) -> Result<Pages, Code> {
-        shared_file(size).map(Pages).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+        let file = shared_file(size).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+        Ok(Pages { file, was_shown: AtomicBool::new(false) })
     }
 
     /// Lets somebody use the pages at a mapping, or nobody any more who could. Pages that one may use all may: the library
@@ -52,9 +58,12 @@ impl Pages {
     }
 
     fn show(&self, at: &HostRange, offset: u64) -> Result<(), Code> {
+        if self.was_shown.swap(true, SeqCst) {
+            mapped::note_alias();
+        }
         // SAFETY: the range is mapped here, hence reserved by the program in an arena that this process has reserved, and
         // nothing else is shown there; the file has these bytes for good.
-        if !unsafe { sys::back_with(at.start, at.size, self.0.as_fd(), offset) } {
+        if !unsafe { sys::back_with(at.start, at.size, self.file.as_fd(), offset) } {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         host::add(*at).inspect_err(|_| {

@@ -5,6 +5,7 @@ use crate::driver::{Driver, current, driver};
 use crate::ffi::{In, Out, R, descriptor};
 use crate::handles;
 use crate::vmm::GRANULARITY;
+use crate::writes;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::host_memory::is_place_on_host;
@@ -197,5 +198,26 @@ entry_points! {
     /// Not CUDA's: for a worker, which gives several allocations of its session one piece of memory (`CHECKS_BOUNDS`).
     fn remotegpu_bound(address: CUdeviceptr, len: usize) {
         driver()?.bound(address, len as u64)
+    }
+
+    /// Not CUDA's: for a worker, which tells its client what changes. `pagemap`: what it opened of
+    /// `driverapi::written::PAGEMAP`.
+    fn remotegpu_follow_writes(pagemap: *mut c_void) {
+        driver()?;
+        writes::follow(descriptor(pagemap)?.try_clone_to_owned().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?)
+    }
+
+    /// Not CUDA's: the first and the last address of each part of these pages that was written since this was last asked, in
+    /// order; `count` says how many there is room for, and how many there are. What is too much becomes one with the last.
+    fn remotegpu_written(parts: Out<[u64; 2]>, count: Out<usize>, address: CUdeviceptr, len: usize) {
+        let most = count.get()?;
+        let start = address as usize;
+        let mut found = writes::taken(start..start.checked_add(len).ok_or(CUDA_ERROR_INVALID_VALUE)?)?;
+        if let Some(end) = found.last().map(|last| last.end).filter(|_| found.len() > most) {
+            found.truncate(most);
+            found.last_mut().ok_or(CUDA_ERROR_INVALID_VALUE)?.end = end;
+        }
+        count.set(found.len())?;
+        parts.set_all(found.into_iter().map(|part| [part.start as u64, part.end as u64]))
     }
 }

@@ -19,10 +19,13 @@ use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::{CStr, CString, c_void};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 
 const PORTABLE: u32 = 1;
+/// Parts of memory that was written, in one answer.
+const MOST_PARTS: usize = 512;
 
 /// A `CUresult` other than success.
 pub type Code = u32;
@@ -290,6 +293,16 @@ impl Driver {
     /// Where one lies; with `size` 0 it is no more.
     pub fn memory_bound(&self, address: u64, size: u64) -> Result<()> {
         call!(self.memory_bound(address, size as usize))
+    }
+    /// Lets it know what is written, if it can; `pagemap`: what was opened of `driverapi::written::PAGEMAP`.
+    pub fn follow_writes(&self, pagemap: BorrowedFd<'_>) -> Result<()> {
+        call!(self.writes_follow(Handle(pagemap.as_raw_fd() as usize).raw()))
+    }
+    /// Which parts of these whole pages were written since this was last asked, in order; at first all.
+    pub fn written(&self, address: u64, size: u64) -> Result<Vec<Range<u64>>> {
+        let (mut parts, mut count) = ([[0; 2]; MOST_PARTS], MOST_PARTS);
+        call!(self.writes_taken(parts.as_mut_ptr(), &mut count, address, size as usize))?;
+        Ok(parts.iter().take(count).map(|&[start, end]| start..end).collect())
     }
     /// Page-locked memory that every context may copy from and to.
     pub fn host_alloc(&self, size: usize) -> Result<Handle> {

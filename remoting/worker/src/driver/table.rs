@@ -67,6 +67,8 @@ table! {
     memory_map = c"cuMemMap" (u64, usize, usize, u64, u64);
     memory_unmap = c"cuMemUnmap" (u64, usize);
     memory_bound = c"remotegpu_bound" (u64, usize);
+    writes_follow = c"remotegpu_follow_writes" (Raw);
+    writes_taken = c"remotegpu_written" (*mut [u64; 2], *mut usize, u64, usize);
     memory_set_access = c"cuMemSetAccess" (u64, usize, *const CUmemAccessDesc, usize);
     host_alloc = c"cuMemHostAlloc" (*mut Raw, usize, u32);
     host_free = c"cuMemFreeHost" (Raw);

@@ -5,13 +5,17 @@ pub mod plan;
 mod reading;
 
 use crate::completions::Action;
-use crate::driver::{Code, Result};
+use crate::driver::{Code, Driver, Result};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use driverapi::written::PAGE;
 use plan::{Place, Window};
 use protocol::{MirrorAdd, MirrorPart, MirrorRun, differences, without};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
+
+/// Of smaller mirrors the driver is not asked what was written: they are read sooner.
+const LEAST_NOTED: usize = 8 * PAGE;
 
 struct Mirror {
     add: MirrorAdd,
@@ -20,6 +24,40 @@ struct Mirror {
     base: Vec<u8>,
     /// What it changed since it was begun to read the mirrors.
     changed: Vec<Range<usize>>,
+    /// Does the driver say what was written of its whole pages?
+    is_noted: bool,
+    /// What was said to be written may not have been read.
+    is_unknown: bool,
+}
+
+impl Mirror {
+    /// All of it, as what is to be read.
+    fn place(&self) -> Place {
+        let MirrorAdd { mirror, context, address, size } = self.add;
+        Place { mirror, context, stream_id: self.stream_id, address, stretch: 0..size as usize }
+    }
+
+    /// Its whole pages, by their places in it; empty if there are too few.
+    fn pages(&self) -> Range<usize> {
+        let (start, end) = (self.add.address as usize, (self.add.address + self.add.size) as usize);
+        let pages = start.next_multiple_of(PAGE) - start..(end / PAGE * PAGE).saturating_sub(start);
+        if pages.len() < LEAST_NOTED { 0..0 } else { pages }
+    }
+
+    /// Where the device may have written since this was last asked, in order; `None` if the driver does not say.
+    fn suspects(&mut self, driver: &Driver) -> Option<Vec<Place>> {
+        let (pages, base) = (self.pages(), self.add.address);
+        let found = driver.written(base + pages.start as u64, pages.len() as u64);
+        self.is_noted = found.is_ok();
+        let (found, whole) = (found.ok()?, self.place());
+        if std::mem::take(&mut self.is_unknown) {
+            return Some(vec![whole]);
+        }
+        let edges = [0..pages.start, pages.end..whole.stretch.end];
+        let found = found.iter().map(|part| (part.start - base) as usize..(part.end - base) as usize);
+        let parts = edges.into_iter().filter(|part| !part.is_empty()).chain(found);
+        Some(parts.map(|stretch| Place { stretch, ..whole.clone() }).collect())
+    }
 }
 
 /// Something from which the client may conclude that the device has written to a mirror.
@@ -61,7 +99,7 @@ pub struct Mirrors {
     waiting: Vec<Told>,
     added: VecDeque<(u64, u64)>,
     reading: Option<Reading>,
-    /// How all are read, until one comes or goes.
+    /// How those are read of which the driver does not say what was written, until one comes or goes.
     plan: Option<Vec<Rc<Window>>>,
 }
 
@@ -119,8 +157,11 @@ impl Mirrors {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         let base = vec![0; add.size as usize];
-        self.all.insert(add.mirror, Mirror { add: add.clone(), stream_id, base, changed: Vec::new() });
-        self.added.push_back((seq, add.mirror));
+        let (changed, add) = (Vec::new(), add.clone());
+        let mut mirror = Mirror { add, stream_id, base, changed, is_noted: false, is_unknown: true };
+        mirror.is_noted = !mirror.pages().is_empty();
+        self.added.push_back((seq, mirror.add.mirror));
+        self.all.insert(mirror.add.mirror, mirror);
         (self.is_dirty, self.plan) = (true, None);
         Ok(())
     }
@@ -130,7 +171,7 @@ impl Mirrors {
         let ended = self.all.remove(&mirror)?;
         self.plan = None;
         if let Some(reading) = &mut self.reading {
-            let places: Vec<Place> = self.all.values().map(place).collect();
+            let places: Vec<Place> = self.all.values().map(Mirror::place).collect();
             reading.windows = reading.windows.drain(..).flat_map(|window| window.without(mirror, &places)).collect();
         }
         Some(ended.stream_id)
@@ -166,6 +207,25 @@ impl Mirrors {
             mirror.changed.push(range);
         }
         Ok(Some(mirror.add.address + run.at))
+    }
+
+    /// What is to be read of mirrors of which the driver says what was written.
+    fn suspects(&mut self, driver: &Driver) -> Vec<Place> {
+        let noted = self.all.values_mut().filter(|mirror| mirror.is_noted);
+        let found: Vec<_> = noted.map(|mirror| mirror.suspects(driver)).collect();
+        if found.iter().any(Option::is_none) {
+            self.plan = None;
+        }
+        found.into_iter().flatten().flatten().collect()
+    }
+
+    /// Of what was given back unread nothing is known.
+    fn forget_reading(&mut self, window: &Window) {
+        for part in &window.parts {
+            if let Some(mirror) = self.all.get_mut(&part.mirror) {
+                mirror.is_unknown = true;
+            }
+        }
     }
 
     /// What a buffer holds is what the client has.
@@ -208,9 +268,4 @@ impl Mirrors {
         }
         (parts, tail)
     }
-}
-
-fn place(mirror: &Mirror) -> Place {
-    let MirrorAdd { mirror: id, context, address, size } = mirror.add;
-    Place { mirror: id, context, stream_id: mirror.stream_id, address, size: size as usize }
 }

@@ -9,14 +9,15 @@ const GAP: u64 = 16 << 10;
 /// Copies of one window: a driver's stream takes about 1,024 before it blocks.
 const MOST_SPANS: usize = 96;
 
-/// Where a mirror is, and the stream that reads it.
+/// Where a mirror begins, what is read of it, and the stream that reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub mirror: u64,
     pub context: u64,
     pub stream_id: u64,
     pub address: u64,
-    pub size: usize,
+    /// What is read of it.
+    pub stretch: Range<usize>,
 }
 
 /// A stretch of a mirror, from a place in a buffer on.
@@ -99,12 +100,12 @@ impl Window {
 /// The windows for mirrors at these places. `is_mapped`: whether memory of one piece has these bytes, the one before and the
 /// one behind them.
 pub fn windows(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> Vec<Rc<Window>> {
-    places.sort_by_key(|place| (place.context, place.stream_id, place.address));
+    places.sort_by_key(|place| (place.context, place.stream_id, place.address + place.stretch.start as u64));
     let mut all: Vec<Window> = Vec::new();
     for place in &places {
-        let mut at = 0;
-        while at < place.size {
-            let len = (place.size - at).min(BULK_CHUNK);
+        let mut at = place.stretch.start;
+        while at < place.stretch.end {
+            let len = (place.stretch.end - at).min(BULK_CHUNK);
             let taken = all.last_mut().is_some_and(|last| last.take(place, at, len, &is_mapped));
             if !taken {
                 let mut window = Window::new(place);
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     fn place(mirror: u64, address: u64, size: usize) -> Place {
-        Place { mirror, context: 1, stream_id: 2, address, size }
+        Place { mirror, context: 1, stream_id: 2, address, stretch: 0..size }
     }
 
     /// Every byte of every mirror, as (mirror, offset), and the address that it is read from.
@@ -144,7 +145,7 @@ mod tests {
     fn oracle(places: &[Place]) -> Vec<(u64, usize, u64)> {
         let bytes = |p: &Place| {
             let (mirror, address) = (p.mirror, p.address);
-            (0..p.size).step_by(64).map(move |at| (mirror, at, address + at as u64))
+            p.stretch.clone().step_by(64).map(move |at| (mirror, at, address + at as u64))
         };
         let mut all: Vec<_> = places.iter().flat_map(bytes).collect();
         all.sort_unstable();
@@ -162,6 +163,16 @@ mod tests {
         apart.push(Place { context: 7, ..place(301, (1 << 40) + 3 * BULK_CHUNK as u64 + 64, 64) });
         let windows = super::windows(apart.clone(), |_, _| true);
         assert_eq!(read(&windows), oracle(&apart));
+    }
+
+    #[test]
+    fn of_a_stretch_nothing_else_is_read() {
+        let far = BULK_CHUNK + 4096;
+        let all = [place(1, 1 << 20, 3 * BULK_CHUNK), place(2, 0, 8192)];
+        let parts = [(0, 4096..8192), (0, far..far + 64), (1, 4096..8192), (0, 2 * BULK_CHUNK - 64..3 * BULK_CHUNK)];
+        let places: Vec<Place> =
+            parts.iter().map(|(one, stretch)| Place { stretch: stretch.clone(), ..all[*one].clone() }).collect();
+        assert_eq!(read(&super::windows(places.clone(), |_, _| true)), oracle(&places));
     }
 
     #[test]

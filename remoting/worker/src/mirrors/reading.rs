@@ -4,7 +4,7 @@
 //! serves all that was to be told when it began; what comes later waits for the next one.
 
 use super::plan::{self, Window};
-use super::{Place, Reading, Then, Told, place};
+use super::{Mirror, Place, Reading, Then, Told};
 use crate::command::{Command, Frame};
 use crate::completions::Action;
 use crate::driver::{Code, Result};
@@ -13,6 +13,7 @@ use crate::session::{Outcome, Session};
 use crate::staging::Buffer;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{BULK_CHUNK, MIRROR_RUNS, Message, MirrorAdd, MirrorChanges, MirrorEnd, MirrorsTold};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Windows that are read at a time.
@@ -96,7 +97,10 @@ impl Session {
                 match self.read_window(&window) {
                     Ok(true) => reading.under_way += 1,
                     Ok(false) => break,
-                    Err(code) => self.late(code),
+                    Err(code) => {
+                        self.mirrors.forget_reading(&window);
+                        self.late(code);
+                    }
                 }
                 reading.windows.pop_front();
                 any = true;
@@ -113,7 +117,12 @@ impl Session {
 
     fn next_reading(&mut self) -> Option<Reading> {
         if let Some((seq, id)) = self.mirrors.added.pop_front() {
-            let place = self.mirrors.all.get(&id).map(place);
+            let mirror = self.mirrors.all.get_mut(&id);
+            // What is written from now on is said, and not what was before.
+            let place = mirror.map(|mirror| {
+                mirror.is_noted = mirror.is_noted && mirror.suspects(&self.driver).is_some();
+                mirror.place()
+            });
             let windows = self.windows(place.into_iter().collect()).into();
             return Some(Reading { windows, under_way: 0, then: Then::Answer(seq) });
         }
@@ -125,16 +134,22 @@ impl Session {
         if !self.mirrors.is_dirty {
             return Some(Reading { windows: [].into(), under_way: 0, then });
         }
+        let suspects = self.mirrors.suspects(&self.driver);
         let plan = match self.mirrors.plan.take() {
             Some(plan) => plan,
-            None => self.windows(self.mirrors.all.values().map(place).collect()),
+            None => {
+                let unnoted = self.mirrors.all.values().filter(|mirror| !mirror.is_noted);
+                self.windows(unnoted.map(Mirror::place).collect())
+            }
         };
         self.mirrors.plan = Some(plan.clone());
+        let mut windows = VecDeque::from(plan);
+        windows.extend(self.windows(suspects));
         self.mirrors.all.values_mut().for_each(|mirror| mirror.changed.clear());
         let busy = |(id, stream): (u64, &crate::objects::Stream)| stream.in_flight > 0 && !self.mirrors.is_carrier(id);
         let is_dirty = self.streams.live().any(busy);
         self.mirrors.is_dirty = is_dirty;
-        Some(Reading { windows: plan.into(), under_way: 0, then })
+        Some(Reading { windows, under_way: 0, then })
     }
 
     fn windows(&self, places: Vec<Place>) -> Vec<Rc<Window>> {
@@ -166,6 +181,7 @@ impl Session {
         let tells = matches!(reading.then, Then::Tell(_));
         let bytes = buffer.bytes(0..buffer.len());
         if code != 0 {
+            self.mirrors.forget_reading(window);
             return self.late(code);
         }
         if !tells {

@@ -76,7 +76,7 @@ impl Mirror {
         // The kernel notes a write once, for whoever asks first.
         let others = self.all.iter_mut().filter(|other| other.overlaps(&mapped));
         if others.map(|other| other.written = None).count() == 0 {
-            mapped.written = Written::follow(mapped.host, mapped.shadow.len());
+            mapped.written = Written::follow(mapped.host, mapped.shadow.len(), mapped.kind);
         }
         self.all.push(mapped);
         self.recount();
@@ -96,6 +96,7 @@ impl Mirror {
         if mapped.is_told() {
             mapped.follow(stream_id, old).map_err(NoMirror::Failed)?;
         }
+        mapped.written = Written::follow(mapped.host, mapped.shadow.len(), mapped.kind);
         self.recount();
         self.carrier(live).and_then(|carrier| carrier.sent()).map_err(NoMirror::Failed)
     }
@@ -161,6 +162,10 @@ impl Mirror {
 
     fn send_changes(&mut self, session: &Arc<Session>) -> Result<(), Code> {
         let Mirror { all, carriers, .. } = self;
+        if all.iter().any(|mapped| mapped.written.is_some()) {
+            let landings = session.take_landings();
+            all.iter_mut().for_each(|mapped| mapped.note_landings(&landings));
+        }
         for carrier in carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
             let (mut changes, mut any, context) = (Changes::default(), false, carrier.live.id);
             for mapped in all.iter_mut().filter(|mapped| mapped.live.id == context) {
@@ -344,6 +349,13 @@ pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
         ended = ended.and(settled).and(place.map_or(Ok(()), |place| mirror.end(place)));
     }
     ended
+}
+
+/// Memory that the program created is about to have a second place, where what is written is not seen at the first one.
+pub fn note_alias() {
+    written::note_alias();
+    let mut mirror = lock(&MIRROR);
+    mirror.all.iter_mut().filter(|mapped| mapped.kind == HostKind::Created).for_each(|mapped| mapped.written = None);
 }
 
 /// The context is about to be destroyed, with the mirrors that it has.

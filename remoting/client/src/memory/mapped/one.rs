@@ -35,6 +35,8 @@ pub struct Mapped {
     parts: Vec<Part>,
     /// Where the kernel notes what the program writes. The rest is compared.
     pub written: Option<Written>,
+    /// What a worker on this machine has written, which the kernel does not note.
+    landed: Vec<Range<usize>>,
     /// The program has taken the memory away: nothing is read or written there any more.
     is_gone: bool,
 }
@@ -57,6 +59,7 @@ impl Mapped {
             shadow: vec![0; size],
             parts: Vec::new(),
             written: None,
+            landed: Vec::new(),
             is_gone: false,
         }
     }
@@ -139,19 +142,30 @@ impl Mapped {
         runs
     }
 
+    /// Copies have landed at these addresses.
+    pub fn note_landings(&mut self, places: &[Range<usize>]) {
+        if self.written.is_some() {
+            let (start, end) = (self.host, self.host + self.shadow.len());
+            let inside = places.iter().map(|place| place.start.max(start)..place.end.min(end));
+            self.landed.extend(inside.filter(|place| !place.is_empty()));
+        }
+    }
+
     /// Where the host may have written, in order and by whole words.
     fn suspects(&mut self) -> Vec<Range<usize>> {
         let (host, size) = (self.host, self.shadow.len());
+        let landed = std::mem::take(&mut self.landed);
         let noted = self.written.as_ref().and_then(|written| Some((written.pages().clone(), written.take()?)));
         let Some((pages, found)) = noted else {
             self.written = None;
             return iter::once(0..size).collect();
         };
-        let (first, last) = (host..pages.start, pages.end..host + size);
-        let all = [first].into_iter().chain(found).chain([last]).filter(|part| !part.is_empty());
+        let edges = [host..pages.start, pages.end..host + size];
+        let mut all: Vec<_> = edges.into_iter().chain(found).chain(landed).filter(|part| !part.is_empty()).collect();
+        all.sort_unstable_by_key(|part| part.start);
         let words =
             |part: Range<usize>| (part.start - host) / WORD * WORD..(part.end - host).next_multiple_of(WORD).min(size);
-        all.map(words).collect()
+        all.into_iter().map(words).collect()
     }
 
     pub fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
