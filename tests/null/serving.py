@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from support.system import ROOT
+import pytest
+from support.system import ROOT, Appliance, appliance
 
 PYTHON = Path(os.environ.get("REMOTEGPU_SERVING_PYTHON", ROOT / "target" / "null-serving" / "bin" / "python"))
 RULES = Path(__file__).parent / "vllm.rules"
@@ -58,3 +61,13 @@ def settings() -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+@contextmanager
+def null_h100(code: int = 0) -> Iterator[Appliance]:
+    """An appliance of one, that has the rules. It ends with the code: not with 0 if a rule matched nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMOTEGPU_NULL_RULES", settings()["REMOTEGPU_NULL_RULES"])
+        with appliance(profile="null-h100", memory_mib=80 << 10) as it:
+            yield it
+    assert it.process.returncode == code

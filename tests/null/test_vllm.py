@@ -10,13 +10,19 @@ import csv
 import hashlib
 import json
 import os
+import signal
 import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
-from null.serving import PYTHON, RULES, SECONDS, model, settings
-from support.system import REMOTEGPU
+from null.serving import PYTHON, SECONDS, model, null_h100, settings
+from support import proxied
+from support.system import Appliance, appliance
 
 PROGRAM = Path(__file__).parent / "programs" / "vllm_decode.py"
 STEPS = 100
@@ -24,29 +30,82 @@ STEPS = 100
 MORE_TOKENS = 30
 MOST_ROUND_TRIPS = 10
 DIVERGED = 65
+BATCHES = (1, 32)
+# There and back; and how often each is measured.
+DELAY_MS, ROUNDS = 5, 3
 pytestmark = [pytest.mark.null_serving, pytest.mark.timeout(SECONDS + 60)]
 
 
-def decode(folder: Path, longest: int, *options: str, steps: int = STEPS, code: int = 0, **more: str) -> dict[str, Any]:
-    """What the program counted on a quarter of a null H100."""
-    counted = {
+class Network(ExitStack):
+    """A proxy before the appliance; another delay is another proxy, so that connections are cut."""
+
+    def __init__(self, where: Appliance) -> None:
+        super().__init__()
+        self.where = where
+        self.delay(0)
+
+    def delay(self, there_and_back_ms: float) -> None:
+        self.close()
+        self.enter_context(proxied.delayed(self.where, there_and_back_ms / 2))
+
+
+class Decoding:
+    """The program on a quarter of a null H100, and the network between them."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path, steps: int, network: Network) -> None:
+        self.process, self.log, self.steps, self.network = process, log, steps, network
+
+    def answer(self) -> dict[str, Any]:
+        """The next line of JSON; what vLLM says on its output is passed over."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                found: dict[str, Any] = json.loads(line)
+                print(found)
+                return found
+        raise AssertionError(f"the program ended: {self.log.read_text()[-20_000:]}")
+
+    def counts(self) -> dict[int, float]:
+        """Round trips of a step, by the number of requests."""
+        found = self.answer()
+        for batch in BATCHES:
+            assert found[str(batch)]["tokens"] == [self.steps + MORE_TOKENS]
+            assert 0 < found[str(batch)]["round_trips"] <= MOST_ROUND_TRIPS
+        return {batch: found[str(batch)]["round_trips"] for batch in BATCHES}
+
+    def milliseconds(self, batch: int) -> float:
+        """Of a step after a pause: where the network delays answers, processors rest, and are slower after it."""
+        assert self.process.stdin is not None
+        print(batch, DELAY_MS, file=self.process.stdin, flush=True)
+        return float(self.answer()["ms"])
+
+    def end(self) -> str:
+        """What it said on its error output."""
+        self.process.communicate(timeout=SECONDS)
+        assert self.process.returncode == 0, self.log.read_text()[-20_000:]
+        return self.log.read_text()
+
+
+@contextmanager
+def decoding(folder: Path, longest: int, steps: int, *options: str, code: int = 0, **more: str) -> Iterator[Decoding]:
+    environment = {
         "REMOTEGPU_STATS": str(folder / "statistics"),
+        "REMOTEGPU_CARRIER": "direct",
         # The program's own process decodes, so that it can count each step.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
-    command = [REMOTEGPU, "run", "--profile", "null-h100", "-p", "0.25", "--", str(PYTHON), str(PROGRAM)]
-    done = subprocess.run(
-        [*command, str(model(folder)), str(longest), str(steps), *options],
-        capture_output=True, text=True, timeout=SECONDS, env=os.environ | settings() | counted | more,
-    )  # fmt: skip
-    assert done.returncode == code, f"{done.stdout}{done.stderr}"
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    found: dict[str, Any] = json.loads(line)
-    print(found)
-    for batch in ("1", "32"):
-        assert found[batch]["tokens"] == [steps + MORE_TOKENS]
-        assert 0 < found[batch]["round_trips"] <= MOST_ROUND_TRIPS
-    return found | {"stderr": done.stderr}
+    log = folder / "log"
+    with null_h100(code) as it, Network(it) as network, log.open("w") as errors:
+        command = proxied.command(it, str(PYTHON), str(PROGRAM), str(model(folder)), str(longest), str(steps), *options)
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+            env=os.environ | settings() | environment | more,
+        ) as process:  # fmt: skip
+            try:
+                yield Decoding(process, log, steps, network)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_the_wheel_is_unedited() -> None:
@@ -61,18 +120,41 @@ def test_the_wheel_is_unedited() -> None:
         assert made.decode() == expected, name
 
 
-@pytest.mark.parametrize("options", [(), ("eager",)], ids=["graphs", "eager"])
-def test_a_step_makes_few_round_trips(tmp_path: Path, options: tuple[str, ...]) -> None:
-    decode(tmp_path, 1024, *options)
+def test_a_step_makes_few_round_trips_and_takes_their_time(tmp_path: Path) -> None:
+    """With CUDA graphs. What the network takes longer, a step takes longer once for each round trip."""
+    with decoding(tmp_path, 1024, STEPS) as program:
+        counted = program.counts()
+        times: dict[tuple[int, float], list[float]] = defaultdict(list)
+        for delay in ROUNDS * (0, DELAY_MS):
+            program.network.delay(delay)
+            for batch in BATCHES:
+                times[batch, delay].append(program.milliseconds(batch))
+        for batch in BATCHES:
+            near, far = median(times[batch, 0]), median(times[batch, DELAY_MS])
+            waited = (far - near) / DELAY_MS
+            print(f"{batch} requests: {counted[batch]} round trips, {near:.2f} and {far:.2f} ms, {waited:.2f} delays")
+            assert waited == pytest.approx(counted[batch], abs=0.5)
+        program.end()
 
 
 def test_a_step_of_the_old_runner_makes_few_round_trips(tmp_path: Path) -> None:
-    """It samples by kernels of other names, so the rule matches nothing, which fails the run."""
-    found = decode(tmp_path, 1024, code=DIVERGED, VLLM_USE_V2_MODEL_RUNNER="0")
-    assert f"{RULES}, line 2: no kernel that ran matches the rule" in found["stderr"]
+    """It samples by kernels of other names, so the rule matches nothing, and the appliance says so by its end."""
+    with decoding(tmp_path, 1024, STEPS, code=DIVERGED, VLLM_USE_V2_MODEL_RUNNER="0") as program:
+        program.counts()
+        program.end()
 
 
 def test_a_long_context_starts(tmp_path: Path) -> None:
-    """The tables of 256 sequences of 131,072 tokens are page-locked, and have mirrors."""
-    found = decode(tmp_path, 131072, "eager", steps=10)
-    assert "kernels use 128 MiB of page-locked memory in place" in found["stderr"]
+    """Without CUDA graphs. The tables of 256 sequences of 131,072 tokens are page-locked, and have mirrors."""
+    with decoding(tmp_path, 131072, 10, "eager") as program:
+        program.counts()
+        assert "kernels use 128 MiB of page-locked memory in place" in program.end()
+
+
+def test_tensor_parallelism_is_refused_by_vllm(tmp_path: Path) -> None:
+    """A share of one GPU shows one, also where the machine has two."""
+    command = [str(PYTHON.parent / "vllm"), "serve", str(model(tmp_path)), "--tensor-parallel-size=2"]
+    with appliance("--gpus", "2", profile="null-h100", memory_mib=80 << 10) as it:
+        done = it.run(*command, env=settings(), timeout=SECONDS)
+    assert done.returncode == 1
+    assert "World size (2) is larger than the number of available GPUs (1)" in done.stdout + done.stderr

@@ -1,131 +1,141 @@
-"""`vllm serve` on a share of a null H100: an engine that is killed, requests at once, a stream, sleep, and an end.
+"""`vllm serve` on shares of a null H100: two at once, a connection that is cut, kills, sleep, and an end.
 
-No kernel runs, so the answers' words mean nothing; their number is what was asked for.
+No kernel runs, so the answers' words mean nothing; their number is what was asked for. A start takes half a minute,
+so that one test has four of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
+import shlex
 import signal
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
-from urllib.request import Request, urlopen
 
 import pytest
-from null.serving import PYTHON, SECONDS, model, settings
+from null.serving import SECONDS, model, null_h100
+from null.vllm_server import Server, serve, started
+from support import proxied
+from support.faultproxy import FaultProxy
 from support.system import Appliance, free_port, until
 
 pytestmark = [pytest.mark.null_serving, pytest.mark.timeout(2 * SECONDS)]
-SHARE = "0.9"
 GIB = 1 << 30
-PROMPT = " ".join(f"w{at}" for at in range(64))
+# A stream has so many; after each so many of them the connection is cut, which has a delay meanwhile.
+TOKENS, CUT_EVERY, DELAY_MS = 120, 30, 5
+MOST_ROUND_TRIPS = 10
+# A process writes its statistics every 0.1 s, and they are read every 0.05 s.
+READINGS = 10
+HALF, WHOLE = "0.45", "0.9"
+EAGER = "--enforce-eager"
 
 
-class Server:
-    """The API server and its engine, on a share."""
-
-    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
-        self.process = process
-        self.address = f"http://127.0.0.1:{port}"
-
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self.address + path, data, {"Content-Type": "application/json"})
-        with urlopen(request, timeout=300) as answer:
-            text: str = answer.read().decode()
-        return text
-
-    def complete(self, words: int, **more: object) -> str:
-        asked = {"model": "model", "prompt": PROMPT, "max_tokens": words, "temperature": 0, "ignore_eos": True}
-        return self.ask("/v1/completions", asked | more)
-
-    def tokens(self, words: int) -> int:
-        counted: int = json.loads(self.complete(words))["usage"]["completion_tokens"]
-        return counted
-
-    def metric(self, name: str) -> float:
-        return sum(float(value) for value in re.findall(rf"^{name}{{.*}} (.+)$", self.ask("/metrics"), re.MULTILINE))
-
-    def wait_until_healthy(self) -> None:
-        def healthy() -> bool:
-            assert self.process.poll() is None
-            try:
-                self.ask("/health")
-            except URLError:
-                return False
-            return True
-
-        until(healthy, SECONDS, "the server is healthy")
-
-    def engine(self) -> int:
-        """The process that has the GPU."""
-        found = subprocess.run(["pgrep", "-g", str(self.process.pid), "-f", "VLLM::EngineCore"], capture_output=True)
-        (pid,) = found.stdout.split()
-        return int(pid)
-
-
-@contextmanager
-def server(appliance: Appliance, folder: Path) -> Iterator[Server]:
-    port = free_port()
-    command = [str(PYTHON.parent / "vllm"), "serve", str(folder), "--served-model-name=model", "--load-format=dummy"]
-    command += [f"--port={port}", "--host=127.0.0.1", "--max-model-len=1024", "--gpu-memory-utilization=0.9"]
-    command += ["--enforce-eager", "--enable-sleep-mode"]
-    with (folder / "log").open("a") as log:
-        process = subprocess.Popen(
-            appliance.command(*command, share=SHARE), stdout=log, stderr=log, start_new_session=True,
-            env=os.environ | settings() | {"VLLM_SERVER_DEV_MODE": "1"},
-        )  # fmt: skip
-    try:
-        made = Server(process, port)
-        made.wait_until_healthy()
-        yield made
-    except BaseException:
-        print((folder / "log").read_text()[-20_000:])
-        raise
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def test_a_server_answers_sleeps_and_ends_after_one_whose_engine_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REMOTEGPU_NULL_RULES", settings()["REMOTEGPU_NULL_RULES"])
-    folder = model(tmp_path)
-    appliance = Appliance(profile="null-h100", memory_mib=80 << 10)
-    try:
-        appliance.wait_until_ready()
-        with server(appliance, folder) as killed:
-            assert killed.tokens(8) == 8
-            os.kill(killed.engine(), signal.SIGKILL)
+def test_servers_survive_cuts_and_give_back_what_killed_ones_had(tmp_path: Path) -> None:
+    folder, statistics = model(tmp_path), tmp_path / "statistics"
+    statistics.mkdir()
+    with null_h100() as it, proxied.before_data(it) as proxy:
+        ports = [free_port() for _ in range(4)]
+        far = proxied.command(it, *serve(folder, ports[0], EAGER), share=HALF)
+        # In one share, one after the other.
+        both = [
+            serve(folder, ports[1], EAGER, "--kv-cache-dtype=fp8"),
+            serve(folder, ports[2], EAGER, "--cpu-offload-gb=1"),
+        ]
+        near = it.command("sh", "-c", f"{shlex.join(both[0])}; exec {shlex.join(both[1])}", share=HALF)
+        old = {"REMOTEGPU_CARRIER": "direct", "REMOTEGPU_STATS": str(statistics), "VLLM_USE_V2_MODEL_RUNNER": "0"}
+        logs = [tmp_path / name for name in ("old", "two", "last")]
+        with started(far, logs[0], **old) as of_old, started(near, logs[1]) as of_two:
+            first = Server(of_old, ports[0], logs[0])
+            second, third = (Server(of_two, port, logs[1]) for port in ports[1:3])
+            first.wait_until_healthy()
+            second.wait_until_healthy()
+            at_once(first, second)
+            # A value of eight bits has half the size.
+            assert second.cached_tokens() == pytest.approx(2 * first.cached_tokens(), rel=0.02)
+            stream_is_whole(first, proxy, lambda: round_trips(statistics))
+            loses_what_answers(first, it)
+            assert second.tokens(8) == 8
+            leaves_its_engine(second, it)
+            third.wait_until_healthy()
+            answers(third)
+            assert "Offloader set to UVAOffloader" in logs[1].read_text()
+            os.kill(third.engine(), signal.SIGKILL)
             # vLLM's server ends when its engine does, with 0.
-            killed.process.wait(60)
-        # At once, and with as much memory: the killed one's is free.
-        with server(appliance, folder) as it:
-            answers(it)
-            sleeps(it, appliance)
-            it.process.send_signal(signal.SIGTERM)
-            assert it.process.wait(120) == 0
-        until(lambda: appliance.leased_bytes() == 0, 30, "the share is back")
-    finally:
-        appliance.stop()
-    assert appliance.process.returncode == 0
+            assert of_two.wait(60) == 0
+        # At once, and with as much memory: what the killed ones had is free.
+        last = it.command(*serve(folder, ports[3], EAGER, "--enable-sleep-mode"), share=WHOLE)
+        with started(last, logs[2], VLLM_SERVER_DEV_MODE="1") as of_last:
+            fourth = Server(of_last, ports[3], logs[2])
+            fourth.wait_until_healthy()
+            sleeps(fourth, it)
+            of_last.send_signal(signal.SIGTERM)
+            assert of_last.wait(120) == 0
+        until(lambda: it.leased_bytes() == 0, 30, "the share is back")
+
+
+def round_trips(statistics: Path) -> int:
+    """Of all processes, when they have no more to tell."""
+    counted: list[int] = [*range(READINGS)]
+
+    def settled() -> bool:
+        # A file may be read while it is written.
+        with suppress(json.JSONDecodeError):
+            counted.append(sum(json.loads(file.read_text())["round_trips"] for file in statistics.glob("*.json")))
+        return len(set(counted[-READINGS:])) == 1
+
+    until(settled, 30, "the statistics rest")
+    return counted[-1]
+
+
+def at_once(*servers: Server) -> None:
+    asked = [(it, words) for words in (10, 20, 30) for it in servers]
+    with ThreadPoolExecutor(len(asked)) as threads:
+        assert list(threads.map(lambda one: one[0].tokens(one[1]), asked)) == [words for _, words in asked]
+
+
+def stream_is_whole(it: Server, proxy: FaultProxy, counted: Callable[[], int]) -> None:
+    """Though its engine's connections are cut; and a token makes few round trips."""
+    before, made = counted(), proxy.made
+    proxy.delay(DELAY_MS)
+    cuts, had = 0, 0
+    for had in it.streamed(TOKENS):
+        if had < TOKENS and had // CUT_EVERY > cuts:
+            cuts += 1
+            proxy.cut()
+    proxy.delay(0)
+    assert had == TOKENS
+    assert proxy.made - made >= cuts == TOKENS // CUT_EVERY - 1
+    trips = (counted() - before) / TOKENS
+    print(f"{trips} round trips for a token, {proxy.made - made} connections more")
+    assert 1 <= trips <= MOST_ROUND_TRIPS
+
+
+def loses_what_answers(it: Server, appliance: Appliance) -> None:
+    """`run` has ended, so its share is free at once, and an engine that lives on has no GPU."""
+    leased = appliance.leased_bytes()
+    engine = it.kill_what_answers()
+    assert it.process.wait(30) == -signal.SIGKILL
+    until(lambda: appliance.leased_bytes() == leased // 2, 5, "the share is free")
+    assert Path(f"/proc/{engine}").exists()
+    assert "the lease has ended: closed by its holder" in it.log.read_text()
+
+
+def leaves_its_engine(it: Server, appliance: Appliance) -> None:
+    """`run` goes on with another program, and the engine has its memory until it is gone."""
+    engine = it.kill_what_answers()
+    assert it.process.poll() is None
+    assert appliance.used_bytes() > 30 * GIB
+    os.kill(engine, signal.SIGKILL)
+    until(lambda: appliance.used_bytes() < GIB, 5, "the memory is free")
 
 
 def answers(it: Server) -> None:
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(it.tokens, range(10, 70, 10))) == [10, 20, 30, 40, 50, 60]
-    lines = [line for line in it.complete(24, stream=True).splitlines() if line]
-    assert lines[-1] == "data: [DONE]"
-    assert sum(bool(json.loads(line.removeprefix("data: "))["choices"][0]["text"]) for line in lines[:-1]) == 24
+    assert list(it.streamed(24))[-1] == 24
     # All prompts were the same, and of four blocks.
     assert it.metric("vllm:prefix_cache_hits_total") > 0
 

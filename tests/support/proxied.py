@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from support.faultproxy import FaultProxy
-from support.system import REMOTEGPU, Appliance, again_and_again
+from support.system import DIST, REMOTEGPU, Appliance, again_and_again
 
 # The proxies' address: the ports are the appliance's own.
 BEHIND_PROXIES = "127.0.0.2"
@@ -28,13 +28,31 @@ def before_data(remote: Appliance, tap: Callable[[bytes], None] = lambda _: None
         yield data
 
 
+@contextlib.contextmanager
+def delayed(remote: Appliance, milliseconds: float) -> Iterator[None]:
+    """A proxy before each port, in a process of its own, which delays by fractions of a ms each way."""
+    port = int(remote.endpoint.rpartition(":")[2])
+    routes = [f"{BEHIND_PROXIES}:{one}=127.0.0.1:{one}" for one in (port, port + 1)]
+    words = [str(DIST / "bin" / "remotegpu-bench"), "delay-proxy", str(milliseconds), *routes]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proxy:
+        assert proxy.stdout is not None
+        assert proxy.stdout.readline().strip() == "ready"
+        yield
+        # It ends with its input, which leaving the block closes.
+
+
+def command(remote: Appliance, *program: str, share: str = "0.25", options: tuple[str, ...] = ()) -> list[str]:
+    """Runs a program on a share of the appliance, by the proxies before it."""
+    endpoint = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
+    return [REMOTEGPU, "run", "--appliance", endpoint, "-p", share, *options, "--", *program]
+
+
 def run(
     remote: Appliance, *program: str, options: tuple[str, ...] = (), carrier: str = "direct"
 ) -> subprocess.Popen[str]:
-    endpoint = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
-    command = [REMOTEGPU, "run", "--appliance", endpoint, "-p", "0.25", *options, "--", sys.executable, *program]
+    words = command(remote, sys.executable, *program, options=options)
     environment = {**os.environ, "REMOTEGPU_CARRIER": carrier}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def reach(remote: Appliance, *options: str) -> None:

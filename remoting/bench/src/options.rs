@@ -89,8 +89,9 @@ impl Options {
                 "bulk" => options.job = Job::Bulk,
                 "tcp-peer" => options.job = Job::TcpPeer(args.next().unwrap_or_default().parse()?),
                 "delay-proxy" => {
-                    let milliseconds = args.next().and_then(|text| text.parse::<u64>().ok());
-                    let delay = Duration::from_millis(milliseconds.ok_or("delay-proxy needs milliseconds")?);
+                    let milliseconds = args.next().and_then(|text| text.parse::<f64>().ok());
+                    let delay = milliseconds.and_then(|it| Duration::try_from_secs_f64(it / 1000.0).ok());
+                    let delay = delay.ok_or("delay-proxy needs milliseconds")?;
                     let routes = args.by_ref().map(|text| route(&text)).collect::<Result<_, _>>()?;
                     options.job = Job::DelayProxy(delay, routes);
                 }
@@ -147,6 +148,7 @@ mod tests {
             parse("delay-proxy 5 127.0.0.2:7070=127.0.0.1:7070 127.0.0.2:7071=127.0.0.1:7071").unwrap().job,
             Job::DelayProxy(Duration::from_millis(5), routes)
         );
+        assert_eq!(parse("delay-proxy 0.2").unwrap().job, Job::DelayProxy(Duration::from_micros(200), Vec::new()));
     }
 
     #[test]

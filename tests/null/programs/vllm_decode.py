@@ -1,7 +1,8 @@
 """Counts what a step of vLLM costs on a share, by REMOTEGPU_STATS: `vllm_decode.py MODEL MAX_MODEL_LEN STEPS [eager]`.
 
 The model has no weights, and on a null GPU its tokens mean nothing. The program prints for 1 and for 32
-requests at a time how many tokens they got, and medians of STEPS steps after 20.
+requests at a time how many tokens they got, and medians of STEPS steps after 20. Then it reads lines with a
+number of requests and a pause in ms that is made before each step, and prints for each the median time of a step.
 """
 
 import ctypes
@@ -43,11 +44,15 @@ def by_function(first, last, steps):
     return {name: count for name, count in made.items() if count}
 
 
-def measure(engine, batch, steps):
+def add(engine, batch, steps, kind=""):
     asked = SamplingParams(temperature=0, max_tokens=WARM + steps + 10, ignore_eos=True, detokenize=False)
     for at in range(batch):
         prompt = {"prompt_token_ids": [1 + (at + word) % 900 for word in range(16)]}
-        engine.add_request(f"{batch}-{at}", prompt, asked)
+        engine.add_request(f"{kind}{batch}-{at}", prompt, asked)
+
+
+def measure(engine, batch, steps):
+    add(engine, batch, steps)
     tokens, reports, seconds = {}, [counts()], []
     while engine.has_unfinished_requests():
         begun = time.monotonic()
@@ -67,6 +72,17 @@ def measure(engine, batch, steps):
     }
 
 
+def time_of_a_step(engine, batch, steps, pause):
+    add(engine, batch, steps, "timed-")
+    seconds = []
+    while engine.has_unfinished_requests():
+        time.sleep(pause)
+        begun = time.monotonic()
+        engine.step()
+        seconds.append(time.monotonic() - begun)
+    return 1000 * statistics.median(seconds[WARM : WARM + steps])
+
+
 def main():
     folder, longest, steps, eager = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), "eager" in sys.argv
     begun = time.monotonic()
@@ -77,7 +93,10 @@ def main():
     found = {"start": time.monotonic() - begun, "before": counts()["round_trips"]}
     for batch in (1, 32):
         found[str(batch)] = measure(model.llm_engine, batch, steps)
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
+    for line in sys.stdin:
+        batch, pause = map(int, line.split())
+        print(json.dumps({"ms": time_of_a_step(model.llm_engine, batch, steps, pause / 1000)}), flush=True)
 
 
 if __name__ == "__main__":
