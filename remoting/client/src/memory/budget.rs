@@ -39,21 +39,24 @@ pub fn of(kind: HostKind) -> &'static Budget {
     }
 }
 
-/// What of the bytes of each kind of memory has mirrors now.
-pub fn note(mirrored: impl Iterator<Item = (HostKind, usize)> + Clone) {
+/// What of the bytes of each kind of memory has mirrors now, and whether all of it is compared before each command.
+pub fn note(mirrored: impl Iterator<Item = (HostKind, usize, bool)> + Clone) {
+    let bytes = |budget: &Budget, counts: fn(bool) -> bool| {
+        let own = mirrored.clone().filter(|(kind, _, compared)| std::ptr::eq(of(*kind), budget) && counts(*compared));
+        own.map(|(_, size, _)| size).sum::<usize>()
+    };
     for budget in [&PAGE_LOCKED, &MANAGED] {
-        let own = mirrored.clone().filter(|(kind, _)| std::ptr::eq(of(*kind), budget));
-        budget.used.store(own.map(|(_, size)| size).sum(), SeqCst);
+        budget.used.store(bytes(budget, |_| true), SeqCst);
     }
-    let used = PAGE_LOCKED.used.load(SeqCst);
-    if used > COSTLY {
+    let compared = bytes(&PAGE_LOCKED, |compared| compared);
+    if compared > COSTLY {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
             log::error(&format!(
                 "kernels use {} MiB of page-locked memory in place, all of which is compared before each command and \
                  looked through after each wait: slow, but right. Large data belongs into device memory \
                  (docs/page-locked-memory.md)",
-                used / MIB
+                compared / MIB
             ));
         });
     }

@@ -104,7 +104,7 @@ impl Mirror {
     /// Notes how many there are.
     fn recount(&self) {
         COUNT.store(self.all.len(), SeqCst);
-        budget::note(self.all.iter().map(|mapped| (mapped.kind, mapped.shadow.len())));
+        budget::note(self.all.iter().map(|mapped| (mapped.kind, mapped.shadow.len(), mapped.written.is_none())));
     }
 
     fn hold(&mut self, session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
