@@ -14,7 +14,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving test-serving-values demo-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving test-serving-values demo-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -288,6 +288,9 @@ bench-all: build ## Everything that `remotegpu bench` measures, into benchmarks/
 
 bench-check: build ## Measure three times; what is slower by 15 % than the last run in benchmarks/ fails
 	@$(PYTHON) tools/ledger.py check
+
+bench-serving: build target/null-serving/.installed ## What clients of vLLM wait for, natively and on a share of a null GPU: some 15 minutes
+	@PYTHONPATH=tests $(PYTHON) tools/bench_serving.py
 
 bench-kubernetes: cluster images ## Claims and pods per second, and how much later a pod with a share starts
 	@$(PYTHON) e2e/bench/claims.py --json target/bench-kubernetes/claims.json
