@@ -174,7 +174,7 @@ class Family:
         with Path("/dev/null").open("rb", buffering=0) as file:
             returns.hand_on(self.first, 0, size, file)
         assert self.told["first"].packets[-1] == ("handedon", 0)
-        return ("inherit", 1) in self.told["heir"].packets
+        return ("inherit", 1) in self.told[self.heir.session_id].packets
 
 
 def test_what_a_session_leaves_is_handed_to_who_waits_for_it() -> None:
@@ -215,5 +215,63 @@ def test_memory_that_the_driver_takes_by_itself_is_not_inherited() -> None:
         family.quota.forget("first")
         returns.note_change(family.first.lease)
         assert await request == returns.Got(100 * MIB, 0, "")
+
+    asyncio.run(run())
+
+
+class Returner(Family):
+    """A session that lives and offers what it has just returned, and one that wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.leaving = self.first.offers = False
+        self.quota.leave("first", 150 * MIB)
+        self.first.offers_on = {0}
+
+    async def ask(self, least: int, *, maps: bool = True) -> asyncio.Task[returns.Got]:
+        request = await super().ask(least, maps=maps)
+        # Its worker had told all before it was asked.
+        returns.all_settled(self.first)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return request
+
+
+def test_what_a_living_session_returned_is_handed_to_who_waits_for_it() -> None:
+    async def run() -> None:
+        returner = Returner()
+        request = await returner.ask(100 * MIB)
+        assert returner.told["first"].packets == [("settle", 0), ("handon", 0)]
+        assert returner.hand_on(120 * MIB)
+        assert await request == returns.Got(120 * MIB, 120 * MIB, "")
+        assert returner.quota.granted == {"first": SHARE - 120 * MIB, "heir": 120 * MIB}
+        assert returner.quota.leaving["first"] == 30 * MIB
+        # It asked once, and what is left is told of when it has been overwritten.
+        assert returner.first.offers_on == set()
+
+    asyncio.run(run())
+
+
+def test_who_returned_it_may_have_it_again() -> None:
+    async def run() -> None:
+        returner = Returner()
+        returner.heir = returner.first
+        request = await returner.ask(150 * MIB)
+        assert returner.hand_on(150 * MIB)
+        assert returner.told["first"].packets == [("handon", 0), ("inherit", 1), ("handedon", 0)]
+        assert await request == returns.Got(150 * MIB, 150 * MIB, "")
+        assert returner.quota.granted == {"first": SHARE}
+        assert returner.quota.leaving["first"] == 0
+
+    asyncio.run(run())
+
+
+def test_no_more_than_it_returned_is_handed_on() -> None:
+    async def run() -> None:
+        returner = Returner()
+        request = await returner.ask(100 * MIB)
+        assert not returner.hand_on(151 * MIB)
+        assert returner.quota.granted == {"first": SHARE}
+        request.cancel()
 
     asyncio.run(run())

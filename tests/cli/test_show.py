@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +15,10 @@ from support.system import REMOTEGPU, free_port, until
 from support.watching import watching
 
 from remotegpu.api.quantities import Ask
+from remotegpu.cli.doctor import here
 from remotegpu.cli.output import age
 from remotegpu.rpc import WIRE_VERSION
+from remotegpu.rpc.client import Access
 
 MIB = 1 << 20
 
@@ -105,6 +111,33 @@ def test_doctor_of_nothing(appliance: StandIn) -> None:
     assert done.returncode == 69
     assert "FAIL" in done.stdout
     assert done.stderr == ""
+
+
+def test_doctor_waits_five_seconds_for_all_that_do_not_answer(appliance: StandIn) -> None:
+    """They take connections and say nothing; a thread for each."""
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        silent = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+        since = time.monotonic()
+        done = appliance.cli("doctor", "-a", ",".join([*silent, appliance.endpoint]), "--json")
+        took = time.monotonic() - since
+    checks = json.loads(done.stdout)["checks"]
+    assert done.returncode != 0
+    assert sum(check["status"] == "fail" for check in checks) == 3, checks
+    assert "control port" in [check["name"] for check in checks if check["where"] == appliance.endpoint]
+    # With the start of Python.
+    assert took < 8, took
+
+
+def test_doctor_gives_up_on_an_appliance_whose_name_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a resolver that nobody answers does."""
+    over = threading.Event()
+    monkeypatch.setattr(here, "appliance_checks", lambda *_: over.wait(60) and ())
+    monkeypatch.setattr(here, "_MOST_SECONDS", 0.2)
+    ((where, check),) = here.checks_of_all(["gpu:7070"], Access())
+    over.set()
+    assert (where, check.status) == ("gpu:7070", "fail")
+    assert "no answer within 0.2 s" in check.message
 
 
 def test_doctor_without_an_appliance_checks_this_installation(appliance: StandIn, tmp_path: Path) -> None:

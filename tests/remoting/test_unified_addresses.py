@@ -166,3 +166,11 @@ def test_managed_memory_beyond_the_share_is_out_of_memory() -> None:
     with appliance(memory_mib=128) as one:
         run = one.run("managed.py", "limit", "48", share="0.25")
     assert run.stdout.splitlines() == ["large 2", "free as before True", "small True"], run.stderr
+
+
+@pytest.mark.parametrize("carrier", ["auto", "direct", "grpc"])
+@pytest.mark.parametrize("tracked", ["0", "1"])
+def test_what_children_write_does_not_depend_on_the_carrier(remote: Appliance, carrier: str, tracked: str) -> None:
+    env = {"REMOTEGPU_CARRIER": carrier, "REMOTEGPU_TRACK_WRITES": tracked}
+    run = remote.run("pinned_of_children.py", env=env)
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr

@@ -268,9 +268,10 @@ class PodTenant(Tenant):
         reply: pb.HelloReply = self.call("Hello", lease_id=self.granted.lease_id)
         return reply
 
-    def open_session(self, pid: int = 1, table_hash: int = 7) -> pb.OpenSessionReply:
+    def open_session(self, pid: int = 1, table_hash: int = 7, process: str = "") -> pb.OpenSessionReply:
+        name = f"process {pid}"
         reply: pb.OpenSessionReply = self.call(
-            "OpenSession", lease_id=self.granted.lease_id, pid=pid, process_name=f"process {pid}"
+            "OpenSession", lease_id=self.granted.lease_id, pid=pid, process_name=name, process=process
         )
         return reply
 

@@ -131,7 +131,7 @@ class Tenant:
             raise ConnectionRefusedError("the gateway did not admit the connection")
         return connection
 
-    def open_session(self, pid: int = 1, table_hash: int = 7) -> pb.OpenSessionReply:
+    def open_session(self, pid: int = 1, table_hash: int = 7, process: str = "") -> pb.OpenSessionReply:
         """The reply as it is, refused or not."""
         reply: pb.OpenSessionReply = self.appliance.client._stub.OpenSession(
             pb.OpenSessionRequest(
@@ -140,13 +140,14 @@ class Tenant:
                 lease_secret=self.granted.lease_secret,
                 pid=pid,
                 process_name=f"process {pid}",
+                process=process,
             ),
             timeout=20,
         )
         return reply
 
-    def session(self, pid: int = 1) -> Session:
-        reply = self.open_session(pid)
+    def session(self, pid: int = 1, process: str = "") -> Session:
+        reply = self.open_session(pid, process=process)
         assert not reply.refusal, reply.refusal
         return Session(self.appliance, self.connect(b"RGP1", reply.session_id, reply.ticket), reply)
 

@@ -48,6 +48,8 @@ class Worker:
         self.next_id = 1
         self.eaten: list[bytes] = []
         self.overfill = 0
+        # That its session gives way, or is nobody's any more.
+        self.told: list[str] = []
 
     def send(self, **packet: Any) -> None:
         self.control.send(json.dumps(packet).encode())
@@ -77,6 +79,8 @@ class Worker:
                 return self.send(op="leaving", device=int(rest[0]), size=int(rest[1]))
             case "memory":
                 return self.ask(op="memory", device=int(rest[0]))
+            case "told":
+                return self.told
             case "environ":
                 return dict(os.environ)
             case "identity":
@@ -117,7 +121,8 @@ class Worker:
                 if packet and json.loads(packet)["op"] == "settle":
                     self.settle(json.loads(packet))
                     continue
-                if packet and json.loads(packet)["op"] == "giveway":
+                if packet and json.loads(packet)["op"] in ("giveway", "clientended"):
+                    self.told.append(json.loads(packet)["op"])
                     continue
                 if packet and connection is not None and json.loads(packet)["op"] == "end":
                     connection.sendall(packet + b"\n")

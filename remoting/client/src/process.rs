@@ -111,6 +111,26 @@ extern "C" fn finish() {
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
+/// Which process this is: the boot of its machine, its PID namespace, and when it started. It stays the same through exec. An
+/// appliance on the same machine can see when such a process has ended. None where /proc does not say.
+pub fn identity() -> Option<String> {
+    let errno = sys::errno();
+    let found = read_identity();
+    sys::set_errno(errno);
+    found
+}
+
+fn read_identity() -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
+    let stat = fs::read("/proc/self/stat").ok()?;
+    // The name of the program, in brackets, may have any bytes. The start is the field 22 (proc_pid_stat(5)).
+    let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let fields = String::from_utf8_lossy(&stat[behind..]).into_owned();
+    let start = fields.split_whitespace().nth(22 - 3)?;
+    Some(format!("{} {} {start}", boot.trim(), namespace.to_str()?))
+}
+
 /// The name of the program, for the appliance's lists.
 pub fn name() -> String {
     let errno = sys::errno();

@@ -291,6 +291,17 @@ pub unsafe fn back(address: usize, size: usize) -> bool {
     unsafe { libc::mprotect(place, size, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
+/// As [`back`], with memory that children made by fork have too.
+///
+/// # Safety
+/// As [`back`].
+pub unsafe fn back_for_children(address: usize, size: usize) -> bool {
+    let (protection, place) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::without_provenance_mut(address));
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: as the caller vouches, nothing else lies there.
+    unsafe { libc::mmap(place, size, protection, flags, -1, 0) != libc::MAP_FAILED }
+}
+
 /// As [`back`], with the bytes of a file that others have too.
 ///
 /// # Safety
@@ -365,7 +376,16 @@ unsafe fn transfer(call: Transfer, own: *mut u8, remote: *mut u8, len: usize) ->
 
 /// Page-aligned zeroed memory for pinned allocations; null if there is none.
 pub fn allocate_pages(size: usize) -> *mut u8 {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    new_pages(size, libc::MAP_PRIVATE)
+}
+
+/// As [`allocate_pages`]; children made by fork have them too.
+pub fn allocate_pages_for_children(size: usize) -> *mut u8 {
+    new_pages(size, libc::MAP_SHARED)
+}
+
+fn new_pages(size: usize, kind: i32) -> *mut u8 {
+    let flags = kind | libc::MAP_ANONYMOUS;
     // SAFETY: a new anonymous mapping.
     let got = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if got == libc::MAP_FAILED { std::ptr::null_mut() } else { got.cast() }

@@ -65,7 +65,9 @@ class Exports:
     def add(self, session: str, device: int, size: int, file: FileIO) -> str | None:
         """A token for what a session exports. None if the session was not granted that much, or there are too many."""
         token = secrets.token_hex(16)
-        room = len(self._live) < _MOST and (size == 0 or self._quotas[device].move(session, _key(token), size))
+        room = len(self._live) < _MOST and (
+            size == 0 or self._quotas[device].move(session, _key(token), size, leaves=False)
+        )
         if not room:
             file.close()
             return None

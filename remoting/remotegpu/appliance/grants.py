@@ -45,12 +45,14 @@ class Quota:
         self.granted[session] = held - back
         self.leaving[session] = leaving - min(back, leaving)
 
-    def move(self, session: str, to: str, size: int) -> bool:
-        """Count part of what a session was granted as another's; more than it has cannot be."""
-        held = self.granted.get(session, 0)
-        if not 0 < size <= held - self.leaving.get(session, 0):
+    def move(self, session: str, to: str, size: int, *, leaves: bool) -> bool:
+        """Count part of what a session was granted as another's; more than it has cannot be. `leaves`: part of what it
+        has given back."""
+        held, leaving = self.granted.get(session, 0), self.leaving.get(session, 0)
+        if not 0 < size <= (leaving if leaves else held - leaving):
             return False
         self.granted[session] = held - size
+        self.leaving[session] = leaving - (size if leaves else 0)
         self.granted[to] = self.granted.get(to, 0) + size
         return True
 

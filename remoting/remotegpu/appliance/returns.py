@@ -10,8 +10,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from io import FileIO
+from operator import itemgetter
 from typing import Final, NamedTuple
 
+from remotegpu.appliance.clients import Client
 from remotegpu.appliance.state import Lease, Session
 
 _log = logging.getLogger(__name__)
@@ -45,11 +47,16 @@ def is_lost(session: Session) -> bool:
     return session.lost_since is not None and not is_going(session)
 
 
-def gives_way_in(lost: Session) -> float:
-    """Seconds until a session without a connection may be ended. Where its client closed a socket of this machine, no
-    network was cut: the process has ended."""
+def gives_way_in(lost: Session, to: Client | None) -> float:
+    """Seconds until a session without a connection may be ended for another one, whose client is `to`.
+
+    Where its client closed a socket of this machine no network was cut, and the kernel tells which of this machine's
+    processes have ended. One that asks again has left its session by exec.
+    """
     assert lost.lost_since is not None
-    return 0.0 if lost.hung_up else lost.lost_since + GIVE_WAY_SECONDS - time.monotonic()
+    if lost.hung_up or (lost.client is not None and (lost.client.ended or lost.client.is_same(to))):
+        return 0.0
+    return lost.lost_since + GIVE_WAY_SECONDS - time.monotonic()
 
 
 def coming_back(lease: Lease, device: int) -> int:
@@ -142,8 +149,9 @@ class Returns:
 
         Returned are the seconds until there is something to do again.
         """
-        first = min(_others(session, lambda other: is_lost(other) and other.used_on(device) > 0), key=gives_way_in)
-        if (left := gives_way_in(first)) > 0:
+        lost = _others(session, lambda other: is_lost(other) and other.used_on(device) > 0)
+        left, first = min(((gives_way_in(other, session.client), other) for other in lost), key=itemgetter(0))
+        if left > 0:
             return left
         ending = asyncio.ensure_future(self._give_way(first))
         self._ending.add(ending)
@@ -167,12 +175,17 @@ class Returns:
 
 
 def _want(session: Session, device: int, least: int) -> None:
-    """Ask those that end, one after the other, to hand on so much to this session."""
+    """Ask those that end or have returned memory, one after the other, to hand on so much to this session.
+
+    It may be one of them. One that lives and has nothing that fits overwrites the sooner what it returned.
+    """
     ending = _others(session, lambda other: other.offers and other.used_on(device) >= least)
-    if any(other.heir == (session, device) for other in ending):
+    living = [one for one in session.lease.sessions.values() if device in one.offers_on and not is_going(one)]
+    if any(one.heir == (session, device) for one in ending + living):
         return
-    for other in ending:
+    for other in ending + living:
         if other.heir is None and other.process is not None:
+            other.offers_on.discard(device)
             other.heir = (session, device)
             other.process.send({"op": "handon", "device": device, "least": least})
             return
@@ -192,7 +205,9 @@ def hand_on(session: Session, device: int, size: int, file: FileIO | None) -> No
     if heir is not None and heir[1] == device and file is not None:
         to, quota = heir[0], session.lease.quotas[device]
         wants = not is_going(to) and to.process is not None
-        if wants and to.process is not None and (taken := quota.move(session.session_id, to.session_id, size)):
+        # Of one that lives it is of what it has returned.
+        lives, names = not session.offers, (session.session_id, to.session_id)
+        if wants and to.process is not None and (taken := quota.move(*names, size, leaves=lives)):
             to.inherited[device] = to.inherited.get(device, 0) + size
             to.process.send({"op": "inherit", "device": device, "size": size}, [file.fileno()])
     session.process.send({"op": "handedon", "taken": taken})

@@ -19,6 +19,7 @@ from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.claims import refusal_of_mode
+from remotegpu.appliance.clients import Client
 from remotegpu.appliance.departures import Departures, Destination
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
@@ -253,7 +254,13 @@ class ControlService(pb_grpc.ControlServicer):
             if offload:
                 environment, launch = choose_environment(self._environments, request.offload)
             session, ticket = await self._sessions.open(
-                tenant.lease, request.pid, name, tenant.pod, launch, acceptor=tenant.acceptor
+                tenant.lease,
+                request.pid,
+                name,
+                tenant.pod,
+                launch,
+                acceptor=tenant.acceptor,
+                client=None if offload else Client.of(request.pid, request.process),
             )
         except (SessionRefusedError, NoEnvironmentError) as error:
             return pb.OpenSessionReply(refusal=str(error))

@@ -7,10 +7,12 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from io import FileIO
+from operator import itemgetter
 from typing import Any, Final, NoReturn
 
 from remotegpu.appliance.budgets import HostMemory, held_by, tenant_of
 from remotegpu.appliance.cgroups import LeaseGroups
+from remotegpu.appliance.clients import Client
 from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.handover import NoHandoverError, State
@@ -125,6 +127,7 @@ class Sessions:
         *,
         acceptor: bool = False,
         session_id: str = "",
+        client: Client | None = None,
     ) -> tuple[Session, str]:
         """Start a worker, or what `launch` starts; returned are the session and the ticket for its data connection.
 
@@ -132,13 +135,14 @@ class Sessions:
         a session that moves here.
         """
         while refused := self._refused_by_limits(lease):
-            if not await self._make_room(lease):
+            if not await self._make_room(lease, client):
                 raise refused
         try:
             uid = self._uids.take()
         except NoUidsError as error:
             raise SessionRefusedError(str(error)) from None
         session = Session(session_id or secrets.token_hex(16), lease, client_pid, process_name, uid, pod)
+        session.client = client
         # Registered before the worker starts, so that simultaneous requests count each other.
         self._live[session.session_id] = lease.sessions[session.session_id] = session
         self.none_left.clear()
@@ -170,6 +174,7 @@ class Sessions:
             self._spawn(self._abandon(session))
             raise
         self._counters.sessions.inc()
+        self._follow_client(session)
         asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
         return session, ticket
 
@@ -243,10 +248,13 @@ class Sessions:
             )
             session.since, session.lost_since, session.stats = each["since"], each["lost_since"], each["stats"]
             session.grace_seconds, session.on_gpu = each["grace_seconds"], each["on_gpu"]
+            # An appliance of an earlier version knows of none.
+            session.client = Client.of(session.client_pid, each.get("client", ""))
             self._live[session.session_id] = lease.sessions[session.session_id] = session
             self.none_left.clear()
             process = Worker.adopted(each["process"], functools.partial(self._receive, session))
             session.process = process
+            self._follow_client(session)
             self._groups.adopt(lease.lease_id)
             self._spawn(self._watch(session, process))
             if each["connected"]:
@@ -295,22 +303,38 @@ class Sessions:
             return error
         return None
 
-    async def _make_room(self, lease: Lease) -> bool:
+    def _follow_client(self, session: Session) -> None:
+        """Have the session give way, and end soon, when its client's process has ended, or has left it by exec."""
+
+        def note(over: Session) -> None:
+            if over.process is not None and not is_going(over):
+                over.process.send({"op": "clientended"})
+            note_change(over.lease)
+
+        # A session may be over already, and is forgotten then.
+        if session.client is not None and self._live.get(session.session_id) is session:
+            for other in session.lease.sessions.values():
+                if other is not session and session.client.is_same(other.client):
+                    note(other)
+            session.client.watch(functools.partial(note, session))
+
+    async def _make_room(self, lease: Lease, client: Client | None) -> bool:
         """Wait for a session of a lease that ends, or end the one that has had no connection for longest.
 
         False if there is neither.
 
         One that comes back in time is not ended: the caller looks again in any case.
         """
-        lost = min(filter(is_lost, lease.sessions.values()), key=gives_way_in, default=None)
+        lost = [(gives_way_in(each, client), each) for each in filter(is_lost, lease.sessions.values())]
+        left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
         if any(map(is_going, lease.sessions.values())):
-            await changed(lease, gives_way_in(lost) if lost is not None else _END_SECONDS)
-        elif lost is None:
+            await changed(lease, left)
+        elif first is None:
             return False
-        elif (left := gives_way_in(lost)) > 0:
+        elif left > 0:
             await changed(lease, left)
         else:
-            await self._end_lost(lost)
+            await self._end_lost(first)
         return True
 
     async def _end_lost(self, lost: Session) -> None:
@@ -429,9 +453,12 @@ class Sessions:
                 self._grant(session, process, device, packet)
             case "leaving":
                 quota.leave(session.session_id, whole_number(packet, "size"))
+                if packet.get("offers") is True:
+                    session.offers_on.add(device)
                 note_change(session.lease)
             case "return":
                 quota.give_back(session.session_id, whole_number(packet, "size"))
+                session.offers_on.discard(device)
                 note_change(session.lease)
             case "memory":
                 self._spawn(self._tell_memory(session, process, device, whole_number(packet, "id")))
@@ -514,6 +541,8 @@ class Sessions:
         for quota in session.lease.quotas:
             quota.forget(session.session_id)
         session.lease.exports.forget(session.session_id)
+        if session.client is not None:
+            session.client.close()
         all_settled(session)
         note_change(session.lease)
         if session.answer is not None and not session.answer.done():
@@ -570,6 +599,7 @@ def _handed(session: Session) -> State:
         "grace_seconds": session.grace_seconds,
         "on_gpu": session.on_gpu,
         "connected": session.connected.is_set(),
+        "client": session.client.name if session.client is not None else "",
         "process": process.handed(),
     }
 

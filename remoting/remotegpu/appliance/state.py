@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.claims import Claim
+from remotegpu.appliance.clients import Client
 from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.grants import Quota
 from remotegpu.appliance.images import ImageFile
@@ -117,10 +118,12 @@ class Session:
     connected: asyncio.Event = field(default_factory=asyncio.Event)  # its client came, or it is gone
     lost_since: float | None = None  # since when it has had no connection; None while it has one
     hung_up: bool = False  # its client, on this machine, closed the socket
+    client: Client | None = None  # its client's process, where that is known
     ended: bool = False
     leaving: bool = False  # its worker says that it ends
     offers: bool = False  # and that for a moment it hands on what others of its lease want
-    heir: "tuple[Session, int] | None" = None  # who was told to want some of it, on which device
+    offers_on: set[int] = field(default_factory=set)  # devices: while it lives, it does so with what it has returned
+    heir: "tuple[Session, int] | None" = None  # whom it was told of that wants some of it, on which device
     inherited: dict[int, int] = field(default_factory=dict)  # by device: what it got so, and has not been told of
     settling: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # what the worker was asked to tell first
     grace_seconds: int = 0  # how long it lives without a connection

@@ -50,6 +50,8 @@ pub struct Connection {
     epoch: u64,
     /// The client reached a socket of this machine, which no network can cut.
     local: bool,
+    /// The client's process is known to have ended.
+    ended: bool,
     lost_at: Instant,
     /// How long the session lives without a connection.
     grace: Duration,
@@ -67,7 +69,16 @@ impl Connection {
             out.keep();
         }
         let (local, lost_at) = (is_local(&socket), Instant::now());
-        Ok(Connection { socket: Some(socket), passed: Some(passed), watch, epoch: 0, local, lost_at, grace })
+        Ok(Connection {
+            socket: Some(socket),
+            passed: Some(passed),
+            watch,
+            epoch: 0,
+            local,
+            ended: false,
+            lost_at,
+            grace,
+        })
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -87,7 +98,7 @@ impl Connection {
     /// How long the session still waits for a connection; none while it has one.
     pub fn patience(&self) -> Option<Duration> {
         let grace = match self.passed {
-            Some(_) if self.local => self.grace.min(HUNG_UP),
+            Some(_) if self.local || self.ended => self.grace.min(HUNG_UP),
             Some(_) => self.grace,
             None => Duration::ZERO,
         };
@@ -96,7 +107,12 @@ impl Connection {
 
     /// Has a client of this machine closed its end? A process that has ended did.
     pub fn is_hung_up(&self) -> bool {
-        self.socket.is_none() && self.local
+        self.socket.is_none() && (self.local || self.ended)
+    }
+
+    /// Nobody takes another connection.
+    pub fn note_end_of_client(&mut self) {
+        self.ended = true;
     }
 
     /// Attempts of the client up to this one are none: they were made at another worker.

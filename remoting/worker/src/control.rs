@@ -22,6 +22,8 @@ pub enum Order {
         #[serde(default)]
         inherited: u64,
     },
+    /// The client's process has ended: if it has no connection, none comes.
+    ClientEnded,
     /// The session is about to be ended for one that wants its memory.
     GiveWay,
     /// Another process of the lease wants so much.
@@ -127,6 +129,7 @@ impl Session {
             Order::Move { seconds } => self.move_away(Duration::from_secs(seconds)),
             Order::Stay => self.refused_there(),
             Order::Leave => self.leave(),
+            Order::ClientEnded => self.client_ended = true,
             Order::GiveWay => self.memory.gives_way = true,
             Order::End { code, reason } => {
                 if !std::mem::take(&mut self.memory.gives_way) {

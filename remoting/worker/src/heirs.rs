@@ -17,10 +17,7 @@ use std::time::Duration;
 /// machine too.
 pub const OFFER: Duration = Duration::from_millis(400);
 /// So much larger than asked for it may be: what a process is granted in advance.
-const SLACK: u64 = 64 << 20;
-/// Zeros are written in pieces. A software GPU gives the pages of larger ones back to its machine, which takes longer than
-/// to write to them, and has to make them again.
-const PIECE: u64 = 32 << 20;
+pub const SLACK: u64 = 64 << 20;
 
 /// Memory that another process of the lease had; nobody has zeroed it yet.
 #[derive(Debug)]
@@ -56,7 +53,7 @@ impl Session {
 
     /// Is there something of which it is not known whose it is?
     pub fn is_handing_on(&self) -> bool {
-        matches!(self.memory.offer, Some(Offer::Handed(_)))
+        matches!(self.memory.offer, Some(Offer::Handed(_))) || self.is_handing_freed_on()
     }
 
     /// The appliance wants the session to end, and nobody waits for its memory.
@@ -66,8 +63,11 @@ impl Session {
         }
     }
 
-    /// Somebody waits for so much memory of a device. Only a session that offers what it has is asked.
+    /// Somebody waits for so much memory of a device. Only a session that offers something is asked.
     pub fn hand_on(&mut self, device: u32, least: u64) {
+        if self.memory.offer.is_none() {
+            return self.hand_freed_on(device, least);
+        }
         if self.memory.offer != Some(Offer::Open) {
             return;
         }
@@ -90,6 +90,9 @@ impl Session {
 
     /// The appliance has passed it on, or there is nobody any more who wants it.
     pub fn handed_on(&mut self, taken: bool) {
+        if self.freed_handed_on(taken) {
+            return;
+        }
         let Some(Offer::Handed(address)) = self.memory.offer else { return };
         self.memory.offer = Some(Offer::Open);
         let Some(slab) = self.memory.slabs.get(&address).filter(|_| taken) else { return };
@@ -204,9 +207,7 @@ fn show_zeroed(
 ) -> Result<u64> {
     let memory = place(driver, driver.memory_import(file.as_fd())?, hidden, size, ordinal)?;
     let zeroed = with_filler(driver, device, filler, |filler| {
-        for at in (0..size).step_by(PIECE as usize) {
-            driver.set_bytes(hidden + at, 0, PIECE.min(size - at), filler.stream)?;
-        }
+        driver.set_bytes(hidden, 0, size, filler.stream)?;
         wait(driver, filler.stream)
     });
     if let Err(code) = zeroed {

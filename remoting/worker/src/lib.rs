@@ -22,6 +22,7 @@ mod departure;
 mod dispatch;
 pub mod driver;
 pub mod frames;
+mod freed;
 mod gates;
 pub mod gateway;
 #[rustfmt::skip]

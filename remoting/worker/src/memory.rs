@@ -90,6 +90,9 @@ impl Session {
         self.make_room(c.device);
         let waits = self.memory.unmapping.iter().any(|range| overlap(*range, (address, size)));
         let mapped = if waits { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { map(&self.driver, place, size, device) };
+        if mapped == Err(CUDA_ERROR_OUT_OF_MEMORY) {
+            self.overwrite_all_freed();
+        }
         if mapped == Err(CUDA_ERROR_OUT_OF_MEMORY) && !self.memory.unmapping.is_empty() {
             let c = c.clone();
             self.helpers.start_in_order(
@@ -153,7 +156,8 @@ impl Session {
         Ok(Outcome::Held)
     }
 
-    /// The quota is free at once; the memory when the helper has overwritten it, which later maps wait for if they must.
+    /// The quota is free at once; the memory when it has been handed on, or the helper has overwritten it, which later maps
+    /// wait for if they must.
     pub fn slab_unmap(&mut self, address: u64, size: u64) -> Result<()> {
         if self.memory.slabs.get(&address).is_none_or(|slab| slab.size != size || slab.memory == 0) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -162,6 +166,10 @@ impl Session {
         self.memory.unmapping.push((address, size));
         if let Some(token) = slab.shared.filter(|token| self.memory.shared(*token).is_none()) {
             self.part_with(token, slab, address);
+            return Ok(());
+        }
+        if self.may_offer(&slab) {
+            self.offer_freed(&slab, address);
             return Ok(());
         }
         let filler = self.filler(slab.device);
@@ -203,8 +211,9 @@ impl Session {
         let granted = self.memory.granted.get_mut(&device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         *granted -= size;
         self.make_room(device);
-        if !self.memory.unmapping.is_empty() {
-            self.requests.push(Request::Leaving { device, size });
+        let offers = self.has_freed(device);
+        if offers || !self.memory.unmapping.is_empty() {
+            self.requests.push(Request::Leaving { device, size, offers });
         }
         self.memory.returning.push((device, size));
         self.return_memory();
@@ -212,7 +221,7 @@ impl Session {
     }
 
     pub fn return_memory(&mut self) {
-        if self.memory.unmapping.is_empty() {
+        if self.memory.unmapping.is_empty() && self.memory.freed.is_empty() {
             for (device, size) in std::mem::take(&mut self.memory.returning) {
                 self.requests.push(Request::Return { device, size });
             }

@@ -1,6 +1,7 @@
 //! Memory that processes of a lease share, when one of them has no more use for it: whoever is the last to have it
 //! overwrites it, and only the appliance knows who that is.
 
+use crate::driver::Result;
 use crate::mapping::{place, unmap};
 use crate::overwriting::scrub;
 use crate::requests::{Request, Token};
@@ -54,8 +55,20 @@ impl Session {
 
     fn overwrite_shared(&mut self, token: Token, slab: &Slab) {
         let Slab { size, device, memory, .. } = *slab;
-        let filler = self.filler(device);
         let hidden = self.memory.hide(&self.driver, size);
+        self.overwrite_hidden((device, size, memory), hidden, move |session| {
+            session.requests.push(Request::Freed { token });
+        });
+    }
+
+    /// Overwrites memory of a device that is mapped nowhere, at a hidden place, and releases it.
+    pub fn overwrite_hidden(
+        &mut self,
+        (device, size, memory): (u32, u64, u64),
+        hidden: Result<u64>,
+        then: impl FnOnce(&mut Session) + Send + 'static,
+    ) {
+        let filler = self.filler(device);
         self.helpers.start_in_order(
             move |driver| {
                 let shown = driver.device(device as i32).and_then(|ordinal| {
@@ -78,7 +91,7 @@ impl Session {
                 if !scrubbed {
                     session.requests.push(Request::Left { size });
                 }
-                session.requests.push(Request::Freed { token });
+                then(session);
             },
         );
     }

@@ -31,10 +31,11 @@ pub enum Request {
         /// For slabs, and not for what the driver takes by itself.
         maps: bool,
     },
-    /// So much will be returned, when it has been overwritten.
+    /// So much will be returned, when it has been overwritten. `offers`: for a moment it waits for who wants some of it.
     Leaving {
         device: u32,
         size: u64,
+        offers: bool,
     },
     Return {
         device: u32,

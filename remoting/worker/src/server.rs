@@ -162,9 +162,9 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     let _ = hear(session, control, GOODBYE, Session::is_parting);
     if offers {
         let _ = hear(session, control, OFFER, Session::is_offering);
-        // Until it is known whose it is, nobody may write to it. An appliance that is gone ends this process.
-        let _ = hear(session, control, FOR_EVER, Session::is_handing_on);
     }
+    // Until it is known whose it is, nobody may write to it. An appliance that is gone ends this process.
+    let _ = hear(session, control, FOR_EVER, Session::is_handing_on);
     session.let_all_go();
     session.scrub_everything();
     session.requests.stats(session.stats, session.out.bytes_out);
@@ -197,6 +197,9 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         if acknowledged || matches!(sent, Some(Ok(true))) {
             moved |= session.retry_blocked();
         }
+        if session.client_ended {
+            connection.note_end_of_client();
+        }
         if connection.socket().is_some() != connected {
             connected = !connected;
             session.requests.push(Request::Connection { connected, closed: connection.is_hung_up() });
@@ -224,6 +227,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             session.push_text();
             stats_at = now + STATS_EVERY;
         }
+        let freed = session.look_after_freed();
         let gpu = session.needs_looking_after().then(|| backoff.next());
         let stats = session.requests.stats_are_due(session.stats).then(|| stats_at - now);
         let waiting = !session.out.is_empty();
@@ -233,6 +237,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         let timeout = gpu
             .into_iter()
             .chain(awake)
+            .chain(freed)
             .chain(stats)
             .chain(window)
             .chain(connection.patience())

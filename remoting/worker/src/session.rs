@@ -115,6 +115,8 @@ pub struct Session {
     /// Questions of the appliance that are answered when all is taken that the client has sent: their ids, and how many
     /// bytes that is.
     pub settling: Vec<(u64, Option<u64>)>,
+    /// The appliance has seen the end of the client's process.
+    pub client_ended: bool,
     /// If its appliance divides the time of its GPUs.
     pub turns: Option<Turns>,
     sched: Scheduler<Key>,
@@ -169,6 +171,7 @@ impl Session {
             hold: Hold::default(),
             arrival: Arrival::default(),
             settling: Vec::new(),
+            client_ended: false,
             turns: None,
             sched: Scheduler::default(),
             topology: Topology::default(),

@@ -3,6 +3,7 @@
 use crate::bounds::Pieces;
 use crate::defences::{Defence, stands};
 use crate::driver::{Handle, Result};
+use crate::freed::Freed;
 use crate::heirs::{Inherited, Offer};
 use crate::objects::RealEvent;
 use crate::requests::Token;
@@ -69,6 +70,10 @@ pub struct Memory {
     /// While the session ends.
     pub offer: Option<Offer>,
     pub gives_way: bool,
+    /// Returned, and offered for a moment.
+    pub freed: Vec<Freed>,
+    /// Which other process of the lease waits for some of that: the device, and for how much.
+    pub wanted: Option<(u32, u64)>,
     pub zeroings: HashMap<u32, Zeroing>,
     /// Devices, and those whose memory they reach.
     pub peers: BTreeSet<(u32, u32)>,

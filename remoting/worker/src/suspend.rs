@@ -90,6 +90,7 @@ impl Session {
         }
         self.check_unshared()?;
         self.let_all_go();
+        self.overwrite_all_freed();
         self.mark_running();
         // What is under way there goes by the session's own connection, which lasts.
         self.stripes.close();

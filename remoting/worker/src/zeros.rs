@@ -102,6 +102,7 @@ impl Session {
 
     /// Overwrites what the session still has, after what helpers are overwriting already. What cannot be is told.
     pub fn scrub_everything(&mut self) {
+        self.overwrite_all_freed();
         let slabs: Vec<_> =
             self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 && slab.shared.is_none()).collect();
         let slabs: Vec<_> =

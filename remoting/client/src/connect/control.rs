@@ -61,6 +61,7 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
         pid: std::process::id(),
         process_name: crate::process::name(),
         offload: None,
+        process: crate::process::identity().unwrap_or_default(),
     };
     let mut told = false;
     loop {

@@ -82,6 +82,7 @@ pub fn open_offload_session(
             packages: wish.packages.clone().into_iter().collect(),
             allow_skew: wish.allow_skew,
         }),
+        process: String::new(),
     };
     let reply = call(share, async move |mut control| control.open_session(request).await)?;
     let ticket = ticket(share, hello, &reply)?;

@@ -190,16 +190,18 @@ impl DeviceMemory {
             // As with every driver, much memory is free when the call that frees it has returned.
             state = self.wait_for_freed_at_once(state)?;
         }
-        self.settle(state, &owner)
+        self.settle(state, &owner, 0)
     }
 
-    /// Gives back what is more than the slack; then other processes of the share can have it.
-    fn settle(&self, mut state: Held, live: &Live) -> Result<(), Code> {
+    /// Gives back what is more than the slack; then other processes of the share can have it. `unmapped`: the size of what
+    /// the program has just unmapped. With memory that is large its whole quota goes: the worker can hand it on then.
+    fn settle(&self, mut state: Held, live: &Live, unmapped: u64) -> Result<(), Code> {
+        let mut largest = unmapped;
         if state.heap.idle() > self.slack {
-            unmap_idle(&mut state, live, self.slack)?;
+            largest = largest.max(unmap_idle(&mut state, live, self.slack)?);
         }
-        let unused = state.unused_grant();
-        if unused > 2 * self.slack { self.return_grant(state, live, unused - self.slack) } else { Ok(()) }
+        let (unused, kept) = (state.unused_grant(), if largest > 2 * self.slack { 0 } else { self.slack });
+        if unused > 2 * self.slack { self.return_grant(state, live, unused - kept) } else { Ok(()) }
     }
 
     fn return_grant(&self, mut state: Held, live: &Live, size: u64) -> Result<(), Code> {
@@ -311,13 +313,16 @@ impl DeviceMemory {
     }
 }
 
-fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<(), Code> {
-    for (address, size) in state.heap.release_idle(keep) {
+/// Returns the size of the largest.
+fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<u64, Code> {
+    let idle = state.heap.release_idle(keep);
+    let largest = idle.iter().map(|(_, size)| *size).max().unwrap_or(0);
+    for (address, size) in idle {
         live.session.post(0, &SlabUnmap { address, size })?;
         live.session.arena().put_back(address, size);
         state.shared.forget_slab(address);
     }
-    Ok(())
+    Ok(largest)
 }
 
 impl State {

@@ -18,18 +18,26 @@ use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 
-/// Page-locked memory, zeroed; 0 if there is none. Outside of the arena if that has no room: then no kernel reaches it. A
-/// worker on this machine has it too, unless it is managed.
+/// Page-locked memory, zeroed; 0 if there is none. Outside of the arena if that has no room: then no kernel reaches it.
+/// Unless it is managed, a worker on this machine has it too, and on every carrier children made by fork.
 pub fn allocate(live: &Live, size: usize, kind: HostKind) -> usize {
     let arena = live.session.arena();
     let pages = (size as u64).checked_next_multiple_of(PAGE);
     let place = pages.and_then(|pages| Some((arena.take_pinned(pages, PAGE)?, pages)));
+    let shared = kind == HostKind::Allocated;
     let Some((address, pages)) = place else {
-        return sys::allocate_pages(size).expose_provenance();
+        let pages = if shared { sys::allocate_pages_for_children(size) } else { sys::allocate_pages(size) };
+        return pages.expose_provenance();
     };
-    let (start, len, shared) = (address as usize, pages as usize, kind == HostKind::Allocated);
+    let (start, len) = (address as usize, pages as usize);
     // SAFETY: the arena is reserved address space of this process, and this part of it was just taken for this purpose.
-    if unsafe { shared && live.session.back_shared(live.id, start, len) || sys::back(start, len) } {
+    let is_backed = unsafe {
+        match shared {
+            true => live.session.back_shared(live.id, start, len) || sys::back_for_children(start, len),
+            false => sys::back(start, len),
+        }
+    };
+    if is_backed {
         return address as usize;
     }
     arena.put_back_pinned(address, pages);

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remotegpu.cli.doctor.here import appliance_checks, local_checks
+from remotegpu.cli.doctor.here import checks_of_all, local_checks
 from remotegpu.cli.output import console, print_json, say
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access
@@ -51,9 +51,7 @@ def doctor(options: DoctorOptions) -> bool:
 def _checks(options: DoctorOptions) -> Iterator[Found]:
     for check in local_checks(named=bool(options.appliances or options.cluster)):
         yield "here", check
-    for text in options.appliances:
-        for check in appliance_checks(text, options.access):
-            yield text, check
+    yield from checks_of_all(options.appliances, options.access)
     if options.cluster is not None:
         from remotegpu.cli.doctor.cluster import checks, read  # noqa: PLC0415
 

@@ -1,12 +1,18 @@
 """The checks of this installation and of appliances."""
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.names import APPLIANCE_ENV
 from remotegpu.paths import NotBuiltError, find_dist
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+
+# For all that is asked of appliances: who waits for five seconds has an answer then.
+_MOST_SECONDS: Final = 4.5
 
 
 def local_checks(*, named: bool) -> Iterator[pb.Check]:
@@ -24,6 +30,37 @@ def local_checks(*, named: bool) -> Iterator[pb.Check]:
         fix = f"give --appliance HOST:PORT or set {APPLIANCE_ENV}"
         message = "none is named, only this installation was checked"
         yield pb.Check(name="appliance", status="warn", message=message, fix=fix)
+
+
+def checks_of_all(appliances: Sequence[str], access: Access) -> Iterator[tuple[str, pb.Check]]:
+    """Checks of each appliance, of all at the same time. One that has not answered when the time is over failed one."""
+    asked = [(text, _Asked(text, access)) for text in appliances]
+    until = time.monotonic() + _MOST_SECONDS
+    for text, each in asked:
+        for check in each.checks_by(until):
+            yield text, check
+
+
+class _Asked:
+    """An appliance that is being checked by a thread of its own, which nobody waits for at the end of the program."""
+
+    def __init__(self, text: str, access: Access) -> None:
+        self._found: list[pb.Check] = []
+        self._thread = threading.Thread(target=self._ask, args=(text, access), daemon=True)
+        self._thread.start()
+
+    def checks_by(self, until: float) -> list[pb.Check]:
+        self._thread.join(max(0.0, until - time.monotonic()))
+        found = list(self._found)
+        if self._thread.is_alive():
+            message = f"there is no answer within {_MOST_SECONDS:.1f} s: its name, control port or data port hangs"
+            fix = "see that no firewall drops what is sent to these ports, and try again: it may be overloaded"
+            found.append(pb.Check(name="answer", status="fail", message=message, fix=fix))
+        return found
+
+    def _ask(self, text: str, access: Access) -> None:
+        for check in appliance_checks(text, access):
+            self._found.append(check)
 
 
 def appliance_checks(text: str, access: Access) -> Iterator[pb.Check]:

@@ -337,20 +337,22 @@ class Done(_message.Message):
     def __init__(self, image_bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ("versions", "lease_id", "lease_secret", "pid", "process_name", "offload")
+    __slots__ = ("versions", "lease_id", "lease_secret", "pid", "process_name", "offload", "process")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_NAME_FIELD_NUMBER: _ClassVar[int]
     OFFLOAD_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     versions: Versions
     lease_id: str
     lease_secret: str
     pid: int
     process_name: str
     offload: Offload
-    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ...) -> None: ...
+    process: str
+    def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., process: _Optional[str] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
     __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended", "wire", "data_socket")

@@ -84,7 +84,7 @@ impl DeviceMemory {
         }
         let mut state = lock(&self.state);
         state.unmap(live, address)?;
-        self.settle(state, live)
+        self.settle(state, live, 0)
     }
 
     /// Gives up reserved addresses, at which no memory is.

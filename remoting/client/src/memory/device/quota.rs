@@ -47,7 +47,7 @@ impl DeviceMemory {
     pub fn put_back_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
         let mut state = lock(&self.state);
         state.used_otherwise -= size;
-        self.settle(state, live)
+        self.settle(state, live, size)
     }
 
     /// The lease, no longer this process, is charged for memory that the program placed itself.
@@ -92,7 +92,7 @@ impl DeviceMemory {
         self.wait_for_contexts()?;
         let mut state = lock(&self.state);
         state.collect();
-        self.settle(state, live)
+        self.settle(state, live, 0)
     }
 
     /// Waits for what destroyed contexts give back.

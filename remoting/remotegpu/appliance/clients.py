@@ -1,0 +1,71 @@
+"""Which process a session's client is, and whether it has ended.
+
+A connection that closed says little: a tunnel or a sidecar may have closed it. The kernel of this machine knows which
+of its processes live, whatever way they take to the appliance. A client says of itself which process it is. One that
+lies ends its own session and nobody else's.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_MOST_NAME: Final = 256
+# Of the fields behind the name of the program, the first of which is the third (proc_pid_stat(5)).
+_START: Final = 22 - 3
+
+
+class Client:
+    """A process, of this machine or another one."""
+
+    def __init__(self, pid: int, name: str) -> None:
+        """`name`: what the client says, its boot id, PID namespace and start."""
+        self.pid = pid
+        self.name = name
+        self.ended = False
+        self._watched: int | None = None
+
+    @classmethod
+    def of(cls, pid: int, name: str) -> Self | None:
+        """None if the client does not know which process it is."""
+        return cls(pid, name) if name and len(name) <= _MOST_NAME else None
+
+    def is_same(self, other: "Client | None") -> bool:
+        """Whether both are one process. It has one session of a lease, so the earlier one is over: it called exec."""
+        return other is not None and (self.pid, self.name) == (other.pid, other.name)
+
+    def watch(self, on_end: Callable[[], None]) -> None:
+        """Call when it has ended, if it is a process of this machine that we see."""
+        with contextlib.suppress(OSError):
+            watched = os.pidfd_open(self.pid)
+            # By then its number cannot become another one's unseen.
+            if identity(self.pid) != self.name:
+                os.close(watched)
+                return
+            self._watched = watched
+            asyncio.get_running_loop().add_reader(watched, self._has_ended, on_end)
+
+    def close(self) -> None:
+        """Watch it no more."""
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            os.close(self._watched)
+            self._watched = None
+
+    def _has_ended(self, on_end: Callable[[], None]) -> None:
+        self.close()
+        self.ended = True
+        on_end()
+
+
+def identity(pid: int) -> str:
+    """What a client of this number says of itself, if it is a process that we see; else empty."""
+    with contextlib.suppress(OSError, IndexError):
+        # Its namespace is ours: another one's numbers are not to be seen here, or are others.
+        namespace = Path("/proc/self/ns/pid").readlink()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return f"{_BOOT_ID.read_text().strip()} {namespace} {fields[_START].decode()}"
+    return ""

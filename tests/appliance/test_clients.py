@@ -1,0 +1,113 @@
+"""The appliance knows of a session's client whether its process has ended, whatever way its connection takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.stand_in import StandIn, Tenant
+from support.system import MIB, until
+
+from remotegpu.api.quantities import Ask
+from remotegpu.appliance.allocation import LeasedGpus
+from remotegpu.appliance.clients import Client, identity
+from remotegpu.appliance.exports import Exports
+from remotegpu.appliance.returns import GIVE_WAY_SECONDS, gives_way_in
+from remotegpu.appliance.state import Lease, Session
+
+SHARE = 256 * MIB
+LOST = 'raw {"op": "connection", "connected": false}'
+WAITS_FOR_INPUT = [sys.executable, "-c", "input()"]
+
+
+@pytest.fixture
+def tenant(appliance: StandIn) -> Iterator[Tenant]:
+    lease = appliance.lease(Ask(milli_per_gpu=250))
+    yield lease
+    lease.close()
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(WAITS_FOR_INPUT, stdin=subprocess.PIPE) as it:
+        yield it
+        it.kill()
+
+
+def seconds_to_get(tenant: Tenant, pid: int, process: str, next_process: str = "") -> float:
+    """How long the next session waits for the memory of one that has lost its connection."""
+    first, following = tenant.session(pid, process), tenant.session(pid if next_process else 1, next_process)
+    assert first.grant(SHARE) == SHARE
+    first.ask(LOST)
+    if not next_process:
+        os.kill(pid, signal.SIGKILL)
+    since = time.monotonic()
+    assert following.grant(SHARE) == SHARE
+    assert "needed its place" in first.rest()
+    return time.monotonic() - since
+
+
+def test_a_session_whose_process_was_killed_gives_way_at_once(tenant: Tenant, process: subprocess.Popen[bytes]) -> None:
+    assert seconds_to_get(tenant, process.pid, identity(process.pid)) < GIVE_WAY_SECONDS / 2
+
+
+def test_a_session_that_its_process_has_left_by_exec_gives_way_at_once(
+    tenant: Tenant, process: subprocess.Popen[bytes]
+) -> None:
+    known = identity(process.pid)
+    assert seconds_to_get(tenant, process.pid, known, known) < GIVE_WAY_SECONDS / 2
+
+
+def test_nothing_is_known_of_a_process_that_is_not_of_this_machine(process: subprocess.Popen[bytes]) -> None:
+    boot, namespace, start = identity(process.pid).split()
+    others = (
+        f"{boot[::-1]} {namespace} {start}",
+        f"{boot} pid:[1] {start}",
+        f"{boot} {namespace} {int(start) + 1}",
+        f"{boot} {namespace}",
+    )
+    assert Client.of(process.pid, "") is None
+    assert Client.of(process.pid, "x" * 100_000) is None
+
+    async def run() -> None:
+        ended = asyncio.Event()
+        found = [Client.of(process.pid, name) for name in (*others, identity(process.pid))]
+        clients = [client for client in found if client is not None]
+        for client in clients:
+            client.watch(ended.set if client is clients[-1] else lambda: pytest.fail("another one is watched"))
+        process.kill()
+        await asyncio.wait_for(ended.wait(), 10)
+        assert [client.ended for client in clients] == [False] * len(others) + [True]
+
+    asyncio.run(run())
+
+
+def test_a_lost_session_whose_process_may_live_has_its_time() -> None:
+    lease = Lease("00" * 16, "", "", LeasedGpus((0,), (SHARE,)), [], [], Exports([]))
+    lost = Session("lost", lease, 7, "", None, lost_since=time.monotonic())
+    asks = Client.of(8, "boot namespace 1")
+    for client in (None, Client.of(7, "boot namespace 1"), Client.of(8, "boot namespace 2")):
+        lost.client = client
+        assert gives_way_in(lost, asks) > GIVE_WAY_SECONDS / 2
+    lost.client = Client.of(8, "boot namespace 1")
+    assert gives_way_in(lost, asks) == 0
+    assert gives_way_in(lost, None) > GIVE_WAY_SECONDS / 2
+
+
+def test_its_worker_is_told_that_nobody_comes_back(
+    appliance: StandIn, tenant: Tenant, process: subprocess.Popen[bytes]
+) -> None:
+    session = tenant.session(process.pid, identity(process.pid))
+    process.kill()
+    until(lambda: session.ask("told") == ["clientended"], 10, "it is told")
+
+
+def test_what_cannot_be_seen_has_no_identity() -> None:
+    assert identity(os.getpid()).count(" ") == 2
+    assert identity(2**30) == ""
