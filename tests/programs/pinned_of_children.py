@@ -1,4 +1,4 @@
-"""pinned_of_children RULE: children made by fork write page-locked memory of every size, and read what its parent wrote.
+"""pinned_of_children RULE: children made by fork write page-locked memory, and read what their parent wrote.
 
 RULE is `shared` (the parent sees what they write, and they see what it writes) or `copied` (neither does).
 """
