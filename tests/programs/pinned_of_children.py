@@ -1,4 +1,4 @@
-"""A child made by fork writes page-locked memory of every size, which its parent sees, and sees what its parent writes."""
+"""A child made by fork writes page-locked memory of every size, which its parent sees, and sees what that writes."""
 
 import os
 
