@@ -31,6 +31,21 @@ def test_kernels_reach_what_the_program_allowed(two_gpus: Appliance, mode: str) 
     assert (run.returncode, run.stdout) == (0, "reached\n"), run.stderr
 
 
+KINDS = ["allocated", "registered", "managed", "created"]
+
+
+def test_kernels_meet_in_page_locked_memory_natively() -> None:
+    program = str(PROGRAMS / "kernels_that_meet.py")
+    native = [REMOTEGPU, "run", "--native", "-n", "2", "--", sys.executable, program, *KINDS]
+    run = subprocess.run(native, capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout) == (0, "met\n"), run.stderr
+
+
+def test_kernels_meet_in_page_locked_memory(two_gpus: Appliance) -> None:
+    run = two_gpus.run("kernels_that_meet.py", *KINDS, options=("-n", "2"), timeout=120)
+    assert (run.returncode, run.stdout) == (0, "met\n"), run.stderr
+
+
 def test_processes_with_a_device_each_reach_the_others_memory(two_gpus: Appliance) -> None:
     run = two_gpus.run("share_peers.py", options=("-n", "2"))
     assert (run.returncode, run.stdout) == (0, "shared\n"), run.stderr

@@ -249,6 +249,11 @@ impl Access {
         Ok(Access { session, device, peer })
     }
 
+    /// Which device reaches the other's memory.
+    pub fn device(&self) -> &'static Device {
+        self.device
+    }
+
     /// The program takes it back; the memory is out of reach if this was the only reason.
     ///
     /// # Errors

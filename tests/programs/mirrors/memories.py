@@ -123,19 +123,21 @@ class Created(Memory):
 
     SIZE = 2 << 20
 
-    def __init__(self, chance, count):
+    def __init__(self, chance, count, devices=1):
         wanted = cu.CUmemAllocationProp()
         wanted.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         wanted.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST_NUMA
-        device = cu.CUmemAccessDesc()
-        device.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        device.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        users = [cu.CUmemAccessDesc() for _ in range(devices)]
+        for ordinal, user in enumerate(users):
+            user.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            user.location.id = ordinal
+            user.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         self.handle = ok(cu.cuMemCreate(self.SIZE, wanted, 0))
         self.places = []
         for _ in range(1 + int(chance.integers(4) == 0)):
             place = ok(cu.cuMemAddressReserve(self.SIZE, 0, 0, 0))
             ok(cu.cuMemMap(place, self.SIZE, 0, self.handle, 0))
-            ok(cu.cuMemSetAccess(place, self.SIZE, [device], 1))
+            ok(cu.cuMemSetAccess(place, self.SIZE, users, devices))
             self.places.append(place)
         super().__init__(int(self.places[0]), count)
         self.is_found = True

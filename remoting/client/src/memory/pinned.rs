@@ -139,7 +139,9 @@ pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> R
     let mut used: Vec<HostRange> = host::managed();
     used.retain(|range| arena.is_pinned(range.start as u64));
     if !budget::of(HostKind::Allocated).is_off() {
-        used.extend(words(&parameters()).filter_map(host::find));
+        let parameters = parameters();
+        used.extend(words(&parameters).filter_map(host::find));
+        mapped::show_registered(&target.live, words(&parameters))?;
     }
     if used.is_empty() {
         return Ok(());

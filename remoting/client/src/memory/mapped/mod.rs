@@ -5,7 +5,10 @@
 
 mod carrier;
 mod one;
+mod reach;
 mod written;
+
+pub use reach::{reach, register, show_registered, take_in};
 
 use super::budget;
 use super::granules::Granules;
@@ -13,11 +16,11 @@ use super::heap::Piece;
 use super::host::{self, HostKind, HostRange};
 use crate::Code;
 use crate::context::{self, Live};
-use crate::memory::Origin;
-use crate::session::{HostBox, Known, News, Session, is_unsettled, lock};
+use crate::session::{Known, News, Session, lock};
 use carrier::{Carrier, Changes};
 use one::Mapped;
 use protocol::without;
+use reach::{check_room, settle};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use written::Written;
@@ -129,24 +132,35 @@ impl Mirror {
 
     /// Does the device of `live` find this memory where the program does?
     fn has(&self, live: &Live, range: &HostRange) -> bool {
+        let of = |mapped: &&Mapped| mapped.host == range.start && mapped.shadow.len() == range.size;
         self.all
             .iter()
-            .any(|mapped| mapped.host == range.start && mapped.shadow.len() == range.size && mapped.is_on(live))
+            .filter(of)
+            .any(|mapped| mapped.is_on(live) || mapped.piece.is_none() && mapped.is_reached_by(live))
     }
 
     /// What another device of the session has in the granules of these addresses: one has them at a time. So has one
     /// mirror those of created memory.
-    fn in_the_way(&self, live: &Arc<Live>, range: &HostRange) -> Option<usize> {
+    fn in_the_way(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = usize> {
         let (start, size) = (range.start as u64, range.size as u64);
         let granularity = live.session.arena().granularity();
-        let granules = |start: u64, size: u64| start / granularity..(start + size).div_ceil(granularity);
+        let granules = move |start: u64, size: u64| start / granularity..(start + size).div_ceil(granularity);
         let wanted = granules(start, size);
-        self.all.iter().position(|mapped| {
+        let in_the_way = move |mapped: &Mapped| {
             let has = granules(mapped.device, mapped.shadow.len() as u64);
             let shared = has.start < wanted.end && wanted.start < has.end;
             let other = mapped.kind == HostKind::Created && mapped.host != range.start;
             shared && mapped.piece.is_none() && mapped.is_of(&live.session) && (other || !mapped.is_on(live))
-        })
+        };
+        self.all.iter().enumerate().filter(move |(_, mapped)| in_the_way(mapped)).map(|(place, _)| place)
+    }
+
+    /// A context of the one other device that has something in these granules, if the device of `live` reaches its memory.
+    fn owner(&self, live: &Arc<Live>, range: &HostRange) -> Option<Arc<Live>> {
+        let mut owners = self.in_the_way(live, range).map(|place| &self.all[place].live);
+        let owner = owners.next()?;
+        let alone = owners.all(|other| std::ptr::eq(other.device, owner.device));
+        (alone && live.device.can_reach(owner.device)).then(|| Arc::clone(owner))
     }
 
     /// Takes back what the mirror was made of.
@@ -220,96 +234,6 @@ impl Mirror {
     }
 }
 
-fn check_room(kind: HostKind, most: usize, more: usize) -> Result<(), NoMirror> {
-    if budget::of(kind).allows(most, more) { Ok(()) } else { Err(NoMirror::Budget { most }) }
-}
-
-/// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
-fn settle(session: &Arc<Session>) -> Result<(), Code> {
-    context::all_live()
-        .iter()
-        .filter(|live| Arc::ptr_eq(&live.session, session))
-        .try_for_each(|live| live.synchronise())
-}
-
-/// Waits for what streams have yet to write to memory that is about to be read.
-fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
-    let unsettled = is_unsettled(&HostBox::linear(host, size as u64));
-    if unsettled { context::all_live().iter().try_for_each(|live| live.synchronise()) } else { Ok(()) }
-}
-
-/// Sees to it that the device of `live` has memory of the program at its own address.
-///
-/// # Errors
-/// Why it cannot.
-pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
-    let (start, len) = (range.start as u64, range.size as u64);
-    let arena = live.session.arena();
-    let elsewhere = {
-        let mirror = lock(&MIRROR);
-        if mirror.has(live, range) {
-            return Ok(());
-        }
-        if !(arena.is_pinned(start) || range.kind == HostKind::Created && arena.contains(start)) {
-            return Err(NoMirror::Elsewhere);
-        }
-        mirror.in_the_way(live, range).is_some()
-    };
-    settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
-    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
-    if elsewhere {
-        settle(&live.session).map_err(NoMirror::Failed)?;
-    }
-    let mirror = &mut *lock(&MIRROR);
-    // Another thread was faster, or has freed the memory meanwhile: then its pages may be gone.
-    if mirror.has(live, range) || host::find(range.start) != Some(*range) {
-        return Ok(());
-    }
-    while let Some(place) = mirror.in_the_way(live, range) {
-        mirror.end(place).map_err(NoMirror::Failed)?;
-    }
-    let shorter =
-        |mapped: &Mapped| mapped.host == range.start && mapped.shadow.len() < range.size && mapped.is_on(live);
-    if let Some(place) = mirror.all.iter().position(shorter) {
-        return mirror.grow(place, live, range, most);
-    }
-    check_room(range.kind, most, range.size)?;
-    mirror.granules.take(live, start, len)?;
-    mirror.add(live, range, start, None).map_err(NoMirror::Failed)
-}
-
-/// Gives registered memory a mirror, if it has none.
-///
-/// # Errors
-/// Why it cannot.
-pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
-    settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
-    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
-    let mirror = &mut *lock(&MIRROR);
-    if mirror.all.iter().any(|mapped| mapped.host == range.start) || host::find(range.start) != Some(*range) {
-        return Ok(());
-    }
-    check_room(range.kind, most, range.size)?;
-    let device = live.device.memory.allocate(live, range.size as u64, Origin::default()).map_err(NoMirror::Failed)?;
-    mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
-}
-
-/// Takes in a variable of a module, which the device has already: the host's bytes become the device's.
-///
-/// # Errors
-/// Why it cannot.
-pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
-    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
-    let mirror = &mut *lock(&MIRROR);
-    check_room(range.kind, most, range.size)?;
-    let HostRange { start: host, size, kind, .. } = *range;
-    let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;
-    let mut mapped = Mapped::new(live, (host, size), kind, host as u64, None);
-    mapped.fetch(stream_id).map_err(NoMirror::Failed)?;
-    mirror.push(mapped);
-    Ok(())
-}
-
 /// Ends the mirror of memory that starts here, if it has one, after everything that may use it. The memory is no longer
 /// in [`host`], so that it gets no other mirror.
 ///
@@ -362,8 +286,15 @@ pub fn note_alias() {
 pub fn end_in(live: &Arc<Live>) {
     let context = live.id;
     let is_left = |mapped: &Mapped| mapped.kind == HostKind::Created && mapped.live.id == context;
-    // Created memory belongs to no context: what this one's work wrote is kept.
-    if lock(&MIRROR).all.iter().any(is_left) {
+    // Created memory belongs to no context: what this one's work wrote is kept. Other devices may be using what lies here.
+    let is_reached = |mapped: &Mapped| !mapped.reached_by.is_empty() && mapped.live.id == context;
+    let (is_any_left, is_any_reached) = {
+        let mirror = lock(&MIRROR);
+        (mirror.all.iter().any(is_left), mirror.all.iter().any(is_reached))
+    };
+    if is_any_reached {
+        let _ = settle(&live.session);
+    } else if is_any_left {
         let _ = live.synchronise();
     }
     let mirror = &mut *lock(&MIRROR);

@@ -5,6 +5,7 @@ use super::super::host::HostKind;
 use super::written::Written;
 use crate::Code;
 use crate::context::Live;
+use crate::devices::Access;
 use crate::session::{DeviceBox, HostBox, Session, mint};
 use crate::{log, sys};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
@@ -29,6 +30,8 @@ pub struct Mapped {
     /// The device's allocation that it is; else it lies in granules.
     pub piece: Option<u64>,
     pub live: Arc<Live>,
+    /// Other devices that use it where it lies.
+    pub reached_by: Vec<Access>,
     /// What both sides had when they were last compared.
     pub shadow: Vec<u8>,
     /// What it consists of for the worker, which tells what the device writes; without any it is fetched whole.
@@ -56,6 +59,7 @@ impl Mapped {
             device,
             piece,
             live: Arc::clone(live),
+            reached_by: Vec::new(),
             shadow: vec![0; size],
             parts: Vec::new(),
             written: None,
@@ -71,6 +75,11 @@ impl Mapped {
     /// Does a device find it where the program does?
     pub fn is_on(&self, live: &Live) -> bool {
         self.device == self.host as u64 && std::ptr::eq(self.live.device, live.device)
+    }
+
+    /// Is it on another device, which lets this one use it there?
+    pub fn is_reached_by(&self, live: &Live) -> bool {
+        self.reached_by.iter().any(|access| std::ptr::eq(access.device(), live.device))
     }
 
     pub fn contains(&self, address: u64, span: u64) -> bool {

@@ -1,0 +1,159 @@
+//! How memory of the program gets a mirror, on a device of its own or where another device has it.
+
+use super::super::budget;
+use super::super::host::{self, HostKind, HostRange};
+use super::one::Mapped;
+use super::{COUNT, MIRROR, NoMirror};
+use crate::Code;
+use crate::context::{self, Live};
+use crate::devices::Access;
+use crate::log;
+use crate::memory::Origin;
+use crate::session::{HostBox, Session, is_unsettled, lock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+pub(super) fn check_room(kind: HostKind, most: usize, more: usize) -> Result<(), NoMirror> {
+    if budget::of(kind).allows(most, more) { Ok(()) } else { Err(NoMirror::Budget { most }) }
+}
+
+/// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
+pub(super) fn settle(session: &Arc<Session>) -> Result<(), Code> {
+    context::all_live()
+        .iter()
+        .filter(|live| Arc::ptr_eq(&live.session, session))
+        .try_for_each(|live| live.synchronise())
+}
+
+/// Waits for what streams have yet to write to memory that is about to be read.
+fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
+    let unsettled = is_unsettled(&HostBox::linear(host, size as u64));
+    if unsettled { context::all_live().iter().try_for_each(|live| live.synchronise()) } else { Ok(()) }
+}
+
+/// Sees to it that the device of `live` has memory of the program at its own address.
+///
+/// # Errors
+/// Why it cannot.
+pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    let (start, len) = (range.start as u64, range.size as u64);
+    let arena = live.session.arena();
+    // `elsewhere`: something is in the way, and whether of another GPU.
+    let (owner, elsewhere) = {
+        let mirror = lock(&MIRROR);
+        if mirror.has(live, range) {
+            return Ok(());
+        }
+        if !(arena.is_pinned(start) || range.kind == HostKind::Created && arena.contains(start)) {
+            return Err(NoMirror::Elsewhere);
+        }
+        let other = |place: usize| !std::ptr::eq(mirror.all[place].live.device, live.device);
+        (mirror.owner(live, range), mirror.in_the_way(live, range).map(other).max())
+    };
+    if let Some(owner) = owner.filter(|owner| !std::ptr::eq(owner.device, live.device)) {
+        // Both use it where it lies: what one runs may wait for what the other one does there.
+        reach(&owner, range)?;
+        return show(live, &owner, range.start).map_err(NoMirror::Failed);
+    }
+    settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
+    if elsewhere == Some(true) {
+        log::error_unless_repeated(
+            "two GPUs that do not reach each other's memory use the same page-locked memory in place: each takes it from the \
+             other one, which waits for both; kernels that wait for each other there never end \
+             (docs/page-locked-memory.md)",
+        );
+    }
+    if elsewhere.is_some() {
+        settle(&live.session).map_err(NoMirror::Failed)?;
+    }
+    let mirror = &mut *lock(&MIRROR);
+    // Another thread was faster, or has freed the memory meanwhile: then its pages may be gone.
+    if mirror.has(live, range) || host::find(range.start) != Some(*range) {
+        return Ok(());
+    }
+    loop {
+        let Some(place) = mirror.in_the_way(live, range).next() else { break };
+        mirror.end(place).map_err(NoMirror::Failed)?;
+    }
+    let shorter =
+        |mapped: &Mapped| mapped.host == range.start && mapped.shadow.len() < range.size && mapped.is_on(live);
+    if let Some(place) = mirror.all.iter().position(shorter) {
+        return mirror.grow(place, live, range, most);
+    }
+    check_room(range.kind, most, range.size)?;
+    mirror.granules.take(live, start, len)?;
+    mirror.add(live, range, start, None).map_err(NoMirror::Failed)
+}
+
+/// Lets the device of `live` use the mirror that another one has of the memory that starts here.
+fn show(live: &Arc<Live>, owner: &Live, host: usize) -> Result<(), Code> {
+    let access = Access::new(live.device, owner.device)?;
+    let mirror = &mut *lock(&MIRROR);
+    let is_it = |mapped: &&mut Mapped| mapped.host == host && std::ptr::eq(mapped.live.device, owner.device);
+    // Another thread may have shown it, or have freed the memory.
+    if let Some(mapped) = mirror.all.iter_mut().find(is_it).filter(|mapped| !mapped.is_reached_by(live)) {
+        mapped.reached_by.push(access);
+    }
+    Ok(())
+}
+
+/// Lets the device of `live` use what another one, whose memory it reaches, has of registered memory, if one of these words
+/// is an address in it.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn show_registered(live: &Arc<Live>, words: impl Iterator<Item = usize>) -> Result<(), Code> {
+    let is_elsewhere = |mapped: &&Mapped| {
+        let other = mapped.live.device;
+        let reaches = || !std::ptr::eq(other, live.device) && live.device.can_reach(other);
+        mapped.piece.is_some() && mapped.is_of(&live.session) && reaches() && !mapped.is_reached_by(live)
+    };
+    if COUNT.load(SeqCst) == 0 {
+        return Ok(());
+    }
+    let there: Vec<_> = {
+        let mirror = lock(&MIRROR);
+        let all = mirror.all.iter().filter(is_elsewhere);
+        all.map(|mapped| (Arc::clone(&mapped.live), mapped.host, mapped.device, mapped.shadow.len() as u64)).collect()
+    };
+    if there.is_empty() {
+        return Ok(());
+    }
+    let words: Vec<u64> = words.map(|word| word as u64).collect();
+    let is_named = |device: u64, size: u64| words.iter().any(|word| word.wrapping_sub(device) < size);
+    let named = there.iter().filter(|(_, _, device, size)| is_named(*device, *size));
+    named.into_iter().try_for_each(|(owner, host, ..)| show(live, owner, *host))
+}
+
+/// Gives registered memory a mirror, if it has none.
+///
+/// # Errors
+/// Why it cannot.
+pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
+    let mirror = &mut *lock(&MIRROR);
+    if mirror.all.iter().any(|mapped| mapped.host == range.start) || host::find(range.start) != Some(*range) {
+        return Ok(());
+    }
+    check_room(range.kind, most, range.size)?;
+    let device = live.device.memory.allocate(live, range.size as u64, Origin::default()).map_err(NoMirror::Failed)?;
+    mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
+}
+
+/// Takes in a variable of a module, which the device has already: the host's bytes become the device's.
+///
+/// # Errors
+/// Why it cannot.
+pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
+    let mirror = &mut *lock(&MIRROR);
+    check_room(range.kind, most, range.size)?;
+    let HostRange { start: host, size, kind, .. } = *range;
+    let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;
+    let mut mapped = Mapped::new(live, (host, size), kind, host as u64, None);
+    mapped.fetch(stream_id).map_err(NoMirror::Failed)?;
+    mirror.push(mapped);
+    Ok(())
+}
