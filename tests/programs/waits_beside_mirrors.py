@@ -1,11 +1,14 @@
-"""Fills memory of the device and waits for that, beside so many page-locked buffers that kernels may use; the second
-argument says how often."""
+"""Fills memory of the device and waits for that, beside so many page-locked buffers that kernels may use. The second
+argument says how often, the third one beside how many `__managed__` variables of modules of their own (0)."""
 
 import sys
 
+import numpy as np
 from cu import cu, ok, pinned, start
+from mirrors.memories import Variable
 
 start()
+variables = [Variable(np.random.default_rng(), 0) for _ in range(int((*sys.argv, 0)[3]))]
 buffers = [pinned(1024) for _ in range(int(sys.argv[1]))]
 for array in buffers:
     ok(cu.cuMemHostGetDevicePointer(array.ctypes.data, 0))

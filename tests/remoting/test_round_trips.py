@@ -68,6 +68,8 @@ def test_a_wait_with_mirrors_that_nothing_changed_costs_no_byte_more(remote: App
     assert many["round_trips_of"]["cuMemHostGetDevicePointer_v2"] <= added + 2
     assert many["round_trips_of"]["cuStreamSynchronize"] == none["round_trips_of"]["cuStreamSynchronize"] == 50
     assert many["bytes_received"] - none["bytes_received"] < 150 * added
+    variables = statistics(remote, tmp_path / "variables", "waits_beside_mirrors.py", "0", "50", "3")
+    assert variables["round_trips_of"]["cuStreamSynchronize"] == 50
 
 
 @pytest.mark.parametrize("carrier", ["direct", "grpc", "own"])

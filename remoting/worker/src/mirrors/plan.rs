@@ -63,7 +63,8 @@ impl Window {
         let address = place.address + at as u64;
         let end = self.spans.last().map(|span| span.address + span.len as u64);
         let gap = end.and_then(|end| address.checked_sub(end).filter(|gap| *gap <= GAP).map(|gap| (end, gap)));
-        let gap = gap.filter(|(end, gap)| *gap == 0 || is_mapped(*end, *gap)).map(|(_, gap)| gap as usize);
+        // Neighbours may be memory of two pieces, such as variables of two modules.
+        let gap = gap.filter(|(end, gap)| is_mapped(*end, *gap)).map(|(_, gap)| gap as usize);
         let room = self.len + gap.unwrap_or(0) + len <= BULK_CHUNK;
         if self.context != place.context || self.stream_id != place.stream_id || !room {
             return false;
@@ -177,10 +178,10 @@ mod tests {
 
     #[test]
     fn what_is_not_mapped_is_not_read() {
-        let near = vec![place(1, 0, 64), place(2, 128, 64), place(3, 256, 64)];
+        let near = vec![place(1, 0, 64), place(2, 128, 64), place(3, 256, 64), place(4, 320, 64)];
         let windows = super::windows(near.clone(), |at, _| at == 64);
         let spans: Vec<(u64, usize)> = windows[0].spans.iter().map(|span| (span.address, span.len)).collect();
-        assert_eq!(spans, [(0, 192), (256, 64)]);
+        assert_eq!(spans, [(0, 192), (256, 64), (320, 64)]);
         assert_eq!(read(&windows), oracle(&near));
     }
 

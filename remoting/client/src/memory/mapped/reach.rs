@@ -153,7 +153,7 @@ pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let HostRange { start: host, size, kind, .. } = *range;
     let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;
     let mut mapped = Mapped::new(live, (host, size), kind, host as u64, None);
-    mapped.fetch(stream_id).map_err(NoMirror::Failed)?;
+    mapped.fetch(stream_id).and_then(|()| mapped.follow(stream_id, 0)).map_err(NoMirror::Failed)?;
     mirror.push(mapped);
     Ok(())
 }
