@@ -1,0 +1,84 @@
+"""A Deployment whose pods drain for a while is rolled over: a pod keeps its share until it has ended."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from support.kubectl import Object
+from support.manifests import deployment, program
+from support.namespace import Namespace, gated
+from support.system import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+DRAIN = 20
+
+
+def server(fraction: float, **rolling_update: Any) -> Object:
+    made = deployment("server", program("drains.py", str(DRAIN)), replicas=1, fraction=fraction)
+    made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 60
+    made["spec"]["strategy"]["rollingUpdate"] = rolling_update
+    return made
+
+
+def serving(namespace: Namespace, *others: str) -> str:
+    """The name of the pod that serves, of those that are not `others`."""
+
+    def found() -> str | None:
+        names = [each["metadata"]["name"] for each in namespace.pods(app="server")]
+        return next((name for name in names if name not in others and "serving" in namespace.logs(name)), None)
+
+    name: str = until(found, 90, "a pod serves")
+    return name
+
+
+def drained(namespace: Namespace, pod: str) -> int:
+    """Steps that were right after SIGTERM, once it has drained."""
+
+    def found() -> int | None:
+        said = re.search(r"drained, right after (\d+) steps", namespace.logs(pod))
+        return int(said[1]) if said else None
+
+    steps: int = until(found, 60, f"{pod} has drained")
+    return steps
+
+
+def pod_named(namespace: Namespace, *others: str) -> Object | None:
+    pods = namespace.pods(app="server")
+    return next((each for each in pods if each["metadata"]["name"] not in others), None)
+
+
+def test_with_room_the_new_pod_serves_while_the_old_one_drains(namespace: Namespace) -> None:
+    namespace.apply(server(0.3, maxSurge=1, maxUnavailable=0))
+    old = serving(namespace)
+    namespace("rollout", "restart", "deployment/server")
+    new = serving(namespace, old)
+    assert "drained" not in namespace.logs(old)
+    assert len(namespace.claims()) == 2
+    assert drained(namespace, old) > 10
+    until(lambda: len(namespace.claims()) == 1, 60, "the share of the old pod is free")
+    assert namespace.claim_of(new)
+
+
+def test_in_a_full_pool_the_new_pod_waits_until_the_old_one_has_drained(namespace: Namespace) -> None:
+    namespace.apply(server(1.0, maxSurge=0, maxUnavailable=1))
+    old = serving(namespace)
+    # The pool has more than one GPU: the rest of them is taken, too.
+    for number in range(8):
+        filler = deployment(f"filler-{number}", ["sleep", "86400"], replicas=1, fraction=1.0)
+        namespace.apply(filler)
+    until(lambda: any(gated(each) for each in namespace.pods()), 60, "the pool is full")
+    waiting = {each["metadata"]["name"] for each in namespace.pods() if gated(each)}
+    for name in waiting:
+        namespace("delete", "deployment", name.rsplit("-", 2)[0])
+    until(lambda: not any(gated(each) for each in namespace.pods()), 60, "nobody waits")
+    namespace("rollout", "restart", "deployment/server")
+    new = until(lambda: pod_named(namespace, old), 60, "there is a new pod")["metadata"]["name"]
+    namespace.wait_for_line(old, "draining")
+    found = pod_named(namespace, old)
+    assert found
+    assert gated(found)
+    assert drained(namespace, old) > 10
+    assert serving(namespace, old) == new
