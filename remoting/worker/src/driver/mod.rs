@@ -25,7 +25,7 @@ use std::ptr::{null, null_mut};
 
 const PORTABLE: u32 = 1;
 /// Parts of memory that was written, in one answer.
-const MOST_PARTS: usize = 512;
+const MOST_PARTS: usize = 1024;
 
 /// A `CUresult` other than success.
 pub type Code = u32;
