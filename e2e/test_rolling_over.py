@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from typing import Any
 
 import pytest
 from support.kubectl import Object
 from support.manifests import deployment, program
 from support.namespace import Namespace, gated
-from support.system import until
+from support.system import REMOTEGPU, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -62,23 +63,44 @@ def test_with_room_the_new_pod_serves_while_the_old_one_drains(namespace: Namesp
     assert namespace.claim_of(new)
 
 
+def fill(namespace: Namespace) -> None:
+    """Take every GPU that is left whole."""
+    for number in range(8):
+        namespace.apply(deployment(f"filler-{number}", ["sleep", "86400"], replicas=1, fraction=1.0))
+    until(lambda: any(gated(each) for each in namespace.pods()), 60, "the pool is full")
+    for name in [each["metadata"]["name"] for each in namespace.pods() if gated(each)]:
+        namespace("delete", "deployment", name.rsplit("-", 2)[0])
+    until(lambda: not any(gated(each) for each in namespace.pods()), 60, "nobody waits")
+
+
 def test_in_a_full_pool_the_new_pod_waits_until_the_old_one_has_drained(namespace: Namespace) -> None:
     namespace.apply(server(1.0, maxSurge=0, maxUnavailable=1))
     old = serving(namespace)
-    # The pool has more than one GPU: the rest of them is taken, too.
-    for number in range(8):
-        filler = deployment(f"filler-{number}", ["sleep", "86400"], replicas=1, fraction=1.0)
-        namespace.apply(filler)
-    until(lambda: any(gated(each) for each in namespace.pods()), 60, "the pool is full")
-    waiting = {each["metadata"]["name"] for each in namespace.pods() if gated(each)}
-    for name in waiting:
-        namespace("delete", "deployment", name.rsplit("-", 2)[0])
-    until(lambda: not any(gated(each) for each in namespace.pods()), 60, "nobody waits")
+    fill(namespace)
     namespace("rollout", "restart", "deployment/server")
     new = until(lambda: pod_named(namespace, old), 60, "there is a new pod")["metadata"]["name"]
     namespace.wait_for_line(old, "draining")
     found = pod_named(namespace, old)
     assert found
     assert gated(found)
+    assert drained(namespace, old) > 10
+    assert serving(namespace, old) == new
+
+
+def test_in_a_full_pool_by_default_the_rollout_waits_and_says_for_what(namespace: Namespace) -> None:
+    namespace.apply(server(1.0, maxSurge="25%", maxUnavailable="25%"))
+    old = serving(namespace)
+    fill(namespace)
+    namespace("rollout", "restart", "deployment/server")
+    new = until(lambda: pod_named(namespace, old), 60, "there is a new pod")["metadata"]["name"]
+    namespace.wait_for_claim(new, "Pending")
+    said = subprocess.run(
+        [REMOTEGPU, "why", new, "-n", namespace.name, *namespace.kubectl.access],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert old in said.stdout, said
+    # The rollout goes on when somebody ends the old pod.
+    assert namespace.phase(old) == "Running"
+    namespace("delete", "pod", old, "--wait=false")
     assert drained(namespace, old) > 10
     assert serving(namespace, old) == new
