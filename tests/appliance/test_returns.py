@@ -252,16 +252,18 @@ def test_what_a_living_session_returned_is_handed_to_who_waits_for_it() -> None:
     asyncio.run(run())
 
 
-def test_who_returned_it_may_have_it_again() -> None:
+def test_who_returned_it_and_wants_it_again_waits_until_it_has_been_overwritten() -> None:
+    """Its worker offers nothing any more by then."""
+
     async def run() -> None:
         returner = Returner()
         returner.heir = returner.first
         request = await returner.ask(150 * MIB)
-        assert returner.hand_on(150 * MIB)
-        assert returner.told["first"].packets == [("handon", 0), ("inherit", 1), ("handedon", 0)]
-        assert await request == returns.Got(150 * MIB, 150 * MIB, "")
+        assert returner.told["first"].packets == []
+        returner.quota.give_back("first", 150 * MIB)
+        returns.note_change(returner.first.lease)
+        assert await request == returns.Got(150 * MIB, 0, "")
         assert returner.quota.granted == {"first": SHARE}
-        assert returner.quota.leaving["first"] == 0
 
     asyncio.run(run())
 

@@ -177,10 +177,10 @@ class Returns:
 def _want(session: Session, device: int, least: int) -> None:
     """Ask those that end or have returned memory, one after the other, to hand on so much to this session.
 
-    It may be one of them. One that lives and has nothing that fits overwrites the sooner what it returned.
+    One that lives and has nothing that fits overwrites the sooner what it returned. So does one that waits itself.
     """
     ending = _others(session, lambda other: other.offers and other.used_on(device) >= least)
-    living = [one for one in session.lease.sessions.values() if device in one.offers_on and not is_going(one)]
+    living = _others(session, lambda other: device in other.offers_on and not is_going(other))
     if any(one.heir == (session, device) for one in ending + living):
         return
     for other in ending + living:

@@ -200,6 +200,10 @@ impl Session {
         if c.least > c.want {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        if c.least > 0 {
+            // What this process itself waits for is not offered to others.
+            self.overwrite_all_freed();
+        }
         let asked = self.requests.grant(Asker::Client(seq), c.device, c.least, c.want);
         if asked { Ok(()) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
     }

@@ -131,6 +131,16 @@ fn what_nobody_wants_or_does_not_fit_is_overwritten_and_returned() {
 }
 
 #[test]
+fn who_returned_it_and_wants_it_again_offers_it_to_nobody() {
+    let (mut worker, base) = with_secret(LARGE);
+    give_back(&mut worker, base, LARGE);
+    assert_eq!(worker.client.call(0, &Grant { device: 0, least: LARGE, want: LARGE }, &[]).0, 0);
+    ask(&worker, LARGE);
+    assert_eq!(worker.wait_told("return", 0)["size"], LARGE);
+    assert!(worker.told("handon").is_empty());
+}
+
+#[test]
 fn what_is_small_or_was_not_returned_is_not_handed_on() {
     for (size, returns) in [(SMALL, true), (LARGE, false)] {
         let (mut worker, address) = with_secret(size);
