@@ -78,6 +78,14 @@ for kind, first in itertools.product(sys.argv[1:], (0, 1)):
             ok(cu.cuCtxSynchronize())
         assert (words == expected).all(), (kind, first, round_, np.flatnonzero(words != expected)[:8])
         words[3000:3002] = expected[3000:3002] = chance.integers(0, 1 << 20, 2, np.uint32)
+# Memory that lies between what one device has and what the other one has, in what devices map at a time.
+between = [pinned(1024), pinned((2 << 20) // 4), pinned(1024)]
+for device, array in ((0, between[0]), (1, between[2]), (1, between[1]), (0, between[1])):
+    array[:] = 7
+    ok(cu.cuCtxSetCurrent(contexts[device]))
+    launch(functions[device], 1, 1, [u64(array.ctypes.data), u32(0), u32(0), u32(9), u32(5)])
+    ok(cu.cuCtxSynchronize())
+    assert (array[:3] == [5, 17, 7]).all(), array[:3]
 # The device that has the mirror goes; the other one goes on with memory of its own.
 ok(cu.cuDevicePrimaryCtxReset(ok(cu.cuDeviceGet(first))))
 ok(cu.cuCtxSetCurrent(contexts[1 - first]))

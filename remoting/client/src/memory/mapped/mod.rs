@@ -139,28 +139,35 @@ impl Mirror {
             .any(|mapped| mapped.is_on(live) || mapped.piece.is_none() && mapped.is_reached_by(live))
     }
 
-    /// What another device of the session has in the granules of these addresses: one has them at a time. So has one
-    /// mirror those of created memory.
-    fn in_the_way(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = usize> {
+    /// Mirrors of the session that have some of the granules of these addresses.
+    fn beside(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = (usize, &Mapped)> {
         let (start, size) = (range.start as u64, range.size as u64);
         let granularity = live.session.arena().granularity();
         let granules = move |start: u64, size: u64| start / granularity..(start + size).div_ceil(granularity);
         let wanted = granules(start, size);
-        let in_the_way = move |mapped: &Mapped| {
+        let is_beside = move |mapped: &Mapped| {
             let has = granules(mapped.device, mapped.shadow.len() as u64);
             let shared = has.start < wanted.end && wanted.start < has.end;
-            let other = mapped.kind == HostKind::Created && mapped.host != range.start;
-            shared && mapped.piece.is_none() && mapped.is_of(&live.session) && (other || !mapped.is_on(live))
+            shared && mapped.piece.is_none() && mapped.is_of(&live.session)
         };
-        self.all.iter().enumerate().filter(move |(_, mapped)| in_the_way(mapped)).map(|(place, _)| place)
+        self.all.iter().enumerate().filter(move |(_, mapped)| is_beside(mapped))
     }
 
-    /// A context of the one other device that has something in these granules, if the device of `live` reaches its memory.
+    /// What another device of the session has in the granules of these addresses: one has them at a time. So has one
+    /// mirror those of created memory.
+    fn in_the_way(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = usize> {
+        let other = |mapped: &Mapped| mapped.kind == HostKind::Created && mapped.host != range.start;
+        let beside = self.beside(live, range);
+        beside.filter(move |(_, mapped)| other(mapped) || !mapped.is_on(live)).map(|(place, _)| place)
+    }
+
+    /// A context of another device that alone has something in these granules, if the device of `live` reaches its memory.
     fn owner(&self, live: &Arc<Live>, range: &HostRange) -> Option<Arc<Live>> {
-        let mut owners = self.in_the_way(live, range).map(|place| &self.all[place].live);
+        let mut owners = self.beside(live, range).map(|(_, mapped)| &mapped.live);
         let owner = owners.next()?;
         let alone = owners.all(|other| std::ptr::eq(other.device, owner.device));
-        (alone && live.device.can_reach(owner.device)).then(|| Arc::clone(owner))
+        let is_other = !std::ptr::eq(owner.device, live.device);
+        (alone && is_other && live.device.can_reach(owner.device)).then(|| Arc::clone(owner))
     }
 
     /// Takes back what the mirror was made of.

@@ -50,7 +50,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
         let other = |place: usize| !std::ptr::eq(mirror.all[place].live.device, live.device);
         (mirror.owner(live, range), mirror.in_the_way(live, range).map(other).max())
     };
-    if let Some(owner) = owner.filter(|owner| !std::ptr::eq(owner.device, live.device)) {
+    if let Some(owner) = owner {
         // Both use it where it lies: what one runs may wait for what the other one does there.
         reach(&owner, range)?;
         return show(live, &owner, range.start).map_err(NoMirror::Failed);
@@ -59,9 +59,8 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     if elsewhere == Some(true) {
         log::error_unless_repeated(
-            "two GPUs that do not reach each other's memory use the same page-locked memory in place: each takes it from the \
-             other one, which waits for both; kernels that wait for each other there never end \
-             (docs/page-locked-memory.md)",
+            "a GPU takes page-locked memory that kernels use in place from another GPU, which waits for both; kernels that \
+             wait for each other there never end (docs/page-locked-memory.md)",
         );
     }
     if elsewhere.is_some() {
