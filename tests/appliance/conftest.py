@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.stand_in import StandIn, make_dist
+from support.stand_in import StandIn, Tenant, make_dist
+
+from remotegpu.api.quantities import Ask
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +21,11 @@ def appliance(dist: Path) -> Iterator[StandIn]:
     """Two GPUs of 1 GiB; each test leaves it without leases."""
     with StandIn(dist, "--gpus", "2") as it:
         yield it
+
+
+@pytest.fixture
+def tenant(appliance: StandIn) -> Iterator[Tenant]:
+    """A lease of a quarter of a GPU."""
+    lease = appliance.lease(Ask(milli_per_gpu=250))
+    yield lease
+    lease.close()

@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.stand_in import StandIn, Tenant
+from support.stand_in import LOST, StandIn, Tenant
 from support.system import MIB, until
 
-from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.clients import Client, identity
 from remotegpu.appliance.exports import Exports
@@ -22,15 +21,7 @@ from remotegpu.appliance.returns import GIVE_WAY_SECONDS, gives_way_in
 from remotegpu.appliance.state import Lease, Session
 
 SHARE = 256 * MIB
-LOST = 'raw {"op": "connection", "connected": false}'
 WAITS_FOR_INPUT = [sys.executable, "-c", "input()"]
-
-
-@pytest.fixture
-def tenant(appliance: StandIn) -> Iterator[Tenant]:
-    lease = appliance.lease(Ask(milli_per_gpu=250))
-    yield lease
-    lease.close()
 
 
 @pytest.fixture

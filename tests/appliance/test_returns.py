@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from support.stand_in import Session, StandIn, Tenant
+from support.stand_in import LOST, Session, StandIn, Tenant
 from support.system import MIB, until
 
-from remotegpu.api.quantities import Ask
 from remotegpu.appliance import returns
 from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.exports import Exports
@@ -21,16 +20,8 @@ from remotegpu.appliance.state import Lease, SessionProcess
 from remotegpu.appliance.state import Session as SessionState
 
 SHARE = 256 * MIB
-LOST = 'raw {"op": "connection", "connected": false}'
 HUNG_UP = 'raw {"op": "connection", "connected": false, "closed": true}'
 ENDING = 'raw {"op": "ending"}'
-
-
-@pytest.fixture
-def tenant(appliance: StandIn) -> Iterator[Tenant]:
-    lease = appliance.lease(Ask(milli_per_gpu=250))
-    yield lease
-    lease.close()
 
 
 @pytest.fixture

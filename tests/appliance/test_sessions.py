@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.stand_in import Session, StandIn, Tenant, all_back, make_dist
+from support.stand_in import LOST, Session, StandIn, Tenant, all_back, make_dist
 from support.system import until
 
 from remotegpu.api.failures import ApplianceError, Failure
@@ -74,7 +74,6 @@ def test_a_session_that_ends_gives_its_memory_back(appliance: StandIn, tenant: T
     until(lambda: used(appliance) == 0, 5, "its memory is back")
 
 
-LOST = 'raw {"op": "connection", "connected": false}'
 BACK = 'raw {"op": "connection", "connected": true}'
 
 

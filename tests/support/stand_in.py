@@ -24,6 +24,10 @@ WORKER = Path(__file__).with_name("stand_in_worker.py")
 MEMORY_MIB = 1024
 
 
+# What a stand-in is told to say when its client's connection is lost.
+LOST = 'raw {"op": "connection", "connected": false}'
+
+
 def make_dist(folder: Path, python: str = sys.executable) -> Path:
     """A folder as the build makes it: the real gateway, the stand-in worker, empty libraries."""
     for name in ("bin", "client", "lib", "native"):

@@ -6,7 +6,7 @@ use super::one::Mapped;
 use super::{COUNT, MIRROR, NoMirror};
 use crate::Code;
 use crate::context::{self, Live};
-use crate::devices::Access;
+use crate::devices::{self, Access};
 use crate::log;
 use crate::memory::Origin;
 use crate::session::{HostBox, Session, is_unsettled, lock};
@@ -108,7 +108,7 @@ pub fn show_registered(live: &Arc<Live>, words: impl Iterator<Item = usize>) -> 
         let reaches = || !std::ptr::eq(other, live.device) && live.device.can_reach(other);
         mapped.piece.is_some() && mapped.is_of(&live.session) && reaches() && !mapped.is_reached_by(live)
     };
-    if COUNT.load(SeqCst) == 0 {
+    if COUNT.load(SeqCst) == 0 || devices::all()?.len() < 2 {
         return Ok(());
     }
     let there: Vec<_> = {
