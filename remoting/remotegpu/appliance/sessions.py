@@ -316,7 +316,7 @@ class Sessions:
             for other in session.lease.sessions.values():
                 if other is not session and session.client.is_same(other.client):
                     note(other)
-            session.client.watch(functools.partial(note, session))
+            self._spawn(session.client.watch(functools.partial(note, session)))
 
     async def _make_room(self, lease: Lease, client: Client | None) -> bool:
         """Wait for a session of a lease that ends, or end the one that has had no connection for longest.
@@ -627,7 +627,8 @@ def _share(session: Session, process: SessionProcess, operation: str, packet: Pa
             process.send({"op": "released", "token": token, "last": exports.release(name, token)})
             note_change(session.lease)
         case "handon":
-            hand_on(session, whole_number(packet, "device"), whole_number(packet, "size"), file)
+            device, size = whole_number(packet, "device"), whole_number(packet, "size")
+            hand_on(session, device, size, file, zeroed=packet.get("zeroed") is True)
         case "freed":
             exports.freed(name, str(packet.get("token")))
             note_change(session.lease)
