@@ -118,7 +118,7 @@ def load(busy: int) -> Iterator[None]:
 @pytest.fixture(scope="module", params=PROMISED, ids=lambda it: "{}-{}_times-load_{}".format(*it))
 def promised(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Share, int]]:
     carrier, rounds, busy = request.param
-    with share(carrier, tmp_path_factory.mktemp("certificates"), 1024) as it, load(busy):
+    with share(carrier, tmp_path_factory.mktemp("certificates"), 256) as it, load(busy):
         yield it, rounds
 
 
