@@ -92,8 +92,9 @@ def test_a_process_of_a_namespace_below_is_seen() -> None:
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     inside = ["unshare", *user, "--pid", "--fork", "--mount-proc", sys.executable, "-c", NAMES_ITSELF]
     with subprocess.Popen(inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
-        assert it.stdin and it.stdout
-        pid, name = it.stdout.readline().rstrip("\n").split(" ", 1)
+        stdin, stdout = it.stdin, it.stdout
+        assert stdin and stdout
+        pid, name = stdout.readline().rstrip("\n").split(" ", 1)
 
         async def run() -> None:
             ended = asyncio.Event()
@@ -104,7 +105,7 @@ def test_a_process_of_a_namespace_below_is_seen() -> None:
             await client.watch(ended.set)
             await other.watch(lambda: pytest.fail("another one is watched"))
             assert not client.ended
-            it.stdin.close()
+            stdin.close()
             await asyncio.wait_for(ended.wait(), 10)
             assert (client.ended, other.ended) == (True, False)
 
