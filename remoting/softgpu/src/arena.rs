@@ -149,23 +149,30 @@ pub fn forget(at: u64, len: u64) {
 /// Makes `[at, at + len)` read as zeros: where there are pages, they are written, which is faster than to have the system
 /// take them and make them again; where there is none, none is made.
 pub fn clear(at: u64, len: u64) {
-    let mut resident = [0; (PIECE / PAGE) as usize];
     let end = at + len;
-    let mut from = at;
+    let (mut from, mut done) = (at, at);
     while from < end {
         let to = ((from / PIECE + 1) * PIECE).min(end);
-        let whole = from.is_multiple_of(PAGE) && to.is_multiple_of(PAGE);
-        // SAFETY: whole pages inside the arena, no more than there are bytes for.
-        let known = whole && unsafe { libc::mincore(address(from), (to - from) as usize, resident.as_mut_ptr()) } == 0;
-        // What is swapped out is not resident either, so what is not is no proof of zeros.
-        if known && resident[..((to - from) / PAGE) as usize].iter().any(|page| page & 1 == 0) {
-            forget(from, to - from);
-        } else {
+        if is_resident(from, to) {
+            forget(done, from - done);
             find(from, to);
             fill(from, to - from);
+            done = to;
         }
         from = to;
     }
+    forget(done, end - done);
+}
+
+/// Are all of these pages, of one piece, in memory? What is swapped out is not: what is not resident may be no zeros.
+fn is_resident(from: u64, to: u64) -> bool {
+    let mut resident = [0; (PIECE / PAGE) as usize];
+    // New memory has none of its pages: the first tells that.
+    [PAGE.min(to - from), to - from].into_iter().all(|len| {
+        // SAFETY: whole pages inside the arena, where `from` begins one, and no more than there are bytes for.
+        let known = unsafe { libc::mincore(address(from), len as usize, resident.as_mut_ptr()) } == 0;
+        known && resident[..len.div_ceil(PAGE) as usize].iter().all(|page| page & 1 == 1)
+    })
 }
 
 /// What is cleared at a time.
