@@ -58,7 +58,8 @@ class Share:
 @contextlib.contextmanager
 def share(carrier: str, folder: Path, memory_mib: int) -> Iterator[Share]:
     if carrier != "tls":
-        with appliance(memory_mib=memory_mib) as it:
+        # Nobody reads its log, of which thousands of sessions fill a pipe.
+        with appliance("--quiet", memory_mib=memory_mib) as it:
             yield Share(it, carrier)
         return
     certificate(folder, "server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
