@@ -358,7 +358,8 @@ class Pools:
             for pool in list(self._pools.values()):
                 capacity = claims.capacity(pool.name)
                 metrics.count_pool(pool.name, capacity)
-                status = states.pool_status(pool, capacity, self._renewal, now)
+                limits = {each.node: each.memory_limit for each in self._plans.values() if each.pool.name == pool.name}
+                status = states.pool_status(pool, capacity, self._renewal, now, limits)
                 if status == pool.status:
                     continue
                 body = {"metadata": {"resourceVersion": pool.resource_version}, "status": status.to_object()}

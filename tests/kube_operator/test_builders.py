@@ -208,6 +208,30 @@ def test_what_a_pool_says_of_resources_goes_before_our_defaults(given: Any, requ
     assert resources == given | ({"requests": requests} if requests else {})
 
 
+@pytest.mark.parametrize(
+    ("allocatable", "spec", "limit"),
+    [
+        ("16Gi", {}, "12Gi"),
+        ("16777216Ki", {}, "12Gi"),
+        ("16106Mi", {}, "12032Mi"),
+        # Budgets that need more than three quarters get it, with a quarter above, as far as the node has it.
+        ("16Gi", {"limits": {"hostMemoryPerNamespace": "6Gi"}, "software": {"memory": "5Gi"}}, "14080Mi"),
+        ("16Gi", {"software": {"memory": "8Gi", "gpus": 4}}, "16Gi"),
+        ("16Gi", {"resources": {"limits": {"memory": "3Gi"}}}, "3Gi"),
+        (None, {}, None),
+        ("much", {}, None),
+    ],
+)
+def test_an_appliance_has_a_limit_of_memory_from_its_node(allocatable: Any, spec: Any, limit: str | None) -> None:
+    one = {"metadata": {"name": "n"}, "spec": {}, "status": {"allocatable": {"memory": allocatable}}}
+    if allocatable is None:
+        one["status"] = {}
+    (plan,) = plans(pool(**spec), [one])
+    resources = stateful_set(plan, INSTALLATION)["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert resources.get("limits", {}).get("memory") == limit
+    assert resources["requests"].get("memory") == (None if "resources" in spec else "128Mi")
+
+
 def test_what_a_pool_shares() -> None:
     metadata = {
         "name": "remotegpu-appliances-default",

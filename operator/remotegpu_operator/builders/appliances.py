@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 from remotegpu.api.addresses import EVERYWHERE
@@ -25,6 +26,7 @@ from remotegpu.api.kubernetes import (
 from remotegpu.api.modes import Backend, ComputeMode
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import format_quantity
+from remotegpu_operator.builders.memory import memory_limit
 
 Object = dict[str, Any]
 
@@ -71,6 +73,7 @@ class Plan:
     pool: GPUPool
     node: str
     gpus: int
+    memory_limit: int | None = None  # bytes, where the pool says nothing
 
 
 def appliance_name(pool: GPUPool, node: str) -> str:
@@ -81,8 +84,12 @@ def appliance_name(pool: GPUPool, node: str) -> str:
 def plans(pool: GPUPool, nodes: list[Object]) -> list[Plan]:
     """One appliance for every node that the pool selects, whose taints it tolerates, and which has GPUs."""
     chosen = (node for node in nodes if _selected(pool, node) and _tolerated(pool, node))
-    found = [(node["metadata"]["name"], _gpus(pool, node)) for node in chosen]
-    return [Plan(appliance_name(pool, node), pool, node, gpus) for node, gpus in sorted(found) if gpus > 0]
+    found = [(node["metadata"]["name"], _gpus(pool, node), node) for node in chosen]
+    return [
+        Plan(appliance_name(pool, name), pool, name, gpus, memory_limit(pool, node, gpus))
+        for name, gpus, node in sorted(found, key=itemgetter(0))
+        if gpus > 0
+    ]
 
 
 def labels(pool: str, appliance: str = "") -> dict[str, str]:
@@ -198,6 +205,8 @@ def _container(plan: Plan, installation: Installation) -> Object:
     requests = {key: value for key, value in _REQUESTS.items() if key not in resources.get("limits", {})}
     if requests := requests | resources.get("requests", {}):
         resources["requests"] = requests
+    if plan.memory_limit is not None:
+        resources["limits"] = resources.get("limits", {}) | {"memory": format_quantity(plan.memory_limit)}
     if spec.backend is Backend.CUDA:
         resources["limits"] = resources.get("limits", {}) | {CUDA_RESOURCE: str(plan.gpus)}
     return {

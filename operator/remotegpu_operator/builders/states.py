@@ -1,6 +1,6 @@
 """How an appliance stands, from its StatefulSet, its pod and what it says itself; and a pool, from its appliances."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from remotegpu.api.pools import (
     PoolStatus,
 )
 from remotegpu_operator.allocation import Capacity
+from remotegpu_operator.builders.memory import limited
 
 Object = dict[str, Any]
 
@@ -83,8 +84,10 @@ def appliance_status(seen: Seen) -> ApplianceStatus:
     )
 
 
-def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> PoolStatus:
-    """`renewal`: why certificates are not renewed; empty if they are."""
+def pool_status(
+    pool: GPUPool, capacity: Capacity, renewal: str, now: str, limits: Mapping[str, int | None] | None = None
+) -> PoolStatus:
+    """`renewal`: why certificates are not renewed; empty if they are. `limits`: of memory, by node."""
     phase, reason, message = _pool_phase(capacity.appliances)
     mixed = capacity.mixed_memory
     conditions = with_condition(
@@ -121,6 +124,7 @@ def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> Po
         ),
     )
     conditions = with_condition(conditions, _landlock(pool, now))
+    conditions = with_condition(conditions, limited(pool, limits or {}, now))
     if pool.spec.schedules:
         conditions = with_condition(conditions, _schedules(pool, now))
     return PoolStatus(

@@ -190,6 +190,10 @@ def appliance(
         Landlock,
         typer.Option(case_sensitive=False, help="Warn: start on a kernel that has no Landlock to keep sessions apart."),
     ] = Landlock.REQUIRE,
+    require_cgroup: Annotated[
+        bool,
+        typer.Option("--require-cgroup", help="Refuse to start where the kernel limits no session's memory."),
+    ] = False,
     self_test: Annotated[bool, typer.Option("--self-test/--no-self-test", help="Prove every GPU at the start.")] = True,
     quiet: Annotated[bool, typer.Option(help="Log only errors.")] = False,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -248,6 +252,7 @@ def appliance(
         uid_base=uid_base,
         landlock=landlock,
         compute_mode=compute_mode,
+        require_cgroup=require_cgroup,
         self_test=self_test,
         limits=Limits(
             max_leases,
