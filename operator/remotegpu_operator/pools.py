@@ -274,7 +274,7 @@ class Pools:
             self._tell(claims)
 
     def _watch_pods(self) -> None:
-        found = (Target(_appliance(pod), states.incarnation(pod), states.pod_address(pod)) for pod in self._pods)
+        found = map(_target, self._pods)
         self._inventory.set_targets([each for each in found if each.address], inherited=not self.known.is_set())
 
     def _tell(self, claims: Claims) -> None:
@@ -403,6 +403,10 @@ def _place(stateful_set: Object) -> tuple[str, str]:
 def _appliance(pod: Object) -> str:
     name: str = pod["metadata"]["labels"][APPLIANCE_LABEL]
     return name
+
+
+def _target(pod: Object) -> Target:
+    return Target(_appliance(pod), states.incarnation(pod), states.pod_address(pod), states.audience(pod))
 
 
 def _without_images(node: Object) -> Object:

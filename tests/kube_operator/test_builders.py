@@ -98,7 +98,16 @@ def test_stateful_set_of_a_software_pool() -> None:
                             "image": "localhost/remotegpu-appliance:dev",
                             "imagePullPolicy": "IfNotPresent",
                             "args": [
-                                *("appliance", "--kubernetes", "--name", NAME, "--listen", "[::]:7070"),
+                                *(
+                                    "appliance",
+                                    "--kubernetes",
+                                    "--name",
+                                    NAME,
+                                    "--pool",
+                                    "default",
+                                    "--listen",
+                                    "[::]:7070",
+                                ),
                                 *("--cert", "/etc/remotegpu/tls/tls.crt", "--key", "/etc/remotegpu/tls/tls.key"),
                                 *("--local-sockets", "/run/remotegpu", "--http", "[::]:7072"),
                                 *("--operator-account", "remotegpu-system:remotegpu-operator"),

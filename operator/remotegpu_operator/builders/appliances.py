@@ -245,6 +245,7 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
     spec = plan.pool.spec
     options = {
         "--name": plan.name,
+        "--pool": plan.pool.name,
         "--listen": f"[{EVERYWHERE}]:{CONTROL_PORT}",
         "--cert": f"{TLS_DIRECTORY}/tls.crt",
         "--key": f"{TLS_DIRECTORY}/tls.key",

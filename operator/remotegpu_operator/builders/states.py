@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from remotegpu.api import addresses
 from remotegpu.api.conditions import Condition, ConditionStatus, with_condition
-from remotegpu.api.kubernetes import CONTROL_PORT, server_name
+from remotegpu.api.kubernetes import APPLIANCE_LABEL, AUDIENCE, CONTROL_PORT, appliance_audience, server_name
 from remotegpu.api.modes import Landlock
 from remotegpu.api.pools import (
     AppliancePhase,
@@ -49,6 +49,13 @@ def pod_address(pod: Object | None) -> str:
     if not ip or any("running" not in (each.get("state") or {}) for each in status.get("containerStatuses") or []):
         return ""
     return addresses.joined(ip, CONTROL_PORT)
+
+
+def audience(pod: Object) -> str:
+    """Of the operator's token for this appliance. One of the release before knows no pool, and has none of its own."""
+    containers = pod["spec"].get("containers") or [{}]
+    known = "--pool" in (containers[0].get("args") or ())
+    return appliance_audience(pod["metadata"]["labels"][APPLIANCE_LABEL]) if known else AUDIENCE
 
 
 def incarnation(pod: Object) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from remotegpu_operator.appliance_tokens import tokens
 from remotegpu_operator.beside import beside
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
@@ -43,7 +44,12 @@ def _tell(task: asyncio.Task[None]) -> None:
 async def _serve(settings: Settings, port: int) -> None:
     async with Api(await configuration()) as api:
         live = Live(api)
-        loads = Loads(api, settings.namespace, settings.token_file, live.appliances)
+        loads = Loads(
+            api,
+            settings.namespace,
+            tokens(api, settings.namespace, settings.token_file, settings.pod),
+            live.appliances,
+        )
         served = Dashboard(api, live, Recorded(api, settings.namespace), loads).application()
         runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
         await runner.setup()

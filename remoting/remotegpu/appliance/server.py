@@ -24,7 +24,7 @@ from remotegpu.appliance.backends.xids import Effect, classify
 from remotegpu.appliance.budgets import HostMemory
 from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
-from remotegpu.appliance.claim_authority import ClaimAuthority
+from remotegpu.appliance.claim_authority import ClaimAuthority, audiences
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.dashboard import Dashboard, Source
@@ -56,7 +56,7 @@ from remotegpu.appliance.room import own_room
 from remotegpu.appliance.secret_files import open_to_others, secret_files
 from remotegpu.appliance.service import PROGRAM, ControlService
 from remotegpu.appliance.sessions import Sessions
-from remotegpu.appliance.settings import Settings, physical_bytes
+from remotegpu.appliance.settings import Kubernetes, Settings, physical_bytes
 from remotegpu.appliance.spares import Spares
 from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.suspension import Suspensions
@@ -108,7 +108,7 @@ async def _run(settings: Settings, handed: State | None) -> None:
     tokens = _read_tokens(settings.tokens)
     own = _own_token(settings, handed)
     certificate = _certificate(settings)
-    api_server = await _api_server() if settings.kubernetes else None
+    api_server = await _api_server(settings.kubernetes) if settings.kubernetes else None
     async with contextlib.AsyncExitStack() as stack:
         if api_server is not None:
             stack.push_async_callback(api_server.close)
@@ -261,7 +261,7 @@ class Appliance:
             self._claims = ClaimLeases(named.name, self._leases, self._suspensions, self._hardware.snapshot.gpus)
             self._arrivals.claims = self._claims
             self._reviews = Reviews(api_server.review, named.believe_seconds, self._counters)
-            authority = ClaimAuthority(self._claims, self._reviews, named.operator, self._counters)
+            authority = ClaimAuthority(self._claims, self._reviews, named, self._counters)
         if handed is None:
             _require_free(settings.host, settings.port)
         server = _control_server(socket_file)
@@ -534,14 +534,14 @@ def _has_terminal() -> bool:
     return True
 
 
-async def _api_server() -> "ApiServer":
+async def _api_server(ours: Kubernetes) -> "ApiServer":
     # Imported here: only an appliance in Kubernetes needs its client.
     try:
         from remotegpu.appliance.kubernetes import ApiServer, NoClusterError  # noqa: PLC0415
     except ImportError as error:
         raise StartError(f"--kubernetes needs {error.name}: install `remotegpu[kubernetes]`") from None
     try:
-        return await ApiServer.connect()
+        return await ApiServer.connect(audiences(ours))
     except NoClusterError as error:
         raise StartError(f"--kubernetes: no API server ({error}); run it in a pod, or set KUBECONFIG") from None
 

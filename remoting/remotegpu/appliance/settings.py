@@ -46,6 +46,7 @@ class Kubernetes:
 
     name: str
     operator: str  # NAMESPACE:NAME of its service account
+    pool: str = ""  # whose pods' tokens it takes
     believe_seconds: float = 3600.0  # an identity, while the API server does not answer
 
 

@@ -85,6 +85,7 @@ def appliance(
     ] = "",
     kubernetes: Annotated[bool, typer.Option("--kubernetes", help="Serve the GPUClaims of the cluster.")] = False,
     name: Annotated[str, typer.Option(help="With --kubernetes: how allocations name this appliance.")] = "",
+    pool: Annotated[str, typer.Option(help="With --kubernetes: its GPUPool, whose pods' tokens it takes.")] = "",
     operator_account: Annotated[
         str,
         typer.Option(metavar="NAMESPACE:NAME", help="With --kubernetes: the service account that sees everything."),
@@ -241,7 +242,7 @@ def appliance(
         local_sockets=local_sockets,
         tokens=tokens,
         anybody=anybody,
-        kubernetes=Kubernetes(name, operator_account, believe_seconds) if kubernetes else None,
+        kubernetes=Kubernetes(name, operator_account, pool, believe_seconds) if kubernetes else None,
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
         images=_image_room(suspend_memory, suspend_disk),
