@@ -131,7 +131,10 @@ def test_stateful_set_of_a_software_pool() -> None:
                                 "timeoutSeconds": 5,
                                 "failureThreshold": 6,
                             },
-                            "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+                            "resources": {
+                                "requests": {"cpu": "100m", "memory": "128Mi"},
+                                "limits": {"remotegpu.io/local-sockets": "1"},
+                            },
                             "securityContext": {
                                 "allowPrivilegeEscalation": False,
                                 "readOnlyRootFilesystem": True,
@@ -140,17 +143,12 @@ def test_stateful_set_of_a_software_pool() -> None:
                             "volumeMounts": [
                                 {"name": "tls", "mountPath": "/etc/remotegpu/tls", "readOnly": True},
                                 {"name": "tmp", "mountPath": "/tmp"},
-                                {"name": "local", "mountPath": "/run/remotegpu"},
                             ],
                         }
                     ],
                     "volumes": [
                         {"name": "tls", "secret": {"secretName": f"{NAME}-tls", "defaultMode": 0o440}},
                         {"name": "tmp", "emptyDir": {"sizeLimit": "4Gi"}},
-                        {
-                            "name": "local",
-                            "hostPath": {"path": "/var/lib/remotegpu/local", "type": "DirectoryOrCreate"},
-                        },
                     ],
                 },
             },
@@ -183,7 +181,10 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     made = stateful_set(Plan(NAME, pool(**spec), "node-a", 4), INSTALLATION)["spec"]["template"]["spec"]
     plain = stateful_set(Plan(NAME, pool(), "node-a", 1), INSTALLATION)["spec"]["template"]["spec"]
     container = made["containers"][0]
-    assert container["resources"] == {"limits": {"memory": "2Gi", "nvidia.com/gpu": "4"}, "requests": {"cpu": "1"}}
+    assert container["resources"] == {
+        "limits": {"memory": "2Gi", "nvidia.com/gpu": "4", "remotegpu.io/local-sockets": "1"},
+        "requests": {"cpu": "1"},
+    }
     tail = [
         *("--backend", "cuda", "--drain-seconds", "25", "--grace", "5m", "--landlock", "warn"),
         *("--compute-mode", "turns"),
@@ -212,9 +213,18 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     ],
 )
 def test_what_a_pool_says_of_resources_goes_before_our_defaults(given: Any, requests: Any) -> None:
-    made = stateful_set(Plan(NAME, pool(resources=given), "node-a", 1), INSTALLATION)
+    made = stateful_set(Plan(NAME, pool(resources=given, localSockets=False), "node-a", 1), INSTALLATION)
     resources = made["spec"]["template"]["spec"]["containers"][0]["resources"]
     assert resources == given | ({"requests": requests} if requests else {})
+
+
+def test_without_local_sockets_an_appliance_asks_for_its_gpus_alone() -> None:
+    """So that an autoscaler of nodes, which knows of no device plugin of ours, finds a node for it."""
+    for backend, limits in (("cuda", {"nvidia.com/gpu": "4"}), ("software", {})):
+        made = stateful_set(Plan(NAME, pool(backend=backend, localSockets=False), "node-a", 4), INSTALLATION)
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        assert container["resources"].get("limits", {}) == limits
+        assert "--local-sockets" not in container["args"]
 
 
 @pytest.mark.parametrize(

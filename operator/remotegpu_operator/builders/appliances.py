@@ -17,7 +17,7 @@ from remotegpu.api.kubernetes import (
     DATA_PORT,
     HTTP_PORT,
     LOCAL,
-    LOCAL_ON_NODE,
+    LOCAL_SOCKETS,
     MANAGER_LABEL,
     NAME_LABEL,
     POOL_LABEL,
@@ -187,7 +187,6 @@ def _pod_spec(plan: Plan, installation: Installation) -> Object:
         "volumes": [
             {"name": "tls", "secret": {"secretName": tls_secret_name(plan.name), "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {"sizeLimit": format_quantity(spec.temporary_storage)}},
-            {"name": "local", "hostPath": {"path": LOCAL_ON_NODE, "type": "DirectoryOrCreate"}},
         ],
     }
     if spec.tolerations:
@@ -209,6 +208,9 @@ def _container(plan: Plan, installation: Installation) -> Object:
         resources["limits"] = resources.get("limits", {}) | {"memory": format_quantity(plan.memory_limit)}
     if spec.backend is Backend.CUDA:
         resources["limits"] = resources.get("limits", {}) | {CUDA_RESOURCE: str(plan.gpus)}
+    if spec.local_sockets:
+        # The device plugin mounts the folder: a pod that names a folder of its node does not comply with `restricted`.
+        resources["limits"] = resources.get("limits", {}) | {LOCAL_SOCKETS: "1"}
     return {
         "name": "appliance",
         "image": spec.image or installation.image,
@@ -236,7 +238,6 @@ def _container(plan: Plan, installation: Installation) -> Object:
         "volumeMounts": [
             {"name": "tls", "mountPath": TLS_DIRECTORY, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (in the pod, an emptyDir of its own)
-            {"name": "local", "mountPath": LOCAL},
         ],
     }
 
@@ -249,7 +250,7 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         "--listen": f"[{EVERYWHERE}]:{CONTROL_PORT}",
         "--cert": f"{TLS_DIRECTORY}/tls.crt",
         "--key": f"{TLS_DIRECTORY}/tls.key",
-        "--local-sockets": LOCAL,
+        **({"--local-sockets": LOCAL} if spec.local_sockets else {}),
         "--http": f"[{EVERYWHERE}]:{HTTP_PORT}",
         "--operator-account": f"{installation.namespace}:remotegpu-operator",
         "--backend": spec.backend.value,

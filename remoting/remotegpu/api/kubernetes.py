@@ -15,6 +15,8 @@ FRACTION: Final = "remotegpu/fraction"
 MILLI: Final = "remotegpu/milli"
 # Mounts the client and counts nothing: for pods whose share is a claim made by hand, or is asked for by memory.
 CLIENT: Final = "remotegpu/client"
+# Mounts the folder of a node's local sockets, to write into: for appliances. Not with the prefix of what users write.
+LOCAL_SOCKETS: Final = "remotegpu.io/local-sockets"
 
 # Annotations of a user's pod; any other key with this prefix is refused.
 USER_PREFIX: Final = "remotegpu.io/"
@@ -84,9 +86,8 @@ MANAGER_LABEL: Final = "app.kubernetes.io/managed-by"
 
 CONTROL_PORT: Final = 7070
 DATA_PORT: Final = 7071
-# Where appliances and containers see the sockets of the appliances on their node, and where the node has them.
+# Where appliances and containers see the sockets of the appliances on their node.
 LOCAL: Final = "/run/remotegpu"
-LOCAL_ON_NODE: Final = "/var/lib/remotegpu/local"
 # Plain HTTP of an appliance: /healthz, /readyz, /metrics.
 HTTP_PORT: Final = 7072
 
