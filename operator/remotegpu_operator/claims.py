@@ -140,10 +140,11 @@ class Claims:
         if before is None or pool.spec != before.spec:
             self._settle.set()
         self._pools[pool.name] = pool
-        if new != old or before is None or pool.spec.compute_mode is not before.spec.compute_mode:
+        if new != old or before is None or pool.spec != before.spec:
             self._appliances[pool.name] = new
             divides_time = pool.spec.compute_mode is ComputeMode.TURNS
-            self._allocator.set_pool(pool.name, new.values(), divides_time=divides_time)
+            namespaces = pool.spec.namespaces
+            self._allocator.set_pool(pool.name, new.values(), divides_time=divides_time, namespaces=namespaces)
             self._appliances_changed(old, new)
 
     def remove_pool(self, name: str) -> None:

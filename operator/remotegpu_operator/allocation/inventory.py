@@ -47,12 +47,20 @@ class Inventory:
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
     divides_time: bool = False
+    namespaces: frozenset[str] = frozenset()  # that may use it; none named: all
     # Claims come in few shapes, and nothing in here changes.
     _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
     _at: dict[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, pool: str, appliances: Iterable[ApplianceStatus], *, divides_time: bool = False) -> "Inventory":
+    def of(
+        cls,
+        pool: str,
+        appliances: Iterable[ApplianceStatus],
+        *,
+        divides_time: bool = False,
+        namespaces: Iterable[str] = (),
+    ) -> "Inventory":
         ordered = tuple(sorted(appliances, key=lambda appliance: appliance.name))
         slots = (
             Slot(
@@ -66,7 +74,7 @@ class Inventory:
             for appliance in ordered
             for gpu in sorted(appliance.gpus, key=lambda gpu: gpu.uuid)
         )
-        made = cls(pool, ordered, tuple(slots), divides_time)
+        made = cls(pool, ordered, tuple(slots), divides_time, frozenset(namespaces))
         made._at.update({(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(made.slots)})
         return made
 
