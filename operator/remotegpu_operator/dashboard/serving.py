@@ -50,13 +50,14 @@ async def _serve(settings: Settings, port: int) -> None:
             tokens(api, settings.namespace, settings.token_file, settings.pod),
             live.appliances,
         )
-        served = Dashboard(api, live, Recorded(api, settings.namespace), loads).application()
-        runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
+        dashboard = Dashboard(api, live, Recorded(api, settings.namespace), loads)
+        runner = web.AppRunner(dashboard.application(), access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
-            await web.TCPSite(runner, EVERYWHERE, port).start()  # a Service's requests come from outside
-            _log.info("dashboard on port %d", port)
-            await live.run()
+            assert runner.server is not None
+            async with dashboard.door.open(runner.server, EVERYWHERE, port):  # a Service's requests come from outside
+                _log.info("dashboard on port %d", port)
+                await live.run()
         finally:
             await runner.cleanup()
             loads.close()
