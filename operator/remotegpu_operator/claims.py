@@ -17,6 +17,7 @@ from typing import Final
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
 from remotegpu.api.modes import ComputeMode
+from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu_operator import audit, metrics
 from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
@@ -205,7 +206,7 @@ class Claims:
             try:
                 claim = GPUClaim.from_object(new)
                 request_of(claim)
-            except (KeyError, ValueError) as error:
+            except UNREADABLE as error:
                 # Of another version of the schema, perhaps; it must not stop the others.
                 _log.error("claim %s/%s: %r", new["metadata"]["namespace"], new["metadata"]["name"], error)
                 return

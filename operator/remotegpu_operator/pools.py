@@ -21,6 +21,7 @@ from remotegpu.api.kubernetes import (
     STATUS_PREFIX,
     server_name,
 )
+from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool
 from remotegpu_operator import audit, metrics
 from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
@@ -388,7 +389,7 @@ async def _either(event: asyncio.Event, seconds: float) -> None:
 def _read(stored: Object) -> GPUPool | None:
     try:
         return GPUPool.from_object(stored)
-    except (KeyError, ValueError) as error:
+    except UNREADABLE as error:
         # Of another version of the schema, perhaps; it must not stop the others.
         _log.error("pool %s: %r", stored["metadata"]["name"], error)
         return None
