@@ -3,11 +3,11 @@
 Time is told, never asked for: what waits reserves what it waits for only for so long (`remotegpu.api.reservations`).
 """
 
-from bisect import bisect_left, insort
-from collections import Counter
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from remotegpu.api import reservations
 from remotegpu.api.claims import Allocation, Placement, Reason
 from remotegpu.api.pools import Amount, ApplianceStatus, GpuStatus
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes, format_milli
@@ -15,6 +15,8 @@ from remotegpu_operator.allocation.decisions import Decision, Placed, Request, W
 from remotegpu_operator.allocation.fit import Fit, choose
 from remotegpu_operator.allocation.inventory import Candidates, Inventory, Slot, charge, mixed_memory, some
 from remotegpu_operator.allocation.ledger import Ledger
+from remotegpu_operator.allocation.queue import Group, Queue, Walk, turn_of
+from remotegpu_operator.allocation.rooms import Rooms, free_bytes
 from remotegpu_operator.allocation.victims import victims
 from remotegpu_operator.allocation.waits import Waits
 
@@ -32,40 +34,15 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Why a request gets nothing. Without `said` the sentence is about free memory, made when somebody wants it."""
+    """Why a group gets nothing. Without `said` the sentence is about free memory, made when somebody wants it."""
 
-    request: Request
     reason: Reason
     said: str = ""
     mask: int = 0
-    ahead: int = 0
 
 
-class _Walk:
-    """One walk through a queue: which GPUs are kept for requests that came before, and what each GPU has free."""
-
-    def __init__(self, free: list[int]) -> None:
-        self.free = free
-        # From everybody, and from a namespace.
-        self.kept = 0
-        self._kept_within: Counter[str] = Counter()
-        # By namespace: the GPUs that it has something of.
-        self.held: dict[str, int] = {}
-        self._keeps: Counter[tuple[int, str]] = Counter()
-
-    def keep(self, mask: int, within: str) -> None:
-        """Keep GPUs for a request; `within`: only from others of this namespace, from everybody if it is empty."""
-        if within:
-            self._kept_within[within] |= mask
-        else:
-            self.kept |= mask
-        self._keeps[mask, within] += 1
-
-    def kept_from(self, namespace: str) -> int:
-        return self.kept | self._kept_within[namespace]
-
-    def ahead(self, mask: int, namespace: str) -> int:
-        return sum(count for (kept, whose), count in self._keeps.items() if kept & mask and whose in ("", namespace))
+# A walk through a queue, and what it refused.
+_Walked = tuple[Walk, list[tuple[Group, _Refused]]]
 
 
 class Allocator:
@@ -73,7 +50,9 @@ class Allocator:
         self._inventories: dict[str, Inventory] = {}
         self._quotas: dict[str, dict[str, int]] = {}
         self._ledger = Ledger()
-        self._queues: dict[str, list[Request]] = {}
+        # By pool, once somebody has asked.
+        self._rooms: dict[str, Rooms] = {}
+        self._queues: dict[str, Queue] = {}
         self._waiting: dict[str, Request] = {}
         self._reported: dict[str, Reason] = {}
         # Pools whose queue may have something new to say.
@@ -82,8 +61,12 @@ class Allocator:
 
     def set_time(self, now: float) -> None:
         """What time it is, in seconds since 1970."""
-        if self._waits.set_time(now):
-            self._unsettled.update(self._queues)
+        for uid in self._waits.set_time(now):
+            request = self._waiting[uid]
+            queue = self._queues[request.pool]
+            queue.remove(request)
+            queue.add(request, self._waits.stage(uid))
+            self._unsettled.add(request.pool)
 
     @property
     def next_change(self) -> float:
@@ -98,10 +81,12 @@ class Allocator:
         inventory = Inventory.of(name, appliances, divides_time=divides_time)
         if self._inventories.get(name) != inventory:
             self._inventories[name] = inventory
+            self._rooms.pop(name, None)
             self._unsettled.add(name)
 
     def remove_pool(self, name: str) -> None:
         if self._inventories.pop(name, None) is not None:
+            self._rooms.pop(name, None)
             self._unsettled.add(name)
 
     def set_quotas(self, namespace: str, hard: Mapping[str, int]) -> None:
@@ -113,7 +98,7 @@ class Allocator:
     def hold(self, request: Request, allocations: Iterable[Allocation]) -> None:
         """A claim whose status says that it has these GPUs. It is believed: its pod may be at work on them."""
         self._end_wait(request.uid)
-        self._ledger.put(request, allocations)
+        self._put(request, tuple(allocations))
         self._unsettle(request)
 
     def submit(self, request: Request) -> None:
@@ -127,7 +112,7 @@ class Allocator:
             self._reported[request.uid] = reported
         self._waiting[request.uid] = request
         self._waits.begin(request)
-        insort(self._queues.setdefault(request.pool, []), request, key=_turn)
+        self._queues.setdefault(request.pool, Queue()).add(request, self._waits.stage(request.uid))
         self._unsettled.add(request.pool)
 
     def release(self, uid: str) -> None:
@@ -137,17 +122,20 @@ class Allocator:
         if request is not None:
             self._unsettled.add(request.pool)
         if entry is not None:
+            self._note(entry.request, entry.allocations)
             self._unsettle(entry.request)
 
     def settle(self) -> list[Decision]:
         """Place what fits now; and tell each request that has to wait why, once for each reason."""
-        walked: set[str] = set()
+        walked: dict[str, _Walked | None] = {}
         decisions: list[Decision] = list(self._place_all(walked))
-        for pool in sorted(walked):
-            for refused in self._refusals(pool):
-                if self._reported.get(refused.request.uid) != refused.reason:
-                    self._reported[refused.request.uid] = refused.reason
-                    decisions.append(Waiting(refused.request, refused.reason, self._sentence(refused)))
+        for pool, last in sorted(walked.items()):
+            walk, refusals = last or self._refusals(pool)
+            told = [(request, refused) for group, refused in refusals for request in group.tell(refused.reason)]
+            for request, refused in sorted(told, key=lambda each: each[0].turn):
+                if self._reported.get(request.uid) != refused.reason:
+                    self._reported[request.uid] = refused.reason
+                    decisions.append(Waiting(request, refused.reason, self._sentence(refused, request, walk)))
         return decisions
 
     def place(self) -> list[Placed]:
@@ -156,7 +144,7 @@ class Allocator:
 
     def placing(self) -> Iterator[Placed]:
         """The same one by one, for those who stop at what they looked for, and leave the rest undone."""
-        return self._place_all(set())
+        return self._place_all({})
 
     def copy(self) -> "Allocator":
         """One that knows the same; what it decides and hears from now on is its own."""
@@ -164,7 +152,8 @@ class Allocator:
         made._inventories = dict(self._inventories)
         made._quotas = dict(self._quotas)
         made._ledger = self._ledger.copy()
-        made._queues = {pool: list(queue) for pool, queue in self._queues.items()}
+        made._rooms = {pool: rooms.copy() for pool, rooms in self._rooms.items()}
+        made._queues = {pool: queue.copy() for pool, queue in self._queues.items()}
         made._waiting = dict(self._waiting)
         made._reported = dict(self._reported)
         made._unsettled = set(self._unsettled)
@@ -176,8 +165,9 @@ class Allocator:
         inventory = self._inventories.get(pool)
         if inventory is None:
             return {}
-        waiting = [each.request for each in self._refusals(pool) if each.reason is Reason.WAITING_FOR_CAPACITY]
-        return victims(inventory, self._ledger, waiting, before)
+        _, refusals = self._refusals(pool)
+        waiting = (group.members for group, each in refusals if each.reason is Reason.WAITING_FOR_CAPACITY)
+        return victims(inventory, self._ledger, heapq.merge(*waiting, key=turn_of), before)
 
     def elsewhere(self, uid: str, source: str, target: str) -> tuple[Allocation, ...] | str:
         """GPUs of another appliance (only of `target`, if it is named) that can take what a claim has on `source`, with
@@ -204,7 +194,9 @@ class Allocator:
                 if slot.appliance == name and target in ("", name) and self._has_time(inventory, entry.request, slot)
             ]
             if (found := self._like(mine, slots)) is not None:
-                left = sum(self._free(slot) for slot in slots if any(slot.gpu.uuid == each.gpu for each in found))
+                left = sum(
+                    free_bytes(slot, self._ledger) for slot in slots if any(slot.gpu.uuid == each.gpu for each in found)
+                )
                 fitting.append((left, name, found))
         if fitting:
             return min(fitting)[2]
@@ -259,10 +251,9 @@ class Allocator:
         # Nearly always nothing is asked for, and to look through the queue for each claim would be slow.
         if all(size <= 0 for size in more):
             return ""
-        walk = _Walk([])
-        queue = self._queues.get(inventory.pool, ())
-        for each in queue:
-            self._keep(inventory, each, inventory.candidates(each).mask, walk)
+        walk = Walk()
+        for each, group in self._queues.get(inventory.pool, Queue()).heads():
+            self._keep(inventory, each, group, inventory.candidates(each).mask, walk)
         kept = walk.kept_from(request.namespace)
         for index, size in zip(indices, more, strict=True):
             slot = inventory.slots[index]
@@ -278,17 +269,19 @@ class Allocator:
         """For each of them as much of a GPU of the same model, of different ones."""
         free, found = list(slots), []
         for each in mine:
-            fits = [slot for slot in free if slot.gpu.model == each.model and self._free(slot) >= each.memory]
+            fits = [
+                slot for slot in free if slot.gpu.model == each.model and free_bytes(slot, self._ledger) >= each.memory
+            ]
             if not fits:
                 return None
-            slot = min(fits, key=lambda fit: (self._free(fit), fit.gpu.uuid))
+            slot = min(fits, key=lambda fit: (free_bytes(fit, self._ledger), fit.gpu.uuid))
             free.remove(slot)
             found.append(replace(each, appliance=slot.appliance, node=slot.node, gpu=slot.gpu.uuid))
         return tuple(found)
 
     def waiting(self) -> list[Request]:
         """All that wait, pool by pool, in the order in which they are served."""
-        return [request for _, queue in sorted(self._queues.items()) for request in queue]
+        return [request for _, queue in sorted(self._queues.items()) for request in queue.requests()]
 
     def held(self, uid: str) -> tuple[Allocation, ...] | None:
         entry = self._ledger.get(uid)
@@ -299,9 +292,10 @@ class Allocator:
         request = self._waiting.get(uid)
         if request is None:
             return ""
-        refusals = {refused.request.uid: refused for refused in self._refusals(request.pool)}
+        mine = self._queues[request.pool].group_of(uid)
+        walk, refusals = self._refusals(request.pool)
         # It has none if it only waits for `settle`.
-        return self._sentence(refusals[uid]) if uid in refusals else ""
+        return next((self._sentence(refused, request, walk) for group, refused in refusals if group is mine), "")
 
     def capacity(self, pool: str) -> Capacity:
         """What a pool has; nothing, if it is not known."""
@@ -322,157 +316,138 @@ class Allocator:
             tuple(self._with_usage(appliance) for appliance in inventory.appliances),
         )
 
-    def _place_all(self, walked: set[str]) -> Iterator[Placed]:
-        """Adds the pools whose queues it walks through to `walked`."""
+    def _place_all(self, walked: dict[str, _Walked | None]) -> Iterator[Placed]:
+        """Adds the pools whose queues it walks through to `walked`, with the last walk, if that is how things stand."""
         while self._unsettled:
             pool = min(self._unsettled)
             self._unsettled.remove(pool)
-            walked.add(pool)
-            yield from self._place(pool)
-
-    def _place(self, pool: str) -> Iterator[Placed]:
-        """One walk through the queue."""
-        queue, inventory = list(self._queues.get(pool, ())), self._inventories.get(pool)
-        if not queue or inventory is None:
-            return
-        walk = self._walk(inventory)
-        for request in queue:
-            if walk.kept == inventory.mask and self._waits.heeds(request):
-                continue  # every GPU is kept for somebody before
-            outcome = self._try(request, walk)
-            if isinstance(outcome, Placed):
+            walk = Walk()
+            refusals: list[tuple[Group, _Refused]] = []
+            walked[pool] = walk, refusals
+            for request, group in self._queues.get(pool, Queue()).heads():
+                outcome = self._try(request, group, walk)
+                if isinstance(outcome, _Refused):
+                    refusals.append((group, outcome))
+                    continue
+                # Those that were refused before might be told something else now.
+                walked[pool] = None
                 self._end_wait(request.uid)
-                self._ledger.put(request, outcome.allocations)
-                walk.held.pop(request.namespace, None)
-                for index in inventory.slots_at((each.appliance, each.gpu) for each in outcome.allocations):
-                    walk.free[index] = self._free(inventory.slots[index])
+                self._put(request, outcome.allocations)
                 self._unsettle_namespace(request.namespace)
                 yield outcome
 
-    def _refusals(self, pool: str) -> Iterator[_Refused]:
+    def _refusals(self, pool: str) -> _Walked:
         """The same walk, which changes nothing."""
-        queue = self._queues.get(pool)
-        if not queue:
-            return
-        walk = self._walk(self._inventories.get(pool))
-        for request in queue:
-            outcome = self._try(request, walk)
+        walk, refusals = Walk(), []
+        for request, group in self._queues.get(pool, Queue()).heads():
+            outcome = self._try(request, group, walk)
             if isinstance(outcome, _Refused):
-                yield outcome
+                refusals.append((group, outcome))
+        return walk, refusals
 
-    def _walk(self, inventory: Inventory | None) -> _Walk:
-        return _Walk([self._free(slot) for slot in inventory.slots] if inventory else [])
+    def _put(self, request: Request, allocations: tuple[Allocation, ...]) -> None:
+        before = self._ledger.get(request.uid)
+        self._ledger.put(request, allocations)
+        if before is not None:
+            self._note(before.request, before.allocations)
+        self._note(request, allocations)
 
-    def _try(self, request: Request, walk: _Walk) -> Placed | _Refused:
+    def _note(self, request: Request, allocations: Iterable[Allocation]) -> None:
+        places = [(each.appliance, each.gpu) for each in allocations]
+        for rooms in self._rooms.values():
+            rooms.note(request.namespace, places, self._ledger)
+
+    def _rooms_of(self, inventory: Inventory) -> Rooms:
+        if (rooms := self._rooms.get(inventory.pool)) is None:
+            rooms = self._rooms[inventory.pool] = Rooms(inventory, self._ledger)
+        return rooms
+
+    def _try(self, request: Request, group: Group, walk: Walk) -> Placed | _Refused:
         inventory = self._inventories.get(request.pool)
         if inventory is None:
             pools = some(sorted(self._inventories)) or "none"
             said = f"there is no GPUPool {request.pool}: create it, or name another one; there are: {pools}"
-            return _Refused(request, Reason.NO_SUCH_POOL, said)
+            return _Refused(Reason.NO_SUCH_POOL, said)
         try_it = self._try_again if request.again else self._try_anew
-        return try_it(inventory, request, walk)
+        return try_it(inventory, request, group, walk)
 
-    def _try_anew(self, inventory: Inventory, request: Request, walk: _Walk) -> Placed | _Refused:
+    def _try_anew(self, inventory: Inventory, request: Request, group: Group, walk: Walk) -> Placed | _Refused:
         """On the GPUs that suit it best."""
-        candidates = inventory.candidates(request)
+        candidates = group.candidates(inventory)
         if not candidates.slots:
-            return _Refused(request, candidates.reason, candidates.message)
+            return _Refused(candidates.reason, candidates.message)
         if said := self._over_quota(request, candidates.charge):
-            return _Refused(request, Reason.QUOTA_EXCEEDED, said)
-        chosen, kept = None, self._kept_from(request, walk)
+            return _Refused(Reason.QUOTA_EXCEEDED, said)
+        chosen, kept = None, self._kept_from(request, group, walk)
         if (candidates.mask & ~kept).bit_count() >= request.ask.count:
-            chosen = self._chosen(inventory, candidates, request, walk.free, kept)
+            chosen = self._chosen(inventory, candidates, request, kept)
         if chosen is None:
-            refused = _Refused(
-                request,
-                Reason.WAITING_FOR_CAPACITY,
-                mask=candidates.mask,
-                ahead=walk.ahead(candidates.mask, request.namespace),
-            )
             # What even the empty pool could not serve while GPUs are out of service must not stop the others.
             if candidates.open >= request.ask.count:
-                self._keep(inventory, request, candidates.mask, walk)
-            return refused
+                self._keep(inventory, request, group, candidates.mask, walk)
+            return _Refused(Reason.WAITING_FOR_CAPACITY, mask=candidates.mask)
         allocations = tuple(_allocation(inventory.slots[index], request.ask) for index in chosen)
         if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
-            return _Refused(request, Reason.QUOTA_EXCEEDED, said)
+            return _Refused(Reason.QUOTA_EXCEEDED, said)
         return Placed(request, allocations)
 
-    def _try_again(self, inventory: Inventory, request: Request, walk: _Walk) -> Placed | _Refused:
+    def _try_again(self, inventory: Inventory, request: Request, group: Group, walk: Walk) -> Placed | _Refused:
         """On the GPUs that it had: its programs are there, and wait."""
         indices = inventory.slots_at(request.again)
         if len(indices) < len(request.again):
             there = {inventory.slots[index].gpu.uuid for index in indices}
             missing = next(gpu for _, gpu in request.again if gpu not in there)
             said = f"{missing}, on which its programs wait, is not there"
-            return _Refused(request, Reason.WAITING_FOR_CAPACITY, said)
-        mask = sum(1 << index for index in indices)
-        kept = mask & self._kept_from(request, walk)
+            return _Refused(Reason.WAITING_FOR_CAPACITY, said)
+        mask = inventory.mask_of(indices)
+        kept = mask & self._kept_from(request, group, walk)
         allocations = tuple(_allocation(inventory.slots[index], request.ask) for index in indices)
         if said := self._over_quota(request, sum(allocation.milli for allocation in allocations)):
-            return _Refused(request, Reason.QUOTA_EXCEEDED, said)
+            return _Refused(Reason.QUOTA_EXCEEDED, said)
         for index, wanted in zip(indices, allocations, strict=True):
             slot = inventory.slots[index]
             left = slot.gpu.shareable - self._ledger.memory_of_others(request.uid, slot.appliance, wanted.gpu)
             if slot.broken or left < wanted.memory or kept:
                 free = slot.broken or f"{format_bytes(max(0, left))} of it is free"
-                queue = f", {walk.ahead(mask, request.namespace)} ahead" if kept else ""
+                queue = f", {walk.ahead(mask, request)} ahead" if kept else ""
                 said = f"{request.ask} of {wanted.gpu} on {wanted.appliance}, where its programs wait: {free}{queue}"
-                self._keep(inventory, request, mask, walk)
-                return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
+                self._keep(inventory, request, group, mask, walk)
+                return _Refused(Reason.WAITING_FOR_CAPACITY, said, mask=mask)
         if said := self._no_time(inventory, request, indices):
-            self._keep(inventory, request, mask, walk)
-            return _Refused(request, Reason.WAITING_FOR_CAPACITY, said, mask=mask)
+            self._keep(inventory, request, group, mask, walk)
+            return _Refused(Reason.WAITING_FOR_CAPACITY, said, mask=mask)
         return Placed(request, allocations)
 
-    def _kept_from(self, request: Request, walk: _Walk) -> int:
+    def _kept_from(self, request: Request, group: Group, walk: Walk) -> int:
         """The GPUs that are kept for requests before this one."""
-        return walk.kept_from(request.namespace) if self._waits.heeds(request) else 0
+        return walk.kept_from(request.namespace) if reservations.heeds(group.stage) else 0
 
-    def _keep(self, inventory: Inventory, request: Request, mask: int, walk: _Walk) -> None:
-        """Keep the GPUs that a request waits for from those behind it, as far as it reserves them at this time."""
+    def _keep(self, inventory: Inventory, request: Request, group: Group, mask: int, walk: Walk) -> None:
+        """Keep the GPUs that a group waits for from those behind it, as far as it reserves them at this time."""
         # What waits for its own GPUs again waits for nobody of its own.
-        holds = not request.again and bool(self._held(inventory, request.namespace, walk) & mask)
-        if self._waits.reserves(request, holds=holds):
-            walk.keep(mask, within="")
-        elif self._waits.reserves_within_namespace(request):
-            walk.keep(mask, within=request.namespace)
+        holds = not request.again and self._rooms_of(inventory).held(request.namespace, self._ledger) & mask != 0
+        if reservations.reserves(group.stage, holds=holds):
+            walk.keep(group, mask, within="")
+        elif reservations.reserves_within_tenant(group.stage):
+            walk.keep(group, mask, within=request.namespace)
 
-    def _held(self, inventory: Inventory, namespace: str, walk: _Walk) -> int:
-        """The GPUs of which the namespace has something."""
-        if (mask := walk.held.get(namespace)) is None:
-            indices = inventory.slots_at(self._ledger.gpus_of(namespace))
-            mask = walk.held[namespace] = sum(1 << index for index in indices)
-        return mask
-
-    def _chosen(
-        self, inventory: Inventory, candidates: Candidates, request: Request, free: list[int], kept: int
-    ) -> list[int] | None:
+    def _chosen(self, inventory: Inventory, candidates: Candidates, request: Request, kept: int) -> list[int] | None:
         """The GPUs that it gets; None if there are not enough."""
-        room = self._room(inventory, candidates, request, free, kept)
-        if request.ask.count == 1 and request.placement is Placement.PACK:
+        if request.ask.count == 1 and request.placement is Placement.PACK and not inventory.divides_time:
             # What nearly all claims ask for: the tightest, which `choose` would take too, as slots stand in its order.
-            return [min(room)[1]] if room else None
+            tightest = self._rooms_of(inventory).tightest(candidates, kept)
+            return [tightest[1]] if tightest else None
+        room = self._room(inventory, candidates, request, kept)
         fits = (Fit(left, inventory.slots[index].appliance, index) for left, index in room)
         chosen = choose(fits, request.ask.count, request.placement)
         return None if chosen is None else sorted(fit.slot for fit in chosen)
 
-    def _room(
-        self, inventory: Inventory, candidates: Candidates, request: Request, free: list[int], kept: int
-    ) -> list[tuple[int, int]]:
+    def _room(self, inventory: Inventory, candidates: Candidates, request: Request, kept: int) -> list[tuple[int, int]]:
         """The GPUs that have room for the request and are not kept for another one: bytes that would be left, index."""
-        # By far the most steps of an allocator are made here.
-        room = [
-            (free[index] - size, index)
-            for index, size in zip(candidates.slots, candidates.sizes, strict=True)
-            if free[index] >= size and not kept >> index & 1
-        ]
+        room = self._rooms_of(inventory).fitting(candidates, kept)
         if not inventory.divides_time:
-            return room
+            return list(room)
         return [each for each in room if self._has_time(inventory, request, inventory.slots[each[1]])]
-
-    def _free(self, slot: Slot) -> int:
-        return -1 if slot.closed else slot.gpu.shareable - self._ledger.memory(slot.appliance, slot.gpu.uuid)
 
     def _over_quota(self, request: Request, milli: int) -> str:
         """Which ResourceQuota forbids so many thousandths more; empty if none does."""
@@ -488,32 +463,37 @@ class Allocator:
                 )
         return ""
 
-    def _sentence(self, refused: _Refused) -> str:
+    def _sentence(self, refused: _Refused, request: Request, walk: Walk) -> str:
+        """What a request is told whose group is refused."""
         if refused.said:
             return refused.said
-        request, inventory = refused.request, self._inventories[refused.request.pool]
-        queue = f"{refused.ahead} {'claim' if refused.ahead == 1 else 'claims'} ahead"
-        candidates = inventory.candidates(request)
-        roomy = len(self._room(inventory, candidates, request, self._walk(inventory).free, 0))
+        inventory, ahead = self._inventories[request.pool], walk.ahead(refused.mask, request)
+        queue = f"{ahead} {'claim' if ahead == 1 else 'claims'} ahead"
+        candidates, rooms = inventory.candidates(request), self._rooms_of(inventory)
+        if inventory.divides_time:
+            roomy = len(self._room(inventory, candidates, request, 0))
+        else:
+            roomy = rooms.count(candidates)
         if roomy >= request.ask.count:
             return f"{request.ask} is free in pool {request.pool}, but kept for {queue}"
-        slots = [inventory.slots[index] for index in candidates.slots]
-        most = max(slots, key=self._free)
-        free = max(0, self._free(most))
-        whose = "its GPU has" if len(slots) == 1 else f"of its {len(slots)} GPUs"
+        emptiest = rooms.emptiest(candidates)
+        left, alone = max(0, rooms.free[emptiest]), len(candidates.slots) == 1
+        whose = "its GPU has" if alone else f"of its {len(candidates.slots)} GPUs"
         if request.ask.count > 1:
             room = f"{whose} {roomy} {'has' if roomy == 1 else 'have'} as much free"
-        elif not free:
-            room = f"{whose} {'nothing' if len(slots) == 1 else 'none has anything'} free"
+        elif not left:
+            room = f"{whose} {'nothing' if alone else 'none has anything'} free"
         else:
-            part = f"{format_milli(free * MILLI_PER_GPU // most.gpu.shareable)} ({format_bytes(free)})"
-            room = f"{whose} {part} free" if len(slots) == 1 else f"{whose} the emptiest has {part} free"
-        if inventory.divides_time and not all(self._has_time(inventory, request, slot) for slot in slots):
-            time = max(self._free_time(request, slot) for slot in slots)
-            room += f", and {format_milli(max(0, time))} of the time of a GPU is free"
+            milli = left * MILLI_PER_GPU // inventory.slots[emptiest].gpu.shareable
+            part = f"{format_milli(milli)} ({format_bytes(left)})"
+            room = f"{whose} {part} free" if alone else f"{whose} the emptiest has {part} free"
+        if inventory.divides_time:
+            slots = [inventory.slots[index] for index in candidates.slots]
+            if not all(self._has_time(inventory, request, slot) for slot in slots):
+                time = max(self._free_time(request, slot) for slot in slots)
+                room += f", and {format_milli(max(0, time))} of the time of a GPU is free"
         said = f"{request.ask} is not free in pool {request.pool}: {room}"
-        closed = some(dict.fromkeys(slot.closed for slot in slots if slot.closed), 2)
-        return "; ".join([said, *([closed] if closed else []), *([queue] if refused.ahead else [])])
+        return "; ".join([said, *([candidates.closed] if candidates.closed else []), *([queue] if ahead else [])])
 
     def _unsettle(self, request: Request) -> None:
         """What the request has of its pool has changed."""
@@ -534,8 +514,7 @@ class Allocator:
         self._reported.pop(uid, None)
         request = self._waiting.pop(uid, None)
         if request is not None:
-            queue = self._queues[request.pool]
-            del queue[bisect_left(queue, request.turn, key=_turn)]
+            self._queues[request.pool].remove(request)
         return request
 
     def _with_usage(self, appliance: ApplianceStatus) -> ApplianceStatus:
@@ -544,10 +523,6 @@ class Allocator:
             used = self._ledger.memory(appliance.name, gpu.uuid)
             gpus.append(replace(gpu, allocated_memory=used, allocated_milli=_used_milli(gpu, used)))
         return replace(appliance, gpus=tuple(gpus))
-
-
-def _turn(request: Request) -> tuple[int, str, str, str, str]:
-    return request.turn
 
 
 def _is(allocation: Allocation, ask: Ask) -> bool:

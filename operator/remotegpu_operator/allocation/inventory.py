@@ -33,9 +33,12 @@ class Candidates:
     """The GPUs that a request fits while they are empty, also as the bits of `mask`; without any, why it fits none."""
 
     slots: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()  # bytes that the request has of each
+    # The same once more, with the bytes that the request has of each: whole kinds of GPUs, or single ones.
+    kinds: tuple[tuple[int, int], ...] = ()
+    singles: tuple[tuple[int, int], ...] = ()
     mask: int = 0
     open: int = 0  # of them, those that are in service
+    closed: str = ""  # why others are not
     charge: int = 0  # thousandths of a GPU that a quota is charged at least
     reason: Reason = Reason.WAITING_FOR_CAPACITY
     message: str = ""
@@ -47,6 +50,9 @@ class Inventory:
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
     divides_time: bool = False
+    # GPUs that serve the same requests, as bits; and of each GPU which of these it is.
+    kinds: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    kind_of: tuple[int, ...] = field(default=(), compare=False, repr=False)
     # Claims come in few shapes, and nothing in here changes.
     _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
     _at: dict[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
@@ -66,14 +72,22 @@ class Inventory:
             for appliance in ordered
             for gpu in sorted(appliance.gpus, key=lambda gpu: gpu.uuid)
         )
-        made = cls(pool, ordered, tuple(slots), divides_time)
-        made._at.update({(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(made.slots)})
+        standing = tuple(slots)
+        numbers: dict[tuple[str, int, bool], int] = {}
+        kind_of = tuple(
+            numbers.setdefault((slot.gpu.model.casefold(), slot.gpu.shareable, slot.offload), len(numbers))
+            for slot in standing
+        )
+        members: list[list[int]] = [[] for _ in numbers]
+        for index, kind in enumerate(kind_of):
+            members[kind].append(index)
+        kinds = tuple(bits(len(standing), indices) for indices in members)
+        made = cls(pool, ordered, standing, divides_time, kinds, kind_of)
+        made._at.update({(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(standing)})
         return made
 
-    @property
-    def mask(self) -> int:
-        """All GPUs, as bits."""
-        return (1 << len(self.slots)) - 1
+    def mask_of(self, indices: Iterable[int]) -> int:
+        return bits(len(self.slots), indices)
 
     def candidates(self, request: Request) -> Candidates:
         shape = (request.model.casefold(), request.ask, request.offload, request.appliance)
@@ -109,11 +123,16 @@ class Inventory:
         if len(fitting) < ask.count:
             reason, said = self._too_few(request, [self.slots[i].gpu for i in matching])
             return Candidates(reason=reason, message=said)
+        kinds: tuple[tuple[int, int], ...] = ()
+        if not request.appliance:
+            kinds = tuple((self.bytes_of(ask, i), kind) for kind, i in {self.kind_of[i]: i for i in fitting}.items())
         return Candidates(
             slots=tuple(fitting),
-            sizes=tuple(self.bytes_of(ask, i) for i in fitting),
-            mask=sum(1 << i for i in fitting),
+            kinds=kinds,
+            singles=tuple((self.bytes_of(ask, i), i) for i in fitting) if request.appliance else (),
+            mask=self.mask_of(fitting),
             open=sum(not self.slots[i].closed for i in fitting),
+            closed=some(dict.fromkeys(self.slots[i].closed for i in fitting if self.slots[i].closed), 2),
             charge=ask.count * min(charge(ask, self.slots[i].gpu) for i in fitting),
         )
 
@@ -156,6 +175,14 @@ class Inventory:
             return f"pool {self.pool} has no appliance yet; `kubectl describe gpupool {self.pool}` says why"
         closed = [_closed(appliance, gpu) for appliance in self.appliances for gpu in appliance.gpus or (None,)]
         return f"no GPU of pool {self.pool} takes claims now: {some(dict.fromkeys(closed))}"
+
+
+def bits(count: int, indices: Iterable[int]) -> int:
+    """A number of `count` bits, of which these are set: at once, since each step of a sum would copy it."""
+    octets = bytearray(count // 8 + 1)
+    for index in indices:
+        octets[index >> 3] |= 1 << (index & 7)
+    return int.from_bytes(octets, "little")
 
 
 def charge(ask: Ask, gpu: GpuStatus) -> int:

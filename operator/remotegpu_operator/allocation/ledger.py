@@ -80,6 +80,10 @@ class Ledger:
         """The GPUs, with their appliances, of which claims of the namespace have something."""
         return list(self._gpus.get(namespace, ()))
 
+    def has_some(self, namespace: str, gpu: tuple[str, str]) -> bool:
+        """Whether claims of the namespace have something of the GPU."""
+        return gpu in self._gpus.get(namespace, ())
+
     def milli(self, namespace: str) -> int:
         """Thousandths of GPUs that the namespace's claims have."""
         return self._milli[namespace]

@@ -1,6 +1,7 @@
 """How long each request has waited, and what follows from that for what it reserves."""
 
 import datetime
+import heapq
 import math
 
 from remotegpu.api import reservations
@@ -8,51 +9,52 @@ from remotegpu_operator.allocation.decisions import Request
 
 
 class Waits:
-    """Times are seconds since 1970. `next_change`: when one of the answers changes next."""
+    """Times are seconds since 1970, and never go back."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self._since: dict[str, float] = {}
-        self.next_change = math.inf
+        # When an answer about a request changes next. Some are of requests that have ended.
+        self._due: list[tuple[float, str]] = []
 
     def copy(self) -> "Waits":
         made = Waits()
-        made._now, made._since, made.next_change = self._now, dict(self._since), self.next_change
+        made._now, made._since, made._due = self._now, dict(self._since), list(self._due)
         return made
 
-    def set_time(self, now: float) -> bool:
-        """What time it is; returns whether an answer may have changed."""
-        self._now = now
-        if now < self.next_change:
-            return False
-        self.next_change = math.inf
-        for since in self._since.values():
-            self._expect_change(since)
-        return True
+    @property
+    def next_change(self) -> float:
+        """When one of the answers changes next."""
+        while self._due and not self._is_due(*self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else math.inf
+
+    def set_time(self, now: float) -> list[str]:
+        """What time it is; returns the uids of the requests about which an answer has changed."""
+        self._now = max(self._now, now)
+        changed = []
+        while self.next_change <= self._now:
+            _, uid = heapq.heappop(self._due)
+            self._expect_change(uid)
+            changed.append(uid)
+        return changed
 
     def begin(self, request: Request) -> None:
         """A request waits from its creation or, for what it had before, from now; one that is known, as before."""
-        since = self._since.setdefault(request.uid, self._now if request.again else self._created(request))
-        self._expect_change(since)
+        if request.uid not in self._since:
+            self._since[request.uid] = self._now if request.again else self._created(request)
+            self._expect_change(request.uid)
 
     def end(self, uid: str) -> None:
         self._since.pop(uid, None)
 
-    def heeds(self, request: Request) -> bool:
-        """Whether it leaves alone what others reserve."""
-        return reservations.heeds(self._waited(request))
+    def stage(self, uid: str) -> float:
+        """What all answers about a request depend on."""
+        return reservations.stage(self._since[uid], self._now)
 
-    def reserves(self, request: Request, *, holds: bool) -> bool:
-        """Whether it keeps other namespaces from what it waits for; `holds`: its own has a part of that."""
-        return reservations.reserves(self._waited(request), holds=holds)
-
-    def reserves_within_namespace(self, request: Request) -> bool:
-        """Whether it keeps others of its namespace from what it waits for."""
-        return reservations.reserves_within_tenant(self._waited(request))
-
-    def _waited(self, request: Request) -> float:
-        # Clocks differ.
-        return max(0.0, self._now - self._since[request.uid])
+    def _is_due(self, when: float, uid: str) -> bool:
+        since = self._since.get(uid)
+        return since is not None and reservations.next_change(since, math.nextafter(when, -math.inf)) == when
 
     def _created(self, request: Request) -> float:
         try:
@@ -60,6 +62,6 @@ class Waits:
         except ValueError:
             return self._now
 
-    def _expect_change(self, since: float) -> None:
-        if (change := reservations.next_change(since, self._now)) is not None:
-            self.next_change = min(self.next_change, change)
+    def _expect_change(self, uid: str) -> None:
+        if (change := reservations.next_change(self._since[uid], self._now)) is not None:
+            heapq.heappush(self._due, (change, uid))

@@ -4,6 +4,7 @@ use crate::stats;
 use driverapi::descriptors::apart;
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::Duration;
@@ -332,26 +333,24 @@ pub fn is_mapped(address: usize) -> bool {
     unsafe { libc::mincore(std::ptr::without_provenance_mut(address / PAGE * PAGE), 1, &raw mut resident) == 0 }
 }
 
-/// Reads memory of this process that may be gone by now; false if some of it is.
-pub fn read_memory(address: usize, to: &mut [u8]) -> bool {
-    let (own, remote) = (to.as_mut_ptr(), std::ptr::with_exposed_provenance_mut::<u8>(address));
-    // SAFETY: the kernel checks what it reads. Where a sandbox forbids the call, the memory is taken to be as registered.
-    unsafe { transfer(libc::process_vm_readv, own, remote, to.len()) }.unwrap_or_else(|| {
-        // SAFETY: as above.
-        unsafe { std::ptr::copy_nonoverlapping(remote, own, to.len()) };
-        true
-    })
+/// Reads memory of this process that may be gone by now, at these addresses one after the other; false if some of it is.
+pub fn read_memory(places: &[Range<usize>], to: &mut [u8]) -> bool {
+    let own = to.as_mut_ptr();
+    assert_eq!(places.iter().map(Range::len).sum::<usize>(), to.len());
+    // SAFETY: `own` has as many bytes as the places, and may be written.
+    unsafe {
+        transfer(libc::process_vm_readv, own, places, |own, remote, len| own.copy_from_nonoverlapping(remote, len))
+    }
 }
 
 /// As [`read_memory`], but writes.
-pub fn write_memory(address: usize, from: &[u8]) -> bool {
-    let (own, remote) = (from.as_ptr(), std::ptr::with_exposed_provenance_mut::<u8>(address));
-    // SAFETY: as in `read_memory`; `own` is only read.
-    unsafe { transfer(libc::process_vm_writev, own.cast_mut(), remote, from.len()) }.unwrap_or_else(|| {
-        // SAFETY: as in `read_memory`.
-        unsafe { std::ptr::copy_nonoverlapping(own, remote, from.len()) };
-        true
-    })
+pub fn write_memory(places: &[Range<usize>], from: &[u8]) -> bool {
+    let own = from.as_ptr().cast_mut();
+    assert_eq!(places.iter().map(Range::len).sum::<usize>(), from.len());
+    // SAFETY: `own` has as many bytes as the places, and is only read.
+    unsafe {
+        transfer(libc::process_vm_writev, own, places, |own, remote, len| remote.copy_from_nonoverlapping(own, len))
+    }
 }
 
 type Transfer = unsafe extern "C" fn(
@@ -363,15 +362,39 @@ type Transfer = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
-/// Whether all of the bytes were copied; `None` if a sandbox forbids the call.
-unsafe fn transfer(call: Transfer, own: *mut u8, remote: *mut u8, len: usize) -> Option<bool> {
-    let end = |base: *mut u8| libc::iovec { iov_base: base.cast(), iov_len: len };
-    // SAFETY: `own` has `len` bytes, and the kernel answers for a remote range that is not there.
-    match unsafe { call(libc::getpid(), &end(own), 1, &end(remote), 1, 0) } {
-        count if count >= 0 => Some(count as usize == len),
-        _ if matches!(errno(), libc::EPERM | libc::ENOSYS) => None,
-        _ => Some(false),
+/// Whether all of the bytes were copied. Where a sandbox forbids the call, the memory is taken to be as registered, and
+/// `copy` is called.
+///
+/// # Safety
+/// `own` has as many bytes as the places together.
+unsafe fn transfer(
+    call: Transfer,
+    mut own: *mut u8,
+    places: &[Range<usize>],
+    copy: unsafe fn(*mut u8, *mut u8, usize),
+) -> bool {
+    let remote = |place: &Range<usize>| std::ptr::with_exposed_provenance_mut::<u8>(place.start);
+    for some in places.chunks(libc::UIO_MAXIOV as usize) {
+        let vector = |place: &Range<usize>| libc::iovec { iov_base: remote(place).cast(), iov_len: place.len() };
+        let there: Vec<_> = some.iter().map(vector).collect();
+        let len = there.iter().map(|place| place.iov_len).sum();
+        let here = libc::iovec { iov_base: own.cast(), iov_len: len };
+        // SAFETY: `own` has `len` bytes, and the kernel answers for remote ranges that are not there.
+        match unsafe { call(libc::getpid(), &raw const here, 1, there.as_ptr(), there.len() as libc::c_ulong, 0) } {
+            count if count >= 0 && count as usize == len => {}
+            -1 if matches!(errno(), libc::EPERM | libc::ENOSYS) => {
+                let mut own = own;
+                for place in some {
+                    // SAFETY: the caller's, and what was registered is there.
+                    unsafe { copy(own, remote(place), place.len()) };
+                    own = own.wrapping_add(place.len());
+                }
+            }
+            _ => return false,
+        }
+        own = own.wrapping_add(len);
     }
+    true
 }
 
 /// Page-aligned zeroed memory for pinned allocations; null if there is none.

@@ -9,31 +9,37 @@ const PAGE: usize = 4096;
 /// The stretches of words in which two images of the same memory differ.
 pub fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut add = |start: usize, len: usize| match runs.last_mut() {
+        Some(last) if last.end == start => last.end += len,
+        _ => runs.push(start..start + len),
+    };
     let pages = old.chunks(PAGE).zip(new.chunks(PAGE)).enumerate();
     for (page, (old, new)) in pages.filter(|(_, (old, new))| old != new) {
-        for (index, (a, b)) in old.chunks(MIRROR_WORD).zip(new.chunks(MIRROR_WORD)).enumerate() {
-            let start = page * PAGE + index * MIRROR_WORD;
-            match runs.last_mut() {
-                _ if a == b => {}
-                Some(last) if last.end == start => last.end += b.len(),
-                _ => runs.push(start..start + b.len()),
+        let ((old, old_rest), (new, new_rest)) = (old.as_chunks::<MIRROR_WORD>(), new.as_chunks());
+        for (index, (a, b)) in old.iter().zip(new).enumerate() {
+            if a != b {
+                add(page * PAGE + index * MIRROR_WORD, MIRROR_WORD);
             }
+        }
+        if old_rest != new_rest {
+            add(page * PAGE + old.len() * MIRROR_WORD, old_rest.len());
         }
     }
     runs
 }
 
-/// What is left of a run without these others.
-pub fn without<'a>(run: &Range<usize>, others: impl Iterator<Item = &'a Range<usize>>) -> Vec<Range<usize>> {
-    let mut left = vec![run.clone()];
-    for other in others.filter(|other| other.start < run.end && run.start < other.end) {
-        let cut = |piece: Range<usize>| {
-            let (before, after) = (piece.start..piece.end.min(other.start), piece.start.max(other.end)..piece.end);
+/// What is left of runs without these others.
+pub fn without(runs: Vec<Range<usize>>, others: &[Range<usize>]) -> Vec<Range<usize>> {
+    others.iter().fold(runs, |left, other| {
+        if left.iter().all(|run| run.end <= other.start || other.end <= run.start) {
+            return left;
+        }
+        let cut = |run: Range<usize>| {
+            let (before, after) = (run.start..run.end.min(other.start), run.start.max(other.end)..run.end);
             [before, after].into_iter().filter(|rest| rest.start < rest.end)
         };
-        left = left.into_iter().flat_map(cut).collect();
-    }
-    left
+        left.into_iter().flat_map(cut).collect()
+    })
 }
 
 #[cfg(test)]
@@ -71,7 +77,7 @@ mod tests {
         ];
         for others in cases {
             let others: Vec<Range<usize>> = others.iter().map(|(start, end)| *start..*end).collect();
-            let left: Vec<usize> = without(&run, others.iter()).into_iter().flatten().collect();
+            let left: Vec<usize> = without(vec![run.clone()], &others).into_iter().flatten().collect();
             let oracle: Vec<usize> = run.clone().filter(|at| others.iter().all(|other| !other.contains(at))).collect();
             assert_eq!(left, oracle, "{others:?}");
         }

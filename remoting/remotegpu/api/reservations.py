@@ -37,6 +37,11 @@ def heeds(waited: float) -> bool:
     return waited < LONGEST_SECONDS
 
 
+def stage(since: float, now: float) -> float:
+    """How long a request has waited, as far as an answer depends on it: the last of the times at which one changes."""
+    return max((each for each in _CHANGES if since + each <= now), default=0.0)
+
+
 def next_change(since: float, now: float) -> float | None:
     """When one of the answers for a request that waits since then changes next; None if never."""
     return next((since + each for each in _CHANGES if since + each > now), None)

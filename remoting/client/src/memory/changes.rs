@@ -1,6 +1,7 @@
 //! What became of memory that host and device both have a copy of.
 
-use protocol::MIRROR_WORD as WORD;
+use protocol::{MIRROR_WORD as WORD, without};
+use std::ops::Range;
 
 /// The first word that host and device wrote, each another value, since both had `old`. The device wrote all of it.
 pub fn written_by_both(old: &[u8], host: &[u8], device: &[u8]) -> Option<usize> {
@@ -13,11 +14,34 @@ pub fn written_by_both(old: &[u8], host: &[u8], device: &[u8]) -> Option<usize> 
     lost.next().map(|word| word.start)
 }
 
+/// What the device wrote, runs and their bytes, but for what the host has sent `later`.
+pub fn unsent(runs: &[Range<usize>], mut bytes: &[u8], later: &[Range<usize>]) -> (Vec<Range<usize>>, Vec<u8>) {
+    let (mut left, mut kept) = (Vec::new(), Vec::new());
+    for run in runs {
+        let (now, rest) = bytes.split_at(run.len());
+        bytes = rest;
+        for piece in without(vec![run.clone()], later) {
+            kept.extend_from_slice(&now[piece.start - run.start..piece.end - run.start]);
+            left.push(piece);
+        }
+    }
+    (left, kept)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use protocol::differences;
-    use std::ops::Range;
+
+    #[test]
+    fn what_the_host_sent_later_is_not_taken_from_the_device() {
+        let bytes: Vec<u8> = (0..16).collect();
+        let runs = [4..12, 20..28];
+        assert_eq!(unsent(&runs, &bytes, &[]), (runs.to_vec(), bytes.clone()));
+        let (left, kept) = unsent(&runs, &bytes, &[8..12, 16..24, 40..44]);
+        assert_eq!((left, kept), (vec![4..8, 24..28], vec![0, 1, 2, 3, 12, 13, 14, 15]));
+        assert_eq!(unsent(&runs, &bytes, std::slice::from_ref(&(0..99))), (vec![], vec![]));
+    }
 
     #[test]
     fn a_word_that_both_wrote_is_found() {

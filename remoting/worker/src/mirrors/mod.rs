@@ -7,15 +7,11 @@ mod reading;
 use crate::completions::Action;
 use crate::driver::{Code, Driver, Result};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
-use driverapi::written::PAGE;
-use plan::{Place, Window};
+use plan::{Group, Place, Window};
 use protocol::{MirrorAdd, MirrorPart, MirrorRun, differences, without};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Of smaller mirrors the driver is not asked what was written: they are read sooner.
-const LEAST_NOTED: usize = 8 * PAGE;
 
 struct Mirror {
     add: MirrorAdd,
@@ -24,10 +20,8 @@ struct Mirror {
     base: Vec<u8>,
     /// What it changed since it was begun to read the mirrors.
     changed: Vec<Range<usize>>,
-    /// Does the driver say what was written of its whole pages?
-    is_noted: bool,
-    /// What was said to be written may not have been read.
-    is_unknown: bool,
+    /// The driver does not say what is written of it.
+    is_unnoted: bool,
 }
 
 impl Mirror {
@@ -36,28 +30,14 @@ impl Mirror {
         let MirrorAdd { mirror, context, address, size } = self.add;
         Place { mirror, context, stream_id: self.stream_id, address, stretch: 0..size as usize }
     }
+}
 
-    /// Its whole pages, by their places in it; empty if there are too few.
-    fn pages(&self) -> Range<usize> {
-        let (start, end) = (self.add.address as usize, (self.add.address + self.add.size) as usize);
-        let pages = start.next_multiple_of(PAGE) - start..(end / PAGE * PAGE).saturating_sub(start);
-        if pages.len() < LEAST_NOTED { 0..0 } else { pages }
-    }
-
-    /// Where the device may have written since this was last asked, in order; `None` if the driver does not say.
-    fn suspects(&mut self, driver: &Driver) -> Option<Vec<Place>> {
-        let (pages, base) = (self.pages(), self.add.address);
-        let found = driver.written(base + pages.start as u64, pages.len() as u64);
-        self.is_noted = found.is_ok();
-        let (found, whole) = (found.ok()?, self.place());
-        if std::mem::take(&mut self.is_unknown) {
-            return Some(vec![whole]);
-        }
-        let edges = [0..pages.start, pages.end..whole.stretch.end];
-        let found = found.iter().map(|part| (part.start - base) as usize..(part.end - base) as usize);
-        let parts = edges.into_iter().filter(|part| !part.is_empty()).chain(found);
-        Some(parts.map(|stretch| Place { stretch, ..whole.clone() }).collect())
-    }
+/// How mirrors are read, until one comes or goes.
+struct Plan {
+    /// Those of which the driver says what was written.
+    groups: Vec<Group>,
+    /// All others.
+    windows: Vec<Rc<Window>>,
 }
 
 /// Something from which the client may conclude that the device has written to a mirror.
@@ -99,8 +79,9 @@ pub struct Mirrors {
     waiting: Vec<Told>,
     added: VecDeque<(u64, u64)>,
     reading: Option<Reading>,
-    /// How those are read of which the driver does not say what was written, until one comes or goes.
-    plan: Option<Vec<Rc<Window>>>,
+    /// What may have been written of these is not known.
+    unknown: BTreeSet<u64>,
+    plan: Option<Plan>,
 }
 
 impl Mirrors {
@@ -158,8 +139,7 @@ impl Mirrors {
         }
         let base = vec![0; add.size as usize];
         let (changed, add) = (Vec::new(), add.clone());
-        let mut mirror = Mirror { add, stream_id, base, changed, is_noted: false, is_unknown: true };
-        mirror.is_noted = !mirror.pages().is_empty();
+        let mirror = Mirror { add, stream_id, base, changed, is_unnoted: false };
         self.added.push_back((seq, mirror.add.mirror));
         self.all.insert(mirror.add.mirror, mirror);
         (self.is_dirty, self.plan) = (true, None);
@@ -169,6 +149,7 @@ impl Mirrors {
     /// Ends a mirror; the stream that may be reading it.
     fn end(&mut self, mirror: u64) -> Option<u64> {
         let ended = self.all.remove(&mirror)?;
+        self.unknown.remove(&mirror);
         self.plan = None;
         if let Some(reading) = &mut self.reading {
             let places: Vec<Place> = self.all.values().map(Mirror::place).collect();
@@ -209,23 +190,41 @@ impl Mirrors {
         Ok(Some(mirror.add.address + run.at))
     }
 
-    /// What is to be read of mirrors of which the driver says what was written.
-    fn suspects(&mut self, driver: &Driver) -> Vec<Place> {
-        let noted = self.all.values_mut().filter(|mirror| mirror.is_noted);
-        let found: Vec<_> = noted.map(|mirror| mirror.suspects(driver)).collect();
-        if found.iter().any(Option::is_none) {
-            self.plan = None;
+    /// How mirrors are read now.
+    fn plan(&self, is_mapped: impl Fn(u64, u64) -> bool) -> Plan {
+        let (unnoted, noted): (Vec<_>, Vec<_>) = self.all.values().partition(|mirror| mirror.is_unnoted);
+        let (groups, mut rest) = plan::groups(noted.into_iter().map(Mirror::place).collect(), &is_mapped);
+        rest.extend(unnoted.into_iter().map(Mirror::place));
+        Plan { groups, windows: plan::windows(rest, between(&is_mapped)) }
+    }
+
+    /// What is to be read of all mirrors.
+    fn to_be_read(&mut self, driver: &Driver, is_mapped: impl Fn(u64, u64) -> bool) -> VecDeque<Rc<Window>> {
+        let mut plan = self.plan.take().unwrap_or_else(|| self.plan(&is_mapped));
+        let (mut places, mut is_lasting) = (Vec::new(), true);
+        for group in &mut plan.groups {
+            let written = |pages: Range<u64>| driver.written(pages.start, pages.end - pages.start);
+            places.extend(group.suspects(written).unwrap_or_else(|| {
+                is_lasting = false;
+                let ids = group.members.iter().map(|place| place.mirror);
+                ids.for_each(|id| self.all.get_mut(&id).into_iter().for_each(|mirror| mirror.is_unnoted = true));
+                group.members.clone()
+            }));
         }
-        found.into_iter().flatten().flatten().collect()
+        if !self.unknown.is_empty() {
+            let unknown = std::mem::take(&mut self.unknown);
+            places.retain(|place| !unknown.contains(&place.mirror));
+            places.extend(unknown.iter().filter_map(|id| self.all.get(id).map(Mirror::place)));
+        }
+        let mut windows = VecDeque::from(plan.windows.clone());
+        windows.extend(plan::windows(places, between(is_mapped)));
+        self.plan = Some(plan).filter(|_| is_lasting);
+        windows
     }
 
     /// Of what was given back unread nothing is known.
     fn forget_reading(&mut self, window: &Window) {
-        for part in &window.parts {
-            if let Some(mirror) = self.all.get_mut(&part.mirror) {
-                mirror.is_unknown = true;
-            }
-        }
+        self.unknown.extend(window.parts.iter().map(|part| part.mirror));
     }
 
     /// What a buffer holds is what the client has.
@@ -258,7 +257,7 @@ impl Mirrors {
             let changed: Vec<Range<usize>> =
                 changed.iter().map(|run| run.start.saturating_sub(part.at)..run.end.saturating_sub(part.at)).collect();
             self.is_dirty |= !changed.is_empty();
-            let runs: Vec<Range<usize>> = runs.iter().flat_map(|run| without(run, changed.iter())).collect();
+            let runs = without(runs, &changed);
             for run in &runs {
                 base[run.clone()].copy_from_slice(&read[run.clone()]);
                 tail.extend_from_slice(&read[run.clone()]);
@@ -268,4 +267,9 @@ impl Mirrors {
         }
         (parts, tail)
     }
+}
+
+/// Is memory of one piece between two mirrors, and the byte before and the one behind it?
+fn between(is_mapped: impl Fn(u64, u64) -> bool) -> impl Fn(u64, u64) -> bool {
+    move |gap, len| is_mapped(gap - 1, len + 2)
 }

@@ -1,5 +1,7 @@
-//! Which mirrors are read together: as few copies as their places allow, and as few buffers. Pure.
+//! Which mirrors are read together: as few copies as their places allow, and as few buffers; and of which the driver is
+//! asked together what was written. Pure.
 
+use driverapi::written::PAGE;
 use protocol::BULK_CHUNK;
 use std::ops::Range;
 use std::rc::Rc;
@@ -8,6 +10,8 @@ use std::rc::Rc;
 const GAP: u64 = 16 << 10;
 /// Copies of one window: a driver's stream takes about 1,024 before it blocks.
 const MOST_SPANS: usize = 96;
+/// Of fewer bytes the driver is not asked what was written: they are read sooner.
+const LEAST_NOTED: u64 = 8 * PAGE as u64;
 
 /// Where a mirror begins, what is read of it, and the stream that reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +22,92 @@ pub struct Place {
     pub address: u64,
     /// What is read of it.
     pub stretch: Range<usize>,
+}
+
+impl Place {
+    fn start(&self) -> u64 {
+        self.address + self.stretch.start as u64
+    }
+
+    fn end(&self) -> u64 {
+        self.address + self.stretch.end as u64
+    }
+
+    /// What of it lies here.
+    fn within(&self, part: &Range<u64>) -> Option<Place> {
+        let (start, end) = (self.start().max(part.start), self.end().min(part.end));
+        let stretch = || (start - self.address) as usize..(end - self.address) as usize;
+        (start < end).then(|| Place { stretch: stretch(), ..self.clone() })
+    }
+
+    /// The whole pages of it; with the pages that are its in part, if all of that `is_mapped`.
+    pub fn pages(&self, is_mapped: impl Fn(u64, u64) -> bool) -> Range<u64> {
+        let (page, start, end) = (PAGE as u64, self.start(), self.end());
+        let all = start / page * page..end.next_multiple_of(page);
+        if is_mapped(all.start, all.end - all.start) { all } else { start.next_multiple_of(page)..end / page * page }
+    }
+}
+
+/// Mirrors side by side: the driver is asked of all at once what was written.
+pub struct Group {
+    pages: Range<u64>,
+    /// In order.
+    pub members: Vec<Place>,
+    /// What of them lies outside of the pages.
+    edges: Vec<Place>,
+    was_asked: bool,
+}
+
+impl Group {
+    /// Where something may have been written since this was last asked; `None` if the driver does not say. `written`: it,
+    /// asked of whole pages.
+    pub fn suspects<E>(&mut self, written: impl Fn(Range<u64>) -> Result<Vec<Range<u64>>, E>) -> Option<Vec<Place>> {
+        let found = if std::mem::replace(&mut self.was_asked, true) {
+            written(self.pages.clone()).ok()?
+        } else {
+            // Of some it may have been asked before, and of pages that are new all counts as written.
+            let (mut found, mut start) = (Vec::new(), self.pages.start);
+            for member in &self.members {
+                let end = member.end().next_multiple_of(PAGE as u64).min(self.pages.end);
+                if start < end {
+                    found.extend(written(start..end).ok()?);
+                    start = end;
+                }
+            }
+            found
+        };
+        let mut all = self.edges.clone();
+        for part in &found {
+            let first = self.members.partition_point(|member| member.end() <= part.start);
+            all.extend(self.members[first..].iter().map_while(|member| member.within(part)));
+        }
+        Some(all)
+    }
+}
+
+/// Groups of mirrors at these places, and the places that are in none.
+pub fn groups(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> (Vec<Group>, Vec<Place>) {
+    places.sort_by_key(|place| place.address);
+    let mut all: Vec<Group> = Vec::new();
+    for place in places {
+        let pages = place.pages(&is_mapped);
+        let beside = all.last_mut().filter(|last| last.pages.contains(&pages.start) || last.pages.end == pages.start);
+        match beside.filter(|last| is_mapped(last.pages.start, pages.end.saturating_sub(last.pages.start))) {
+            Some(last) => {
+                last.pages.end = last.pages.end.max(pages.end);
+                last.members.push(place);
+            }
+            None => all.push(Group { pages, members: vec![place], edges: Vec::new(), was_asked: false }),
+        }
+    }
+    let (mut large, small): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|group| group.pages.end.saturating_sub(group.pages.start) >= LEAST_NOTED);
+    for group in &mut large {
+        let outside = [0..group.pages.start, group.pages.end..u64::MAX];
+        let edges = group.members.iter().flat_map(|member| outside.iter().filter_map(|part| member.within(part)));
+        group.edges = edges.collect();
+    }
+    (large, small.into_iter().flat_map(|group| group.members).collect())
 }
 
 /// A stretch of a mirror, from a place in a buffer on.
@@ -193,5 +283,68 @@ mod tests {
         let left: Vec<_> = windows.into_iter().flat_map(|window| window.without(2, &rest)).collect();
         assert_eq!(read(&left), oracle(&rest));
         assert!(left.iter().flat_map(|window| &window.spans).all(|span| span.len == 64));
+    }
+
+    /// Mirrors of a page, of parts of pages, beside each other, and apart.
+    fn scattered() -> Vec<Place> {
+        let mut all: Vec<Place> = (0..104).map(|i| place(i, 0x10_0000 + 0x1000 * i, 4096)).collect();
+        all.extend((0..30).map(|i| place(200 + i, 0x30_0000 + 0x600 * i, 0x500)));
+        all.extend([place(300, 0x50_0800, 0x1_0000), place(301, 0x60_0000, 0x6000), place(302, 0x70_0800, 0x9000)]);
+        all
+    }
+
+    /// One piece of memory has the third mirror with a part of a page at its end, and nothing behind it.
+    fn is_mapped(start: u64, len: u64) -> bool {
+        (0x10_0000..0x70_0800).contains(&start) && start + len <= 0x60_6000
+    }
+
+    #[test]
+    fn the_driver_is_asked_of_neighbours_at_once() {
+        let (groups, small) = super::groups(scattered(), is_mapped);
+        let pages: Vec<Range<u64>> = groups.iter().map(|group| group.pages.clone()).collect();
+        assert_eq!(pages, [0x10_0000..0x16_8000, 0x30_0000..0x30_c000, 0x50_0000..0x51_1000, 0x70_1000..0x70_9000]);
+        let members: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
+        assert_eq!(members, [104, 30, 1, 1]);
+        assert_eq!(small, [place(301, 0x60_0000, 0x6000)]);
+        let edges: Vec<Range<usize>> =
+            groups.iter().flat_map(|group| &group.edges).map(|edge| edge.stretch.clone()).collect();
+        assert_eq!(edges, [0..0x800, 0x8800..0x9000], "of the last one, whose first and last page are others' too");
+    }
+
+    #[test]
+    fn what_was_written_is_suspected_of_every_mirror_that_has_it() {
+        let (mut groups, _) = super::groups(scattered(), is_mapped);
+        let asked = std::cell::Cell::new(0);
+        let written = [0x10_3000..0x10_5000, 0x16_7000..0x16_8000, 0x30_0000..0x30_1000, 0x70_1000..0x70_2000];
+        let first = |pages: Range<u64>| Ok::<_, ()>(vec![pages]);
+        let later = |pages: Range<u64>| {
+            asked.set(asked.get() + 1);
+            let inside = written.iter().map(|part| part.start.max(pages.start)..part.end.min(pages.end));
+            Ok::<_, ()>(inside.filter(|part| part.start < part.end).collect())
+        };
+        for group in &mut groups {
+            let all: usize = group.members.iter().map(|member| member.stretch.len()).sum();
+            let found = group.suspects(first).expect("known");
+            assert_eq!(found.iter().map(|place| place.stretch.len()).sum::<usize>(), all, "at first nothing is known");
+        }
+        let found: Vec<Place> = groups.iter_mut().flat_map(|group| group.suspects(later).expect("known")).collect();
+        assert_eq!(asked.get(), groups.len());
+        let stretches: Vec<(u64, Range<usize>)> =
+            found.iter().map(|place| (place.mirror, place.stretch.clone())).collect();
+        assert_eq!(
+            stretches,
+            [
+                (3, 0..0x1000),
+                (4, 0..0x1000),
+                (103, 0..0x1000),
+                (200, 0..0x500),
+                (201, 0..0x500),
+                (202, 0..0x400),
+                (302, 0..0x800),
+                (302, 0x8800..0x9000),
+                (302, 0x800..0x1800),
+            ]
+        );
+        assert!(groups.iter_mut().all(|group| group.suspects(|_| Err(())).is_none()));
     }
 }

@@ -4,7 +4,7 @@
 //! serves all that was to be told when it began; what comes later waits for the next one.
 
 use super::plan::{self, Window};
-use super::{Mirror, Place, Reading, Then, Told};
+use super::{Mirror, Reading, Then, Told, between};
 use crate::command::{Command, Frame};
 use crate::completions::Action;
 use crate::driver::{Code, Result};
@@ -13,7 +13,6 @@ use crate::session::{Outcome, Session};
 use crate::staging::Buffer;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{BULK_CHUNK, MIRROR_RUNS, Message, MirrorAdd, MirrorChanges, MirrorEnd, MirrorsTold};
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Windows that are read at a time.
@@ -117,13 +116,14 @@ impl Session {
 
     fn next_reading(&mut self) -> Option<Reading> {
         if let Some((seq, id)) = self.mirrors.added.pop_front() {
-            let mirror = self.mirrors.all.get_mut(&id);
-            // What is written from now on is said, and not what was before.
-            let place = mirror.map(|mirror| {
-                mirror.is_noted = mirror.is_noted && mirror.suspects(&self.driver).is_some();
-                mirror.place()
-            });
-            let windows = self.windows(place.into_iter().collect()).into();
+            let place = self.mirrors.all.get(&id).map(Mirror::place);
+            if let Some(place) = &place {
+                // What is written of its own pages from now on is said, and not what was before.
+                let pages = place.pages(|_, _| false);
+                let _ = self.driver.written(pages.start, pages.end.saturating_sub(pages.start));
+            }
+            let is_mapped = |start, len| self.memory.is_mapped(start, len);
+            let windows = plan::windows(place.into_iter().collect(), between(is_mapped)).into();
             return Some(Reading { windows, under_way: 0, then: Then::Answer(seq) });
         }
         let wanted = std::mem::take(&mut self.mirrors.is_wanted);
@@ -134,26 +134,12 @@ impl Session {
         if !self.mirrors.is_dirty {
             return Some(Reading { windows: [].into(), under_way: 0, then });
         }
-        let suspects = self.mirrors.suspects(&self.driver);
-        let plan = match self.mirrors.plan.take() {
-            Some(plan) => plan,
-            None => {
-                let unnoted = self.mirrors.all.values().filter(|mirror| !mirror.is_noted);
-                self.windows(unnoted.map(Mirror::place).collect())
-            }
-        };
-        self.mirrors.plan = Some(plan.clone());
-        let mut windows = VecDeque::from(plan);
-        windows.extend(self.windows(suspects));
+        let windows = self.mirrors.to_be_read(&self.driver, |start, len| self.memory.is_mapped(start, len));
         self.mirrors.all.values_mut().for_each(|mirror| mirror.changed.clear());
         let busy = |(id, stream): (u64, &crate::objects::Stream)| stream.in_flight > 0 && !self.mirrors.is_carrier(id);
         let is_dirty = self.streams.live().any(busy);
         self.mirrors.is_dirty = is_dirty;
         Some(Reading { windows, under_way: 0, then })
-    }
-
-    fn windows(&self, places: Vec<Place>) -> Vec<Rc<Window>> {
-        plan::windows(places, |gap, len| self.memory.is_mapped(gap - 1, len + 2))
     }
 
     /// Gives the copies to the driver; false if there is no room for them now.

@@ -117,7 +117,7 @@ impl Carrier {
     }
 
     /// What was sent of a mirror and may not be on the device yet.
-    pub fn later(&self, mirror: u64) -> impl Iterator<Item = &Range<usize>> {
-        self.sent.iter().filter(move |sent| sent.mirror == mirror).map(|sent| &sent.run)
+    pub fn later(&self, mirror: u64) -> Vec<Range<usize>> {
+        self.sent.iter().filter(|sent| sent.mirror == mirror).map(|sent| sent.run.clone()).collect()
     }
 }

@@ -11,6 +11,7 @@ mod written;
 pub use reach::{reach, register, show_registered, take_in};
 
 use super::budget;
+use super::changes::unsent;
 use super::granules::Granules;
 use super::heap::Piece;
 use super::host::{self, HostKind, HostRange};
@@ -19,7 +20,7 @@ use crate::context::{self, Live};
 use crate::session::{Known, News, Session, lock};
 use carrier::{Carrier, Changes};
 use one::Mapped;
-use protocol::without;
+use protocol::MirrorRun;
 use reach::{check_room, settle};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -125,8 +126,9 @@ impl Mirror {
         // Nobody reads memory that is being freed.
         let stays = matches!(mapped.kind, HostKind::Registered | HostKind::Created);
         let is_kept = stays || host::find(mapped.host).is_some();
-        let carrier = self.carriers.iter().find(|carrier| is_kept && carrier.live.id == mapped.live.id);
-        let fetched = carrier.map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
+        let carrier = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id);
+        carrier.iter().for_each(|carrier| mapped.check(carrier.stream_id));
+        let fetched = carrier.filter(|_| is_kept).map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
         self.release(&mut mapped).and(fetched)
     }
 
@@ -222,18 +224,22 @@ impl Mirror {
             carrier.applied(told.applied);
             let mut rest = &bytes[..];
             for part in told.parts {
+                let size = part.runs.iter().map(|run| run.len as usize).sum();
+                let Some((now, others)) = rest.split_at_checked(size) else { break };
+                rest = others;
                 // One that has ended is none any more.
-                let mut found = all.iter_mut().find_map(|mapped| mapped.part(part.mirror).map(|at| (mapped, at)));
-                for run in part.runs {
-                    let Some((now, others)) = rest.split_at_checked(run.len as usize) else { break };
-                    rest = others;
-                    let Some((mapped, at)) = &mut found else { continue };
-                    let start = *at + run.at as usize;
-                    let run = start..start + now.len();
-                    if run.end <= mapped.shadow.len() {
-                        for piece in without(&run, carrier.later(part.mirror)) {
-                            mapped.take_in(piece.start, &now[piece.start - start..piece.end - start]);
-                        }
+                let found = all.iter_mut().find_map(|mapped| mapped.part(part.mirror).map(|at| (mapped, at)));
+                let Some((mapped, at)) = found else { continue };
+                let place = |run: &MirrorRun| {
+                    let start = at.saturating_add(run.at as usize);
+                    start..start.saturating_add(run.len as usize)
+                };
+                let runs: Vec<_> = part.runs.iter().map(place).collect();
+                match carrier.later(part.mirror) {
+                    later if later.is_empty() => mapped.take_in(&runs, now),
+                    later => {
+                        let (runs, now) = unsent(&runs, now, &later);
+                        mapped.take_in(&runs, &now);
                     }
                 }
             }

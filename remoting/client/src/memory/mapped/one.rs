@@ -102,21 +102,32 @@ impl Mapped {
     fn host_bytes<'a>(&self, part: &Range<usize>, window: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         if self.kind == HostKind::Registered {
             window.resize(part.len(), 0);
-            return sys::read_memory(self.host + part.start, window).then_some(window);
+            return sys::read_memory(&self.host_places(std::slice::from_ref(part)), window).then_some(window);
         }
-        // SAFETY: the memory stays until it is forgotten here; the program may write at any time.
-        Some(unsafe {
-            std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.host + part.start), part.len())
-        })
+        Some(self.own_bytes(part))
     }
 
-    fn write_host(&self, at: usize, bytes: &[u8]) -> bool {
+    /// What the library's own memory has there now.
+    fn own_bytes<'a>(&self, part: &Range<usize>) -> &'a [u8] {
+        // SAFETY: the memory stays until it is forgotten here; the program may write at any time.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.host + part.start), part.len()) }
+    }
+
+    fn host_places(&self, runs: &[Range<usize>]) -> Vec<Range<usize>> {
+        runs.iter().map(|run| self.host + run.start..self.host + run.end).collect()
+    }
+
+    fn write_host(&self, runs: &[Range<usize>], mut bytes: &[u8]) -> bool {
         if self.kind == HostKind::Registered {
-            return sys::write_memory(self.host + at, bytes);
+            return sys::write_memory(&self.host_places(runs), bytes);
         }
-        let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + at);
-        // SAFETY: as in `host_bytes`; the bytes are inside.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+        for run in runs {
+            let (now, rest) = bytes.split_at(run.len());
+            bytes = rest;
+            let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + run.start);
+            // SAFETY: as in `own_bytes`; the bytes are inside.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place, now.len()) };
+        }
         true
     }
 
@@ -230,29 +241,59 @@ impl Mapped {
         if self.is_gone {
             return Ok(());
         }
-        let mut now = vec![0u8; self.shadow.len()];
-        let to = HostBox::linear(now.as_mut_ptr().expose_provenance(), now.len() as u64);
-        self.live.session.copy_to_host(stream_id, &to, &self.device_box(&(0..now.len())))?;
-        for run in differences(&self.shadow, &now) {
-            self.take_in(run.start, &now[run]);
-        }
+        let now = self.device_bytes(stream_id)?;
+        let runs = differences(&self.shadow, &now);
+        let bytes: Vec<u8> = runs.iter().flat_map(|run| &now[run.clone()]).copied().collect();
+        self.take_in(&runs, &bytes);
         Ok(())
     }
 
-    /// Takes in what the device wrote here: the host and the shadow have it from now on.
-    pub fn take_in(&mut self, at: usize, bytes: &[u8]) {
-        let (run, mut window) = (at..at + bytes.len(), Vec::new());
-        if self.is_gone {
+    fn device_bytes(&self, stream_id: u64) -> Result<Vec<u8>, Code> {
+        let mut now = vec![0u8; self.shadow.len()];
+        let to = HostBox::linear(now.as_mut_ptr().expose_provenance(), now.len() as u64);
+        self.live.session.copy_to_host(stream_id, &to, &self.device_box(&(0..now.len())))?;
+        Ok(now)
+    }
+
+    /// Asserts in debug builds that the device has what the host has been told, when all work is complete.
+    pub fn check(&self, stream_id: u64) {
+        if cfg!(debug_assertions) && self.is_told() && !self.is_gone {
+            let now = self.device_bytes(stream_id).ok();
+            let wrong = now.and_then(|now| differences(&self.shadow, &now).first().cloned());
+            assert_eq!(wrong, None, "bytes of {:#x} that the host was not told", self.host);
+        }
+    }
+
+    /// Takes in what the device wrote, runs in order and the bytes of all: the host and the shadow have it from now on.
+    pub fn take_in(&mut self, runs: &[Range<usize>], bytes: &[u8]) {
+        let is_inside = runs.iter().all(|run| run.end <= self.shadow.len());
+        if self.is_gone || runs.is_empty() || !is_inside {
             return;
         }
-        let Some(now) = self.host_bytes(&run, &mut window) else { return self.lose(()) };
-        if let Some(lost) = written_by_both(&self.shadow[run.clone()], now, bytes) {
-            self.tell_of_a_lost_word(at + lost);
+        let mut read = Vec::new();
+        if self.kind == HostKind::Registered {
+            read.resize(bytes.len(), 0);
+            if !sys::read_memory(&self.host_places(runs), &mut read) {
+                return self.lose(());
+            }
         }
-        if !self.write_host(at, bytes) {
+        let mut from = 0;
+        for run in runs {
+            let part = from..from + run.len();
+            from = part.end;
+            let now = if self.kind == HostKind::Registered { &read[part.clone()] } else { self.own_bytes(run) };
+            if let Some(lost) = written_by_both(&self.shadow[run.clone()], now, &bytes[part]) {
+                self.tell_of_a_lost_word(run.start + lost);
+            }
+        }
+        if !self.write_host(runs, bytes) {
             return self.lose(());
         }
-        self.shadow[run].copy_from_slice(bytes);
+        let mut from = 0;
+        for run in runs {
+            self.shadow[run.clone()].copy_from_slice(&bytes[from..from + run.len()]);
+            from += run.len();
+        }
     }
 
     /// The program has taken the memory away, which CUDA allows as long as no kernel uses it.

@@ -1,0 +1,134 @@
+"""What waits for a pool, in groups of requests that are answered alike: of each only the first is looked at."""
+
+import heapq
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from remotegpu.api.claims import Reason
+from remotegpu_operator.allocation.decisions import Request
+from remotegpu_operator.allocation.inventory import Candidates, Inventory
+
+Turn = tuple[int, str, str, str, str]
+
+
+def turn_of(request: Request) -> Turn:
+    return request.turn
+
+
+@dataclass(slots=True)
+class Group:
+    """Requests of one namespace that ask for the same, and have waited as long as the rules tell apart."""
+
+    stage: float  # what `Waits` says of them
+    members: list[Request] = field(default_factory=list)  # in their order
+    # Why they wait, as all but these were told.
+    reason: Reason | None = None
+    untold: dict[str, Request] = field(default_factory=dict)
+    _known: tuple[Inventory, Candidates] | None = None
+
+    def candidates(self, inventory: Inventory) -> Candidates:
+        """The GPUs that they fit while these are empty."""
+        if self._known is None or self._known[0] is not inventory:
+            self._known = inventory, inventory.candidates(self.members[0])
+        return self._known[1]
+
+    def copy(self) -> "Group":
+        return Group(self.stage, list(self.members), self.reason, dict(self.untold))
+
+    def before(self, turn: Turn) -> int:
+        """How many of them are served before that turn."""
+        return bisect_left(self.members, turn, key=turn_of)
+
+    def tell(self, reason: Reason) -> list[Request]:
+        """Those that may not know yet that they wait for this reason; from now on they do."""
+        told = list(self.members) if reason is not self.reason else list(self.untold.values())
+        self.reason = reason
+        self.untold.clear()
+        return told
+
+
+class Queue:
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, Group] = {}
+        self._keys: dict[str, Hashable] = {}
+
+    def copy(self) -> "Queue":
+        made = Queue()
+        made._groups = {key: group.copy() for key, group in self._groups.items()}
+        made._keys = dict(self._keys)
+        return made
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add(self, request: Request, stage: float) -> None:
+        key = _key(request, stage)
+        if (group := self._groups.get(key)) is None:
+            group = self._groups[key] = Group(stage)
+        insort(group.members, request, key=turn_of)
+        group.untold[request.uid] = request
+        self._keys[request.uid] = key
+
+    def remove(self, request: Request) -> None:
+        key = self._keys.pop(request.uid)
+        group = self._groups[key]
+        del group.members[group.before(request.turn)]
+        group.untold.pop(request.uid, None)
+        if not group.members:
+            del self._groups[key]
+
+    def group_of(self, uid: str) -> Group:
+        return self._groups[self._keys[uid]]
+
+    def requests(self) -> Iterator[Request]:
+        """All, in the order in which they are served."""
+        return heapq.merge(*(group.members for group in self._groups.values()), key=turn_of)
+
+    def heads(self) -> Iterator[tuple[Request, Group]]:
+        """The first of each group, in the order in which they are served. Whoever takes it out of its group meanwhile
+        gets the next one of the group when that one's turn has come."""
+        heap = [(group.members[0].turn, number, group) for number, group in enumerate(self._groups.values())]
+        heapq.heapify(heap)
+        while heap:
+            turn, number, group = heap[0]
+            yield group.members[0], group
+            if group.members and group.members[0].turn != turn:
+                heapq.heapreplace(heap, (group.members[0].turn, number, group))
+            else:
+                heapq.heappop(heap)
+
+
+class Walk:
+    """One walk through a queue: which GPUs are kept for groups that came before."""
+
+    def __init__(self) -> None:
+        # From everybody, and from a namespace.
+        self.kept = 0
+        self._kept_within: Counter[str] = Counter()
+        self._keeps: list[tuple[Group, int, str]] = []
+
+    def keep(self, group: Group, mask: int, within: str) -> None:
+        """Keep GPUs for each of a group; `within`: only from others of this namespace, empty from everybody."""
+        if within:
+            self._kept_within[within] |= mask
+        else:
+            self.kept |= mask
+        self._keeps.append((group, mask, within))
+
+    def kept_from(self, namespace: str) -> int:
+        return self.kept | self._kept_within[namespace]
+
+    def ahead(self, mask: int, request: Request) -> int:
+        """How many requests before this one keep some of these GPUs from it."""
+        whose = ("", request.namespace)
+        keeping = (group for group, kept, within in self._keeps if kept & mask and within in whose)
+        return sum(group.before(request.turn) for group in keeping)
+
+
+def _key(request: Request, stage: float) -> Hashable:
+    if request.again:
+        return request.uid
+    asks = (request.ask, request.model.casefold(), request.offload, request.appliance, request.placement)
+    return (request.namespace, stage, asks)
