@@ -230,7 +230,7 @@ test-null-serving: build target/null-serving/.installed ## vLLM from its wheel o
 	@echo "==> vLLM on a null GPU"
 	@$(PYTHON) -m pytest -m null_serving tests/null
 
-test-serving-values: build ## llama.cpp on the software GPU, with values: it builds it from its source distribution, some 40 minutes, once
+test-serving-values: build ## llama.cpp on the software GPU, with values: it builds it from its source distribution, once
 	@tools/llama_cpp.sh
 	@echo "==> llama.cpp on the software GPU, natively and on a share"
 	@$(PYTHON) -m pytest -m serving_values tests/llama_cpp

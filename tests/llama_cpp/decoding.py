@@ -21,7 +21,7 @@ Logits = numpy.ndarray[Any, numpy.dtype[numpy.float32]]
 
 def program(name: str) -> str:
     found = PROGRAMS / name
-    assert (FOLDER / ".built").exists(), "run `make test-serving-values`, which builds llama.cpp"
+    assert (FOLDER / ".built").exists(), "llama.cpp is not built: run `make test-serving-values`"
     return str(found)
 
 
@@ -74,22 +74,27 @@ class Decoder:
         *,
         split: str = "none",
         gpus: int = 1,
+        other: Appliance | None = None,
+        cache: str | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> Decoded:
-        """By the software GPU in the program itself, or by one of the appliance."""
+        """By software GPUs in the program itself, or by those of the appliance, and of the other one; with flash
+        attention, if a type of the cache is given.
+        """
         command = self.command(model, steps, split)
         statistics = self.folder / "statistics"
         statistics.unlink(missing_ok=True)
         if appliance is None:
             whole = native_command(*command, gpus=gpus)
         else:
-            whole = appliance.command(*command, options=("-n", str(gpus)))
-        return self.run(whole, {"REMOTEGPU_STATS": str(statistics)} | dict(settings or {}))
+            both = ("--appliance", f"{appliance.endpoint},{other.endpoint}") if other else ()
+            whole = appliance.command(*command, options=("-n", str(gpus), *both))
+        return self.run(whole, {"REMOTEGPU_STATS": str(statistics)} | caching(cache) | dict(settings or {}))
 
-    def on_the_cpu(self, model: Path, tokens: list[int]) -> Decoded:
+    def on_the_cpu(self, model: Path, tokens: list[int], cache: str | None = None) -> Decoded:
         """The same tokens by llama.cpp's own CPU back end."""
         command = [*self.command(model, len(tokens), "none"), ",".join(map(str, tokens))]
-        return self.run(native_command(*command), {"DECODE_ON_CPU": "1"})
+        return self.run(native_command(*command), {"DECODE_ON_CPU": "1"} | caching(cache))
 
     def run(self, command: list[str], more: dict[str, str]) -> Decoded:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | more)
@@ -98,6 +103,10 @@ class Decoder:
         logits = numpy.fromfile(self.folder / "logits", numpy.float32).reshape(len(tokens), -1)
         statistics = self.folder / "statistics"
         return Decoded(tokens, logits, done.stderr, json.loads(statistics.read_text()) if statistics.exists() else {})
+
+
+def caching(cache: str | None) -> dict[str, str]:
+    return {"DECODE_CACHE": cache} if cache else {}
 
 
 def error(found: Logits, right: Logits) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 
 import numpy
 import pytest
-from llama_cpp.decoding import SECONDS, Decoder, built_decoder, error, native_command, program
+from llama_cpp.decoding import SECONDS, Decoded, Decoder, built_decoder, error, native_command, program
 from llama_cpp.random_model import write
 from support.system import Appliance, appliance
 
@@ -110,14 +111,64 @@ def test_a_token_makes_few_round_trips(
     assert (managed > 0) == ("GGML_CUDA_ENABLE_UNIFIED_MEMORY" in settings)
 
 
-def test_two_gpus_have_a_layer_each(models: dict[str, Path], decoder: Decoder) -> None:
-    with appliance("--gpus", "2") as two:
-        native = decoder.decode(models["f16"], FEW, None, split="layer", gpus=2)
-        remote = decoder.decode(models["f16"], FEW, two, split="layer", gpus=2)
-    assert "CUDA1" in native.stderr and "CUDA1" in remote.stderr
-    right = decoder.on_the_cpu(models["f16"], native.tokens)
+@pytest.mark.parametrize("cache", ["f16", "q8_0"])
+def test_flash_attention_gives_the_cpu_s_logits_and_native_bits(
+    cache: str, models: dict[str, Path], decoder: Decoder, share: Appliance
+) -> None:
+    """By tensor cores where keys are kept in f16; where they are kept in q8_0, by vectors for a single token."""
+    native = decoder.decode(models["f16"], FEW, None, cache=cache)
+    remote = decoder.decode(models["f16"], FEW, share, cache=cache)
+    without = decoder.decode(models["f16"], FEW, None)
+    right = decoder.on_the_cpu(models["f16"], native.tokens, cache)
+    assert remote.tokens == native.tokens
     assert remote.logits.tobytes() == native.logits.tobytes()
-    assert error(native.logits, right.logits) < TOLERANCE
+    found = error(native.logits, right.logits)
+    print(f"flash attention, {cache}: {found:.1e} from the CPU's")
+    assert found < TOLERANCE
+    # It ran on the GPU, not on the CPU in its place, and is another way to compute the same.
+    assert splits(native) == splits(remote) == splits(without)
+    assert native.logits.tobytes() != without.logits.tobytes()
+
+
+def splits(decoded: Decoded) -> str:
+    """In how many parts llama.cpp has divided its graph, each for a device."""
+    found = re.search(r"nodes = \d+, splits = (\d+)", decoded.stderr)
+    assert found, decoded.stderr[-4000:]
+    return found[1]
+
+
+@pytest.mark.parametrize(("split", "reduce"), [("layer", None), ("tensor", "internal"), ("tensor", "none")])
+def test_two_gpus_have_a_part_each(split: str, reduce: str | None, models: dict[str, Path], decoder: Decoder) -> None:
+    """A layer, or half of each tensor. Halves are added by kernels which wait for each other in page-locked memory
+    (`internal`, the default), or after copies from one GPU to the other (`none`).
+    """
+    cache, settings = ("f16", {"GGML_CUDA_ALLREDUCE": reduce}) if reduce else (None, {})
+    with appliance("--gpus", "2") as two:
+        native = decoder.decode(models["f16"], FEW, None, split=split, gpus=2, cache=cache, settings=settings)
+        remote = decoder.decode(models["f16"], FEW, two, split=split, gpus=2, cache=cache, settings=settings)
+    assert "CUDA1" in native.stderr and "CUDA1" in remote.stderr
+    right = decoder.on_the_cpu(models["f16"], native.tokens, cache)
+    assert remote.logits.tobytes() == native.logits.tobytes()
+    found = error(native.logits, right.logits)
+    print(f"{split}, {reduce}: {found:.1e} from the CPU's, {remote.count('round_trips')} round trips")
+    assert found < TOLERANCE
+
+
+def test_gpus_of_two_appliances_add_by_copies_and_never_wait_for_each_other_in_vain(
+    models: dict[str, Path], decoder: Decoder
+) -> None:
+    """Kernels of two appliances cannot meet in memory: the first that tries ends with a line that says so."""
+
+    def decode(where: Appliance | None, other: Appliance | None, reduce: str) -> Decoded:
+        settings = {"GGML_CUDA_ALLREDUCE": reduce}
+        return decoder.decode(
+            models["f16"], FEW, where, split="tensor", gpus=2, other=other, cache="f16", settings=settings
+        )
+
+    with appliance() as one, appliance() as other:
+        assert decode(one, other, "none").logits.tobytes() == decode(None, None, "none").logits.tobytes()
+        with pytest.raises(AssertionError, match="that belongs to another GPU or appliance"):
+            decode(one, other, "internal")
 
 
 @pytest.mark.parametrize(

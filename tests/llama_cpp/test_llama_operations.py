@@ -12,6 +12,7 @@ from support.system import Appliance, appliance
 
 pytestmark = [pytest.mark.serving_values, pytest.mark.timeout(SECONDS + 60)]
 # Operations, and a pattern of the cases' parameters: small ones, and one of each kind of kernel.
+ATTENTION = "FLASH_ATTN_EXT"
 GROUPS = {
     "unary": ("SILU,GELU,TANH,EXP,RELU,SIGMOID,SQR,SIN,CLAMP", "ne(_a)?=\\[(5,7,11,13|10,5,4,3|10,3,3,2)\\]"),
     "glu": ("SWIGLU,GEGLU", "type=f32.*ne_a=\\[5,7,11,13\\]"),
@@ -27,6 +28,13 @@ GROUPS = {
     "conv": ("CONV_2D_DW,CONV_TRANSPOSE_1D,IM2COL", "ne_(input|kernel)=\\[(10|12|3),"),
     "matrix": ("MUL_MAT", "type_a=(f16|q4_0|q4_K|q8_0),type_b=f32,m=16,n=(1|8|16),k=256,bs=\\[1,1\\]"),
     "experts": ("MUL_MAT_ID", "type_a=(f16|q4_0|q4_K),type_b=f32,n_mats=4,n_used=2,b=0,m=512,n=(1|32),k=256"),
+    # Without tensor cores (40), with them, and by vectors: one token, with no other head on its keys, or keys in q8_0.
+    "attention-40": (ATTENTION, "hsk=40,hsv=40,nh=4,nr23=\\[1,1\\],kv=113,nb=(1|3|32),mask=1,sinks=0"),
+    "attention-64": (ATTENTION, "hsk=64,hsv=64,nh=4,nr23=\\[[14],1\\],kv=512,nb=(1|3|32),mask=1,sinks=1.*K=(f16|q8_0)"),
+    "attention-vec": (
+        ATTENTION,
+        "hsk=(64|128),.*,nr23=\\[1,1\\],kv=512,nb=1,mask=0,sinks=0.*K=(f16|bf16)",
+    ),
 }
 
 

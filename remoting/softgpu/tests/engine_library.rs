@@ -80,6 +80,23 @@ fn matrices_are_stored_as_they_are_loaded() {
 }
 
 #[test]
+fn a_matrix_is_transposed_as_by_a_transposing_load() {
+    // ISA 9.7.14.5.17: lane l has row l/4, columns 2 (l mod 4) and the next, here elements 2l and 2l + 1; the same register
+    // may take the result.
+    let body = ".shared .align 16 .b8 s[128]; mov.u32 %r9, s; mad.lo.u32 %r10, %t, 4, %r9;
+        mad.lo.u32 %r1, %t, 0x20002, 0x10000; st.shared.u32 [%r10], %r1; bar.sync 0;
+        and.b32 %r2, %t, 7; mad.lo.u32 %r2, %r2, 16, %r9;
+        ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r3}, [%r2];
+        movmatrix.sync.aligned.m8n8.trans.b16 %r4, %r1; movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r1;
+        st.global.v4.u32 [%out], {%r1, %r3, %r4, %r4};";
+    for (lane, row) in (0u32..).zip(rows(body, &vec![vec![]; 32])) {
+        let element = |column: u32| 8 * column + lane / 4;
+        let pair = element(2 * (lane % 4)) | element(2 * (lane % 4) + 1) << 16;
+        assert_eq!(row[..4], [pair; 4], "lane {lane}");
+    }
+}
+
+#[test]
 fn a_barrier_counts_arrivals_and_bytes() {
     // ISA 9.7.13.15: the phase ends with the last expected arrival and the last expected byte. Without a space the address
     // is a generic one.

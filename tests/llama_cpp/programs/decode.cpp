@@ -1,7 +1,8 @@
 // Decodes greedily with llama.cpp: `decode MODEL STEPS LOGITS [none|layer|row|tensor] [TOKENS]`.
 //
 // Writes all logits of all steps to the file LOGITS, and prints the tokens. With TOKENS, a list with commas, these are
-// taken in place of the most probable ones. On the CPU where DECODE_ON_CPU is set.
+// taken in place of the most probable ones. On the CPU where DECODE_ON_CPU is set; with flash attention where DECODE_CACHE
+// names the type of the keys and values that are kept: f16, q8_0, q4_0.
 
 #include "llama.h"
 
@@ -31,6 +32,17 @@ static llama_split_mode split_mode(const std::string & name) {
                             : LLAMA_SPLIT_MODE_NONE;
 }
 
+static ggml_type type_named(const std::string & name) {
+    for (int type = 0; type < GGML_TYPE_COUNT; type++) {
+        const char * known = ggml_type_name(ggml_type(type));
+        if (known && name == known) {
+            return ggml_type(type);
+        }
+    }
+    fprintf(stderr, "decode: DECODE_CACHE is %s, which is no type of values\n", name.c_str());
+    exit(2);
+}
+
 int main(int argc, char ** argv) {
     if (argc < 4) {
         fprintf(stderr, "decode MODEL STEPS LOGITS [none|layer|row|tensor] [TOKENS]\n");
@@ -53,7 +65,9 @@ int main(int argc, char ** argv) {
     asked.n_ctx = 512;
     asked.n_threads = asked.n_threads_batch = 2;
     asked.offload_kqv = asked.op_offload = !on_cpu;
-    asked.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    const char * cache = getenv("DECODE_CACHE");
+    asked.flash_attn_type = cache ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    asked.type_k = asked.type_v = cache ? type_named(cache) : GGML_TYPE_F16;
     llama_context * context = model ? llama_init_from_model(model, asked) : nullptr;
     if (!context) {
         fprintf(stderr, "decode: no context for %s\n", argv[1]);

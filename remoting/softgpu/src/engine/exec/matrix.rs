@@ -1,4 +1,4 @@
-//! Matrix instructions of a warp (ISA 9.7.14): `ldmatrix`, `stmatrix` and `mma`.
+//! Matrix instructions of a warp (ISA 9.7.14): `ldmatrix`, `stmatrix`, `movmatrix` and `mma`.
 //!
 //! Fragments follow one rule for all shapes m16n8kK: with E elements in a 32-bit register, lane l holds in register r of A
 //! row l/4 + 8 (r mod 2), columns (l mod 4) E + 4E (r/2) and up; in register r of B column l/4 and rows (l mod 4) E + 4E r
@@ -246,6 +246,26 @@ impl Handler for StoreMatrix {
                 }
             }
         }
+        Step::Next
+    }
+}
+
+/// `movmatrix`: the lanes hold the rows of a matrix, and then its columns.
+pub struct TransposeMatrix;
+
+impl Handler for TransposeMatrix {
+    #[inline(always)]
+    fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step {
+        let lists = &block.launch.code.lists;
+        let (target, source) = (inst.targets.of(lists)[0], inst.sources.of(lists)[0]);
+        let values = *block.src::<u32>(source);
+        let element = |row: usize, column: usize| values[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
+        let mut d = [0; LANES];
+        for lane in set_lanes(mask) {
+            let (line, pair) = (lane / 4, 2 * (lane % 4));
+            d[lane] = element(pair, line) | element(pair + 1, line) << 16;
+        }
+        block.set(target, &d, mask);
         Step::Next
     }
 }

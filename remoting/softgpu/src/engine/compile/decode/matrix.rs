@@ -5,7 +5,7 @@ use super::{Mods, operand};
 use crate::engine::code::Inst;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;
-use crate::engine::exec::matrix::{LoadMatrix, MultiplyAdd, StoreMatrix, element};
+use crate::engine::exec::matrix::{LoadMatrix, MultiplyAdd, StoreMatrix, TransposeMatrix, element};
 use crate::engine::exec::matrix_f64::MultiplyAddF64;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
@@ -13,6 +13,7 @@ use crate::engine::ptx::ast::{Instr, Operand};
 pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering<bool> {
     match instr.op {
         "ldmatrix" | "stmatrix" => transfer(lower, instr, mods)?,
+        "movmatrix" => transpose(lower, instr, mods)?,
         "mma" => multiply(lower, instr, mods)?,
         _ => return Ok(false),
     }
@@ -66,6 +67,16 @@ fn transfer<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
         inst.sources = lower.list(&sources);
     }
     lower.emit(inst);
+    Ok(())
+}
+
+/// `movmatrix.sync.aligned.m8n8.trans.b16 d, a`: the only shape and type.
+fn transpose<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
+    mods.ignore(&["sync", "aligned", "m8n8", "trans", "b16"]);
+    let targets = targets(lower, operand(instr, 0)?, 1, Ty::B32)?;
+    let sources = sources(lower, operand(instr, 1)?, 1, Ty::B32)?;
+    let (targets, sources) = (lower.list(&targets), lower.list(&sources));
+    lower.emit(Inst { targets, sources, ..Inst::new(exec::<TransposeMatrix>()) });
     Ok(())
 }
 
