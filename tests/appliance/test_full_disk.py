@@ -38,7 +38,8 @@ def test_an_appliance_that_cannot_start_says_why(tmp_path: Path, how: str) -> No
     with started_by(f"unshare --mount sh -c '{mounts}cd /proc && exec \"$@\"' sh", tmp_path):
         it = Appliance()
     try:
-        _, said = it.process.communicate(timeout=60)
+        it.process.wait(timeout=60)
+        said = it.log.whole()
     finally:
         it.process.kill()
     assert it.process.returncode not in (0, None)

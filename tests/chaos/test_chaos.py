@@ -229,21 +229,9 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
     it = Appliance("--grace", GRACE, "--cert", str(tmp_path / "here.pem"), "--key", str(tmp_path / "here.key"))
     try:
         it.wait_until_ready("--ca", str(tmp_path / "here.pem"), "--server-name", NAME)
-        threading.Thread(target=_drain, args=(it,), daemon=True).start()
         yield it
     finally:
         it.stop()
-
-
-def _drain(appliance: Appliance) -> None:
-    """The appliance's log, so that it never waits for a reader."""
-    assert appliance.process.stderr is not None
-    with contextlib.suppress(ValueError):
-        for line in appliance.process.stderr:
-            LOG.append(line)
-
-
-LOG: list[str] = []
 
 
 @pytest.mark.timeout(SECONDS + 300)
@@ -267,7 +255,7 @@ def test_random_faults_lose_double_and_leak_nothing(appliance: Appliance, tmp_pa
             each.ends_well()
         until(lambda: not appliance.workers(), TOLD, "no worker is left")
         until(lambda: descriptors(appliance) <= before, TOLD, f"no more than the {before} descriptors of the beginning")
-        assert not [line for line in LOG if "Traceback" in line]
+        assert not [line for line in appliance.log.lines if "Traceback" in line]
         assert sum(chaos.done.values()) > 0
     finally:
         for each in tenants:

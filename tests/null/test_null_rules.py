@@ -81,7 +81,8 @@ def test_an_appliance_tells_at_its_end_what_matched_nothing(tmp_path: Path, monk
         assert json.loads(done.stdout)["after a launch"] == [0, 5, 5, 0], done.stderr
     finally:
         it.process.terminate()
-        _, told = it.process.communicate(timeout=60)
+        it.process.wait(timeout=60)
+        told = it.log.whole()
     assert it.process.returncode == DIVERGED, told
     assert "line 2: no kernel that ran matches the rule 'never 0 0 i32 1'" in told
     assert "line 1" not in told

@@ -28,8 +28,7 @@ def remote() -> Iterator[Appliance]:
 def start_anew(remote: Appliance, says: str = "goes on as remotegpu") -> str:
     """Asks for it; the line of the log that says what became of it."""
     remote.process.send_signal(signal.SIGHUP)
-    assert remote.process.stderr is not None
-    for text in remote.process.stderr:
+    for text in remote.log:
         if says in text:
             return text
     raise AssertionError(f"the appliance ended and never said {says!r}")

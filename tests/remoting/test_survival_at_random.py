@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import re
@@ -92,10 +91,6 @@ def test_nothing_is_lost_doubled_or_changed(seconds: float, tmp_path: Path) -> N
     chance, done = random.Random(17), {"suspend": 0, "resume": 0, "migrate": 0, "cut": 0}
     with contextlib.ExitStack() as stack:
         remotes = [stack.enter_context(appliance(memory_mib=1024)) for _ in range(APPLIANCES)]
-        for remote in remotes:
-            # Nobody reads what it logs before its end.
-            assert remote.process.stderr is not None
-            fcntl.fcntl(remote.process.stderr, fcntl.F_SETPIPE_SZ, 1 << 20)
         places = [Place(remote, stack) for remote in remotes]
         programs = [
             stack.enter_context(counting(places[seed % APPLIANCES], seed, tmp_path)) for seed in range(PROGRAMS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import re
 import signal
 import socket
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
@@ -108,6 +109,34 @@ def again_and_again(seconds: float, act: Callable[[list[int]], None]) -> Iterato
         thread.join()
 
 
+class Log:
+    """What a program says on a stream. It is read all the time: who fills a pipe that nobody reads stands still."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.lines: list[str] = []  # so far
+        self._new: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for text in stream:
+                self.lines.append(text)
+                self._new.put(text)
+        self._new.put(None)
+
+    def __iter__(self) -> Iterator[str]:
+        """The lines that nobody has taken yet, as they come, until the program ends."""
+        while (text := self._new.get()) is not None:
+            yield text
+        self._new.put(None)
+
+    def whole(self) -> str:
+        """All that the program has said, when it has ended."""
+        self._thread.join(timeout=30)
+        return "".join(self.lines)
+
+
 class Appliance:
     """An appliance in a process of its own: a software one of the given memory, or one with the machine's real GPUs."""
 
@@ -119,6 +148,8 @@ class Appliance:
         if backend == "software":
             command += ["--memory", f"{memory_mib}MiB", "--profile", profile]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.log = Log(self.process.stderr)
 
     def cli(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
         """A command to its end. Its 0.3 s of CPU took more than 30 s where sixteen others wanted one."""
@@ -129,8 +160,7 @@ class Appliance:
     def wait_until_ready(self, *options: str) -> None:
         def ready() -> bool:
             if self.process.poll() is not None:
-                assert self.process.stderr is not None
-                raise AssertionError(f"appliance ended with {self.process.returncode}: {self.process.stderr.read()}")
+                raise AssertionError(f"appliance ended with {self.process.returncode}: {self.log.whole()}")
             return self.cli("doctor", *options).returncode == 0
 
         until(ready, 60, "the appliance is ready")
@@ -162,10 +192,14 @@ class Appliance:
         options: tuple[str, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
         """Run a test program (or any command) on a share to its end."""
-        return subprocess.run(
-            self.command(*program, share=share, options=options),
-            capture_output=True, text=True, timeout=timeout, env=os.environ | (env or {}),
-        )  # fmt: skip
+        try:
+            return subprocess.run(
+                self.command(*program, share=share, options=options),
+                capture_output=True, text=True, timeout=timeout, env=os.environ | (env or {}),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as late:
+            late.add_note(f"it said: {late.stderr!r}"[-4000:])
+            raise
 
     @contextlib.contextmanager
     def start(
@@ -193,10 +227,10 @@ class Appliance:
     def stop(self) -> None:
         self.process.terminate()
         try:
-            self.process.communicate(timeout=30)
+            self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.communicate()
+            self.process.wait()
 
 
 @contextlib.contextmanager
