@@ -52,7 +52,12 @@ impl Ground {
         self.make_contexts(there, before)?;
         let kept = self.kept(before);
         let is_new = |slab: &&SlabMap| !kept.contains_key(&slab.address);
-        for gone in before.iter().flat_map(|before| &before.slabs).filter(is_new) {
+        let gone: Vec<&SlabMap> = before.iter().flat_map(|before| &before.slabs).filter(is_new).collect();
+        if !gone.is_empty() {
+            // What was sent of them may not have been written there yet: it must not reach what comes to their place.
+            self.synchronise(there)?;
+        }
+        for gone in gone {
             there.tell(0, &SlabUnmap { address: gone.address, size: gone.size }, &[])?;
         }
         for slab in self.slabs.iter().filter(is_new) {
@@ -149,5 +154,61 @@ impl Ground {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::{Decoder, Header, Message, Reply, Writer};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    /// Answers what is asked, and says in the end which commands came.
+    fn answering(mut client: UnixStream) -> Vec<u32> {
+        let (mut decoder, mut buffer, mut came) = (Decoder::new(), [0; 4096], Vec::new());
+        while let Some(count) = client.read(&mut buffer).ok().filter(|count| *count > 0) {
+            decoder.feed(&buffer[..count]);
+            while let Ok(Some((Header { code, seq, .. }, _))) = decoder.next_frame() {
+                came.push(code);
+                if matches!(code, ContextSynchronize::CODE | Grant::CODE | ContextLimit::CODE) {
+                    let mut w = Writer::new();
+                    w.put(&Reply { code: 0, ..Reply::default() });
+                    let header = Header { len: w.bytes.len() as u32, code: Reply::CODE, seq, ..Header::default() };
+                    client.write_all(&[&header.encode()[..], &w.bytes].concat()).expect("it reads");
+                }
+            }
+        }
+        came
+    }
+
+    fn ground(slabs: &[(u64, u64)]) -> Ground {
+        let create = ContextCreate { context: 7, device: 0, flags: 0, primary: true, legacy_stream: 8 };
+        Ground {
+            arena: (1 << 40, 1 << 30),
+            granularity: 2 << 20,
+            wire: 1,
+            granted: BTreeMap::new(),
+            contexts: vec![(create, Handle::NULL, Vec::new())],
+            slabs: slabs.iter().map(|&(address, size)| SlabMap { device: 0, address, size }).collect(),
+            pieces: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_written_before_its_memory_goes() {
+        let (before, after) = (ground(&[(0, 64), (64, 64)]), ground(&[(0, 64), (64, 128)]));
+        for (after, expected) in [
+            (&after, vec![ContextSynchronize::CODE, SlabUnmap::CODE, SlabMap::CODE, ContextSynchronize::CODE]),
+            (&before, vec![ContextSynchronize::CODE]),
+        ] {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            let there = thread::spawn(move || answering(theirs));
+            let mut replay = Replay::new(ours.into()).expect("a socket");
+            after.make(&mut replay, Some(&before)).expect("answered");
+            drop(replay);
+            assert_eq!(there.join().expect("ended"), expected);
+        }
     }
 }
