@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import Gauge, Histogram
 
+from remotegpu.api.lines import one_line
 from remotegpu_operator import probes
 from remotegpu_operator.door import Door, Places
 from remotegpu_operator.webhook import body
@@ -26,6 +27,8 @@ RELOAD_SECONDS: Final = 5.0
 PLACES: Final = Places(waiting=256, waiting_of_peer=64, answering=512, answering_of_peer=128)
 # For a client that still sends when it has its answer.
 _LINGER_SECONDS: Final = 2.0
+# Characters of what a review says, in a line of the log.
+_MOST_SHOWN: Final = 400
 
 SECONDS: Final = Histogram(
     "remotegpu_webhook_seconds",
@@ -107,13 +110,17 @@ class Webhook:
 
 def _log_refusal(request: dict[str, object], message: str) -> None:
     kind, user = request.get("kind"), request.get("userInfo")
-    log.info(
-        "refused %s %s/%s of %s: %s",
+    # Any pod of the cluster may ask.
+    said = (
         kind.get("kind") if isinstance(kind, dict) else "",
         request.get("namespace", ""),
         request.get("name", ""),
         user.get("username") if isinstance(user, dict) else "",
         message,
+    )
+    log.info(
+        "refused %s %s/%s of %s: %s",
+        *(one_line(each, _MOST_SHOWN) for each in said),
     )
 
 

@@ -9,13 +9,14 @@ from typing import Final
 
 import grpc
 
+from remotegpu.api.lines import one_line
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, Compute
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.hardware import Snapshot
 from remotegpu.appliance.leases import Leases
-from remotegpu.appliance.packets import Packet, one_line
+from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
 from remotegpu.appliance.state import Lease, Session

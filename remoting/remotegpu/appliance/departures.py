@@ -22,11 +22,12 @@ from typing import Final, TypeVar
 import grpc
 
 from remotegpu.api.failures import ApplianceError
+from remotegpu.api.lines import one_line
 from remotegpu.appliance.budgets import tenant_of
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.hardware import Snapshot
 from remotegpu.appliance.leases import Leases, Waiting
-from remotegpu.appliance.packets import Packet, one_line, whole_number
+from remotegpu.appliance.packets import Packet, whole_number
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions import DRAIN_SECONDS, Sessions
 from remotegpu.appliance.state import Lease, Session

@@ -207,8 +207,3 @@ def whole_number(packet: Packet, key: str) -> int:
     """A number from 0 to 2^63 of a packet, 0 for anything else."""
     value = packet.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else 0
-
-
-def one_line(value: object, most: int) -> str:
-    """What a tenant wrote, for a log or a terminal: neither commands to it, nor what looks like a line of ours."""
-    return "".join(c if c.isprintable() else "?" for c in str(value)[:most])

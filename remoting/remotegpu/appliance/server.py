@@ -206,6 +206,9 @@ class Appliance:
         hidden = [*secret_files(settings, own), staging.private("control")]
         # Of the node: what a worker would write there is nobody's.
         local = [] if settings.local_sockets is None else [settings.local_sockets.absolute()]
+        if backend.opens_files:
+            # What zygotes load, and the folders of others' sessions. The software GPU's library may lie there, too.
+            local.append(staging.private("control").parent)
         workers = Workers(
             worker,
             worker_arguments(settings, backend, overhead, self._code.most_of_tenant, hidden + local),

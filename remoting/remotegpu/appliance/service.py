@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from remotegpu import __version__
+from remotegpu.api.lines import one_line
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, Compute
 from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.authority import Authority, Caller, Tenant
@@ -24,7 +25,6 @@ from remotegpu.appliance.departures import Departures, Destination
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Leases, Waiting
-from remotegpu.appliance.packets import one_line
 from remotegpu.appliance.processes import Launch
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.returns import in_use, is_going
@@ -219,8 +219,9 @@ class ControlService(pb_grpc.ControlServicer):
     @_streaming
     async def MoveLease(self, request: pb.MoveLeaseRequest, context: Context) -> AsyncIterator[pb.Progress]:  # noqa: N802
         lease, who = await self._seen("MoveLease", request.lease_id, context, claimed=True)
-        _log.info("audit: %s moves lease %s (%s) to %s", who, lease.lease_id[:8], lease.client, request.to)
         to = Destination(request.to, request.invitation, request.ca, request.server_name)
+        where = one_line(request.to, _MAX_NAME)
+        _log.info("audit: %s moves lease %s (%s) to %s", who, lease.lease_id[:8], lease.client, where)
         async for event in _progress(self._departures.move(lease, to)):
             yield event
 

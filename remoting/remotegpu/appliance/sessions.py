@@ -10,6 +10,7 @@ from io import FileIO
 from operator import itemgetter
 from typing import Any, Final
 
+from remotegpu.api.lines import one_line
 from remotegpu.appliance.budgets import HostMemory, tenant_of
 from remotegpu.appliance.cgroups import LeaseGroups
 from remotegpu.appliance.clients import Client
@@ -17,7 +18,7 @@ from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.handover import NoHandoverError, State
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.packets import Packet, one_line, whole_number
+from remotegpu.appliance.packets import Packet, whole_number
 from remotegpu.appliance.processes import Launch, ProcessError
 from remotegpu.appliance.returns import (
     Got,
@@ -58,6 +59,8 @@ _MAX_LOG_LINE: Final = 500
 _MOST_LINES: Final = 200
 _MOST_COMPLAINTS: Final = 8
 _MOST_ARRIVALS: Final = 16
+# Of its worker at once, which has at most 1,024 of each of two kinds open.
+_MOST_QUESTIONS: Final = 2048
 # Clients ask at once how a session ended.
 _MAX_ENDED: Final = 256
 
@@ -446,12 +449,30 @@ class Sessions:
                 session.offers_on.discard(device)
                 note_change(session.lease)
             case "memory":
-                self._spawn(self._tell_memory(session, process, device, whole_number(packet, "id")))
+                self._ask(session, self._tell_memory(session, process, device, whole_number(packet, "id")))
             case "unhealthy":
                 if session.complaints < _MOST_COMPLAINTS:
                     session.complaints += 1
                     message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
                     self._on_unhealthy(gpu, message)
+
+    def _ask(self, session: Session, answer: Coroutine[Any, Any, None]) -> None:
+        """Answer later. A worker has no more questions open than its own limit; one that has was taken over."""
+        if session.questions >= _MOST_QUESTIONS:
+            answer.close()
+            if not session.ended:
+                reason = f"its process asked {_MOST_QUESTIONS} questions at once"
+                self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, reason))
+            return
+        session.questions += 1
+        self._spawn(self._answered(session, answer))
+
+    @staticmethod
+    async def _answered(session: Session, answer: Coroutine[Any, Any, None]) -> None:
+        try:
+            await answer
+        finally:
+            session.questions -= 1
 
     async def _tell_memory(self, session: Session, process: SessionProcess, device: int, number: int) -> None:
         await self._returns.settle(session.lease, besides=session)
@@ -464,7 +485,7 @@ class Sessions:
         # A session that is ending has given up its memory already.
         size = 0 if session.ended else quota.grant(session.session_id, least, want)
         if not size and not session.ended and 0 < least <= quota.limit:
-            self._spawn(self._grant_later(session, process, device, packet))
+            self._ask(session, self._grant_later(session, process, device, packet))
         else:
             self._answer_grant(session, process, device, packet, Got(size, 0, ""))
 

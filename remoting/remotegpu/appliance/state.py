@@ -133,6 +133,7 @@ class Session:
     lines: int = 0  # of the appliance's log that are what it said
     complaints: int = 0  # how often it said that a GPU is broken
     arriving: int = 0  # images of its code that are on their way
+    questions: int = 0  # of its worker that are not answered yet
     answer: asyncio.Future[Packet] | None = None  # of the worker, to what it was asked last
     image: ImageFile | None = None  # what it had in the GPUs' memory, while its lease is suspended
     kept: tuple[int, ...] = ()  # of each GPU, while it is: what the driver has

@@ -9,11 +9,12 @@ from typing import Final
 
 import grpc
 
+from remotegpu.api.lines import one_line
 from remotegpu.api.quantities import format_bytes
 from remotegpu.appliance.budgets import tenant_of
 from remotegpu.appliance.images import Images, NoRoomError
 from remotegpu.appliance.leases import Leases, Waiting
-from remotegpu.appliance.packets import Packet, one_line, whole_number
+from remotegpu.appliance.packets import Packet, whole_number
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions import DRAIN_SECONDS, Sessions
 from remotegpu.appliance.state import Lease, Session, Suspended

@@ -21,7 +21,7 @@ _END_SECONDS = 4.0
 _MOST_THREADS = 4096
 # In a shell, because Python code between fork and exec is not safe in a process with threads, and a container's root
 # may not change the limits of another uid's process from outside. No core: it would hold a tenant's memory.
-_LAUNCH = ("/bin/sh", "-c", 'ulimit -c 0; ulimit -n 4096 2>/dev/null; exec "$0" "$@"')
+_LAUNCH = ("/bin/sh", "-c", 'ulimit -S -c 0; ulimit -n 4096 2>/dev/null; exec "$0" "$@"')
 
 
 class Worker:

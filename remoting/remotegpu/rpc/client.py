@@ -70,12 +70,14 @@ class Access:
         if self.ca is None:
             return None
         try:
-            return ssl.create_default_context(cafile=str(self.ca))
+            context = ssl.create_default_context(cafile=str(self.ca))
         except (OSError, ssl.SSLError) as error:
             reason = error.strerror or str(error)
             raise ApplianceError(
                 Failure.INVALID, f"the CA certificate {self.ca} cannot be used: {reason}; correct --ca or {CA_ENV}"
             ) from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return context
 
 
 def hello_with_versions(endpoint: str, *, wire: int, table_hash: int) -> pb.HelloReply:

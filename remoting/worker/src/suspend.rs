@@ -239,7 +239,10 @@ impl Session {
             move |driver| bring_back(driver, &image, &slabs),
             |session: &mut Session, restored| match restored {
                 Ok(memory) => session.resumed(&memory),
-                Err(reason) => {
+                Err((reason, left)) => {
+                    for Left { place, .. } in left.iter().filter(|left| !left.scrubbed) {
+                        session.requests.push(Request::Left { size: place.size });
+                    }
                     session.requests.push(Request::NotResumed { reason });
                     session.hold.state = State::Suspended;
                 }
@@ -297,7 +300,7 @@ fn leave(driver: &Driver, slab: &Saved) -> Left {
 }
 
 /// New memory at the old addresses, with what was there; after an error there is none.
-fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u64, u64)>, String> {
+fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u64, u64)>, (String, Vec<Left>)> {
     let mut mapped = Vec::new();
     let restored = slabs.iter().try_for_each(|Saved { place: slab, .. }| {
         let device = driver.device(slab.device as i32)?;
@@ -309,10 +312,10 @@ fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u6
     let restored = restored
         .map_err(|code: u32| format!("the driver gave no memory: CUDA error {code}"))
         .and_then(|()| image.restore(driver, &places));
-    if restored.is_err() {
-        for ((address, memory), slab) in mapped.iter().zip(slabs) {
-            let _ = unmap(driver, *address, slab.place.size, *memory);
-        }
-    }
-    restored.map(|()| mapped)
+    restored.map_err(|reason| {
+        // Some of it may be there already.
+        let back = mapped.iter().zip(slabs).map(|((_, memory), slab)| Saved { place: slab.place, memory: *memory });
+        (reason, back.map(|slab| leave(driver, &slab)).collect())
+    })?;
+    Ok(mapped)
 }

@@ -115,13 +115,18 @@ fn while_it_is_suspended_another_one_has_the_memory() {
     suspend(&first, &file, 60);
     first.worker.wait_told("suspended", 0);
     assert!(!find(sample), "what a session leaves is overwritten");
+    damaged(&file, || {
+        resume(&first);
+        first.worker.wait_told("notresumed", 0);
+        assert!(!find(sample), "and what had come back before it was refused");
+    });
     {
         let mut second = start_on(Worker::start_with("normal", LIMIT, &environment));
         second.write(A, 0, &vec![0x5a; SLAB as usize]);
         assert_eq!(second.synchronize(A), 0);
         assert!(second.read(A, 0, SLAB) == vec![0x5a; SLAB as usize]);
         resume(&first);
-        let told = first.worker.wait_told("notresumed", 0);
+        let told = first.worker.wait_told("notresumed", 1);
         assert!(told["reason"].as_str().is_some_and(|reason| reason.contains("error 2")), "{told}");
     }
     resume(&first);
@@ -140,19 +145,26 @@ fn a_file_without_room_changes_nothing() {
     check(&mut test, 4);
 }
 
+/// Calls with the last byte of an image changed.
+fn damaged(image: &File, call: impl FnOnce()) {
+    let mut byte = [0];
+    image.read_exact_at(&mut byte, SLAB - 1).expect("read");
+    image.write_all_at(&[byte[0] ^ 1], SLAB - 1).expect("written");
+    call();
+    image.write_all_at(&byte, SLAB - 1).expect("written");
+}
+
 #[test]
 fn a_damaged_image_is_not_brought_back() {
     let (mut test, _) = working("normal");
     let file = room(SLAB);
     suspend(&test, &file, 60);
     test.worker.wait_told("suspended", 0);
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, SLAB - 1).expect("read");
-    file.write_all_at(&[byte[0] ^ 1], SLAB - 1).expect("written");
-    resume(&test);
-    let told = test.worker.wait_told("notresumed", 0);
-    assert!(told["reason"].as_str().is_some_and(|reason| reason.contains("damaged")), "{told}");
-    file.write_all_at(&byte, SLAB - 1).expect("written");
+    damaged(&file, || {
+        resume(&test);
+        let told = test.worker.wait_told("notresumed", 0);
+        assert!(told["reason"].as_str().is_some_and(|reason| reason.contains("damaged")), "{told}");
+    });
     resume(&test);
     test.worker.wait_told("resumed", 0);
     check(&mut test, 3);
