@@ -16,6 +16,7 @@ from remotegpu.appliance import returns
 from remotegpu.appliance.allocation import LeasedGpus
 from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.state import Lease, SessionProcess
 from remotegpu.appliance.state import Session as SessionState
 
@@ -97,6 +98,39 @@ def test_one_whose_client_closed_its_socket_gives_way_before_one_that_a_network_
     assert other.grant(156 * MIB) == 156 * MIB
     assert "needed its place" in hung_up.rest()
     assert lost.ask("memory 0")["free"] == 0
+
+
+def test_a_process_that_asks_without_end_is_ended() -> None:
+    async def ask() -> tuple[list[str], int]:
+        sessions, ended = Sessions.__new__(Sessions), list[str]()
+        tasks = set[asyncio.Task[object]]()
+        waits = asyncio.Event()
+        sessions._spawn = lambda work: tasks.add(asyncio.create_task(work))  # type: ignore[method-assign]
+
+        async def end(session: SessionState, code: int, reason: str) -> None:
+            del code
+            session.ended = True
+            ended.append(reason)
+
+        async def answer() -> None:
+            await waits.wait()
+
+        sessions.end = end  # type: ignore[method-assign]
+        quotas = [Quota(SHARE)]
+        lease = Lease("00" * 16, "", "", LeasedGpus((0,), (SHARE,)), [], quotas, Exports(quotas))
+        session = SessionState("asks", lease, 7, "", None)
+        for _ in range(2048):
+            sessions._ask(session, answer())
+        await asyncio.sleep(0)
+        assert not ended
+        for _ in range(2):
+            sessions._ask(session, answer())
+            await asyncio.sleep(0)
+        waits.set()
+        await asyncio.gather(*tasks)
+        return ended, session.questions
+
+    assert asyncio.run(ask()) == (["its process asked 2048 questions at once"], 0)
 
 
 def test_what_does_not_come_back_in_time_is_refused_with_a_line_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
