@@ -1,6 +1,7 @@
 """The operator's tokens for appliances: of its own account, and each for one appliance alone."""
 
 import asyncio
+import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from remotegpu_operator.kube import Api, ApiError, Resource, Unanswered
 SERVICE_ACCOUNTS: Final = Resource("v1", "serviceaccounts", "ServiceAccount")
 ACCOUNT: Final = "remotegpu-operator"
 _SECONDS: Final = 3600
-# It is made anew long before it ends.
-_FRESH_SECONDS: Final = 2400.0
+# It is made anew long before it ends, and not that of all appliances at once.
+_FRESH_SECONDS: Final = (1800.0, 2700.0)
 # After a refusal.
 _PAUSE_SECONDS: Final = 5.0
 
@@ -50,7 +51,8 @@ class FileToken:
 @dataclass(frozen=True, slots=True)
 class _Made:
     token: str
-    at: float
+    until: float  # when it is made anew
+    ends: float
 
 
 class OwnTokens:
@@ -63,29 +65,39 @@ class OwnTokens:
         self._pod = pod
         self._made: dict[str, _Made] = {}
         self._tried: dict[str, float] = {}
-        self._asking: dict[str, asyncio.Lock] = {}
+        self._refused: dict[str, str] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def token(self, audience: str) -> str:
-        async with self._asking.setdefault(audience, asyncio.Lock()):
-            made, now = self._made.get(audience), time.monotonic()
-            if made is not None and (
-                now - made.at < _FRESH_SECONDS or now - self._tried.get(audience, -_PAUSE_SECONDS) < _PAUSE_SECONDS
-            ):
-                return made.token
+        """The one that there is, while it is made anew; only the first one is waited for."""
+        made, now = self._made.get(audience), time.monotonic()
+        is_due = made is None or now >= made.until
+        may_ask = now - self._tried.get(audience, -_PAUSE_SECONDS) >= _PAUSE_SECONDS
+        if is_due and may_ask and audience not in self._asking:
             self._tried[audience] = now
-            try:
-                token = await self._api.token(SERVICE_ACCOUNTS, self._namespace, ACCOUNT, self._request(audience))
-            except (ApiError, *Unanswered) as error:
-                # Appliances believe for a while what they have known.
-                if made is not None:
-                    return made.token
-                raise NoTokenError(f"the API server makes no token for audience {audience}: {error!r}") from None
-            self._made[audience] = _Made(token, now)
-            return token
+            self._asking[audience] = asyncio.create_task(self._make(audience))
+        if made is None or now >= made.ends:
+            if (asking := self._asking.get(audience)) is not None:
+                await asyncio.wait([asking])
+            made = self._made.get(audience)
+            if made is None or time.monotonic() >= made.ends:
+                why = self._refused.get(audience, "it was asked a moment ago")
+                raise NoTokenError(f"the API server makes no token for audience {audience}: {why}")
+        return made.token
+
+    async def _make(self, audience: str) -> None:
+        try:
+            now = time.monotonic()
+            token = await self._api.token(SERVICE_ACCOUNTS, self._namespace, ACCOUNT, self._request(audience))
+            self._made[audience] = _Made(token, now + random.uniform(*_FRESH_SECONDS), now + _SECONDS)  # noqa: S311
+        except (ApiError, *Unanswered) as error:
+            self._refused[audience] = repr(error)
+        finally:
+            self._asking.pop(audience, None)
 
     def keep(self, audiences: Iterable[str]) -> None:
         kept = set(audiences)
-        for held in (self._made, self._tried, self._asking):
+        for held in (self._made, self._tried, self._refused):
             for gone in held.keys() - kept:
                 del held[gone]
 

@@ -1,7 +1,8 @@
 """Connections of an HTTP server that anybody may reach: how many there are, in all and of one peer.
 
-They are counted before TLS, and those that are not being answered leave: the oldest of a peer that has its share, or of
-the peer that has most, for each newcomer. So nobody waits for those who sit still.
+They are counted before TLS. For each newcomer one leaves that is not being answered: of a peer that has its share, or
+of the peer that has most, one that is gone, one that has sat still, or the first. So nobody waits for those who sit
+still.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 # To send a request whose head is complete, TLS's handshake included.
 _HEAD_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 0.5
+# Who waits for longer makes room before one that may be about to ask.
+_STILL_SECONDS: Final = 1.0
 _BACKLOG: Final = 128
 # After an error of `accept`, as when there is no descriptor.
 _PAUSE_SECONDS: Final = 0.1
@@ -54,6 +57,10 @@ class _Visitor:
     asked: bool = False  # a request of it was complete once
     answers: int = 0  # requests of it that are being answered
     transport: asyncio.BaseTransport | None = None
+
+    @property
+    def gone(self) -> bool:
+        return self.transport is not None and self.transport.is_closing()
 
     def show_out(self) -> None:
         if isinstance(self.transport, asyncio.WriteTransport):
@@ -161,8 +168,7 @@ class Door:
             await asyncio.sleep(_SWEEP_SECONDS)
             late = time.monotonic() - _HEAD_SECONDS
             for visitor in list(self._visitors.values()):
-                gone = visitor.transport is not None and visitor.transport.is_closing()
-                if gone or (not visitor.asked and visitor.since < late):
+                if visitor.gone or (not visitor.asked and visitor.since < late):
                     self._forget(visitor)
                     visitor.show_out()
 
@@ -183,7 +189,9 @@ def who_leaves(waiting: list[tuple[_Visitor, str]], peer: str, places: Places) -
         if len(peers) < places.waiting:
             return None
         peer = max(peers, key=peers.count)
-    return next(visitor for visitor, its in waiting if its == peer)
+    still = time.monotonic() - _STILL_SECONDS
+    of_peer = [visitor for visitor, its in waiting if its == peer]
+    return min(of_peer, key=lambda visitor: (not visitor.gone, visitor.asked or visitor.since > still))
 
 
 def peer_of(host: str) -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,11 +209,39 @@ def test_what_a_killed_worker_left_is_counted(dist: Path) -> None:
 
 
 def test_a_process_that_has_ended_holds_nothing() -> None:
-    assert held_by(1 << 30) == 0
-    assert held_by(os.getpid()) > MIB
+    assert held_by(1 << 30).bytes == 0
+    assert held_by(os.getpid()).bytes > MIB
 
 
 def test_budgets_of_sessions_are_checked_at_the_start() -> None:
     assert unknown_budget("streams=7") == ""
     for wrong in ("streams", "streams=-1", "stream=7", "streams=x"):
         assert wrong in unknown_budget(wrong)
+
+
+def test_a_process_that_does_not_let_itself_be_looked_into_is_told() -> None:
+    """The kernel keeps out of a program that its user may execute and not read (`would_dump`)."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        program = Path(folder) / "sleep"
+        for mode, hides in ((0o755, False), (0o111, True)):
+            shutil.copy("/bin/sleep", program)
+            program.chmod(mode)
+            if (pid := os.fork()) == 0:
+                os._exit(0 if _hides_beside(program) is hides else 1)
+            assert os.waitpid(pid, 0)[1] == 0, oct(mode)
+            program.unlink()
+
+
+def _hides_beside(program: Path) -> bool:
+    """Whether one of this process and its child hides, as another user sees it. For a process of its own."""
+    if os.geteuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which a change of user takes away
+    with subprocess.Popen([program, "60"]) as child:
+        try:
+            until(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n", 10, "it runs its program")
+            return held_by(os.getpid(), children=True).hides
+        finally:
+            child.kill()

@@ -26,7 +26,12 @@ QUARTER = Ask(milli_per_gpu=250)
 
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [(8 * GIB, 7 * GIB), (2 * GIB, 2 * GIB - 512 * MIB), (512 * MIB, 256 * MIB), (128 * MIB, 64 * MIB)],
+    [
+        (64 * GIB, 64 * GIB - 512 * MIB),
+        (1 * GIB, 768 * MIB),
+        (256 * MIB, 192 * MIB),
+        (100 * MIB, 50 * MIB),
+    ],
 )
 def test_the_appliance_counts_below_its_limit(limit: int, most: int) -> None:
     assert Room(Path("/nowhere"), True, limit).most == most
@@ -51,10 +56,15 @@ def test_files_that_the_kernel_gives_up_do_not_count(
 def test_those_that_hold_most_end_until_there_is_room() -> None:
     lease = Lease("lease", "secret", "test", LeasedGpus((0,), (10,)), [], [], Exports([]))
     sessions = [Session(str(size), lease, size, "test", None, host_bytes=size) for size in (10, 40, 30, 50)]
-    sessions[3].ended = True
     ((sentence, ending),) = [(each.sentence, each.sessions) for each in largest(sessions, 60, 4 * GIB)]
-    assert [session.host_bytes for session in ending] == [40, 30]
+    assert [session.host_bytes for session in ending] == [50, 40]
     assert all(word in sentence for word in ("4.0 GiB", "spec.resources")), sentence
+    # One that has been told to end, and does not, goes first.
+    sessions[0].ended = True
+    ((_, ending),) = [(each.sentence, each.sessions) for each in largest(sessions, 60, 4 * GIB)]
+    assert [session.host_bytes for session in ending] == [10, 50]
+    # What is not theirs ends none of them.
+    assert not list(largest(sessions, 131, 4 * GIB))
     assert not list(largest([], 60, GIB))
 
 
@@ -80,7 +90,7 @@ def test_the_appliance_ends_a_session_before_the_kernel_ends_anything(dist: Path
     budgets = ("--host-memory-per-lease", "8GiB", "--host-memory-per-tenant", "8GiB")
     with limited(GIB) as prefix, StandIn(dist, *budgets, prefix=prefix) as appliance:
         small, large = (appliance.lease(QUARTER).session(number) for number in range(2))
-        large.tell("eat 700")
+        large.tell("eat 820")
         large.rest()  # it may have been too busy to hear why
         assert all(word in appliance.log for word in ("1.0 GiB", "container", "spec.resources")), appliance.log
         assert small.ask("identity")["cwd"] == "/"

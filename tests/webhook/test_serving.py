@@ -9,7 +9,9 @@ import re
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +145,22 @@ def test_those_who_sit_still_keep_nobody_out_and_leave(running: tuple[Replica, b
                     stranger = held.enter_context(context.wrap_socket(stranger, server_hostname="127.0.0.1"))
                     stranger.sendall(b"POST /mutate-pods HTTP/1.1\r\n")
         assert accepted(it, authority)
-        assert connections(it) <= 64 + 1
+        assert connections(it) <= 320 + 1
         until(lambda: connections(it) == 0, 20, "those without a request leave")
     assert resident(it) - before < 64 << 20
+
+
+def test_what_an_api_server_has_under_way_is_all_answered(running: tuple[Replica, bytes]) -> None:
+    """200 requests at once, each on a connection of its own that begins with TLS: its default of mutating ones."""
+    it, authority = running
+    body, together = review(pod("p", {FRACTION: "1"})), threading.Barrier(200)
+
+    def ask(_: int) -> int:
+        together.wait(60)
+        return post(it, authority, body)[0]
+
+    with ThreadPoolExecutor(200) as threads:
+        assert set(threads.map(ask, range(200))) == {200}
 
 
 def connections(it: Replica) -> int:

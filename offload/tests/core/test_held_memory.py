@@ -121,11 +121,11 @@ def test_what_is_held_is_counted_once(appliance: StandIn, tenant: Peer, kind: st
 
 
 def test_a_file_in_memory_that_is_open_and_mapped_counts_once() -> None:
-    before = held_by(os.getpid())
+    before = held_by(os.getpid()).bytes
     file = os.memfd_create("test")
     try:
         os.truncate(file, 64 * MIB)
         os.posix_fallocate(file, 0, 64 * MIB)
-        assert before + 60 * MIB <= held_by(os.getpid()) <= before + 80 * MIB
+        assert before + 60 * MIB <= held_by(os.getpid()).bytes <= before + 80 * MIB
     finally:
         os.close(file)

@@ -1,5 +1,6 @@
 """A pod on its way into the cluster: what it needs so that its share can be found, waited for and used."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,8 @@ from remotegpu_operator.webhook.template import at, each_container, replaced, wi
 from remotegpu_operator.webhook.volumes import with_mount, with_volume
 
 TOKEN_SECONDS: Final = 3600
+# Appliances of the release before know none, and serve new pods until they are replaced: see docs/operations.md.
+_POOL_TOKENS: Final = os.environ.get("POOL_TOKENS", "true") != "false"
 
 
 def volume(audience: str) -> Object:
@@ -66,7 +69,7 @@ def rewrite_pod(pod: Object, origin: Origin) -> Rewritten:
         return Rewritten(pod if spec is sent else {**pod, "spec": spec})
     refuse_node_name(spec)
     # A claim that the pod names may be in any pool.
-    audience = AUDIENCE if ask.claim else pool_audience(ask.pool)
+    audience = pool_audience(ask.pool) if _POOL_TOKENS and not ask.claim else AUDIENCE
     spec = _mounted(_gated(_with_clients(spec)), audience)
     if ask.offload:
         spec = with_offload(spec, ask.offload, has_client)

@@ -23,8 +23,9 @@ from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
 log = logging.getLogger(__name__)
 
 RELOAD_SECONDS: Final = 5.0
-# An API server asks as much at a time as its pods come; connections that it keeps and others' wait.
-PLACES: Final = Places(waiting=256, waiting_of_peer=64, answering=512, answering_of_peer=128)
+# An API server has up to 600 requests under way (its --max-requests-inflight and --max-mutating-requests-inflight),
+# each on a connection of its own. Connections that it keeps, and others', wait.
+PLACES: Final = Places(waiting=512, waiting_of_peer=320, answering=1280, answering_of_peer=640)
 # For a client that still sends when it has its answer.
 _LINGER_SECONDS: Final = 2.0
 # Characters of what a review says, in a line of the log.

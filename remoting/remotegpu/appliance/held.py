@@ -9,6 +9,7 @@ import ctypes
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,8 +32,17 @@ _MAPPING: Final = re.compile(
 File = tuple[int, int]  # device and inode
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    bytes: int
+    hides: bool = False  # a process of it cannot be looked into, though another one can
+
+
 @dataclass(slots=True)
 class _Found:
+    deadline: float
+    seen: int = 0  # processes whose descriptors can be listed
+    unseen: int = 0
     anonymous: list[int] = field(default_factory=list)  # of each process
     mapped: int = 0  # files in memory, once for each process that maps them
     files: dict[File, int] = field(default_factory=dict)  # those with a descriptor, mapped or not
@@ -40,28 +50,43 @@ class _Found:
     scratch_device: int = -1
 
 
-def held_by(pid: int, uid: int | None = None, *, children: bool = False) -> int:
-    """Bytes that a process holds, 0 once it has ended. `children`: and all that it has started. `uid`: its user, where
-    that is not ours. What several of them share counts once. Page-locked memory of a real driver is not seen."""
+def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds: float = 1.0) -> Held:
+    """What a process holds, nothing once it has ended. `children`: and all that it has started. `uid`: its user, where
+    that is not ours. What several of them share counts once. Page-locked memory of a real driver is not seen.
+
+    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, what several
+    share counts for each. It blocks: not for an event loop.
+    """
     with _as_user(uid):
         pids = _tree(pid) if children else [pid]
-        found = _Found()
+        found = _Found(time.monotonic() + seconds)
         for each in pids:
             _look_at(each, found)
         files = sum(found.files.values()) + found.scratch
         least = max(found.anonymous, default=0) + max(found.mapped, files)
         most = sum(found.anonymous) + found.mapped + files
-        return least if most - least <= _CLOSE_ENOUGH else files + sum(_exactly(each, found) for each in pids)
+        close = most - least <= _CLOSE_ENOUGH
+        size = least if close else files + sum(_exactly(each, found) for each in pids)
+        return Held(size, hides=found.seen > 0 and found.unseen > 0)
 
 
 def _look_at(pid: int, found: _Found) -> None:
     """A process that ends meanwhile holds nothing; of one that may not be looked into, `status` is what there is."""
     with contextlib.suppress(OSError):
-        sizes = {kind: int(size) << 10 for kind, size in _KIND.findall(_text(f"/proc/{pid}/status"))}
+        sizes = _sizes(pid)
         found.anonymous.append(sizes.get("Anon", 0))
         found.mapped += sizes.get("Shmem", 0)
     with contextlib.suppress(OSError):
-        for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 (descriptors, not files)
+        try:
+            descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 (descriptors, not files)
+        except PermissionError:
+            # One that has ended and is not collected yet has no memory, and shows nobody its descriptors.
+            found.unseen += bool(_sizes(pid))
+            raise
+        found.seen += 1
+        for descriptor in descriptors:
+            if time.monotonic() > found.deadline:
+                break
             with contextlib.suppress(OSError):
                 file = os.stat(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH116 (of the file behind it)
                 if stat.S_ISREG(file.st_mode) and file.st_dev == _in_memory():
@@ -75,6 +100,8 @@ def _look_at(pid: int, found: _Found) -> None:
 
 def _exactly(pid: int, found: _Found) -> int:
     """What a process has mapped, without what stands in `files` and `scratch`: of shared pages its part."""
+    if time.monotonic() > found.deadline:
+        return sum(_sizes(pid).values())
     with contextlib.suppress(OSError):
         own = sum(int(size) << 10 for size in _OWN.findall(_text(f"/proc/{pid}/smaps_rollup")))
         mapped = 0
@@ -83,9 +110,14 @@ def _exactly(pid: int, found: _Found) -> int:
             if device == _in_memory() and (device, int(inode)) not in found.files:
                 mapped += int(size) << 10
         return own + mapped
+    return sum(_sizes(pid).values())
+
+
+def _sizes(pid: int) -> dict[str, int]:
+    """Bytes by kind of memory; none of a process that has ended."""
     with contextlib.suppress(OSError):
-        return sum(int(size) << 10 for _, size in _KIND.findall(_text(f"/proc/{pid}/status")))
-    return 0
+        return {kind: int(size) << 10 for kind, size in _KIND.findall(_text(f"/proc/{pid}/status"))}
+    return {}
 
 
 def _tree(pid: int) -> list[int]:

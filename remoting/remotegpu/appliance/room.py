@@ -14,8 +14,9 @@ _FILES = {
     True: ("memory.max", "memory.current", ("inactive_file", "active_file")),
     False: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 }
-# Between two looks a session can take so much.
+# Between two looks a session can take so much; and of a small limit something has to be left.
 _MARGIN = 512 << 20
+_LEAST_MARGIN = 64 << 20
 # Version 1 says so where there is no limit.
 _NO_LIMIT = 1 << 60
 
@@ -31,7 +32,7 @@ class Room:
     @property
     def most(self) -> int:
         """What all processes of the appliance may hold together: below the limit, so that we are first."""
-        return self.limit - max(self.limit // 8, min(_MARGIN, self.limit // 2))
+        return self.limit - min(_MARGIN, max(self.limit // 4, min(_LEAST_MARGIN, self.limit // 2)))
 
     def used(self) -> int:
         """Without files that the kernel only keeps while there is room for them; 0 where nothing tells."""
