@@ -48,6 +48,7 @@ impl Session {
         let zeroed = Arc::new(AtomicBool::new(false));
         self.memory.freed.push(Freed { device, size, memory, zeroed: Arc::clone(&zeroed), stage: Stage::Unmapping });
         let filler = if self.is_quiet() { self.filler(device) } else { None };
+        let (launches, is_zeroed) = (self.stats.launches, Arc::clone(&zeroed));
         self.helpers.start_in_order(
             move |driver| {
                 let done = filler.is_some() && scrub(driver, device, address, size, filler).is_ok();
@@ -58,6 +59,10 @@ impl Session {
                 session.memory.unmapping.retain(|range| *range != (address, size));
                 if let Err(code) = unmapped {
                     session.late(code);
+                }
+                // A kernel that was launched meanwhile may have written there before it was unmapped.
+                if session.stats.launches != launches {
+                    is_zeroed.store(false, Ordering::Release);
                 }
                 // Unless it is about to be overwritten.
                 let at = session.memory.freed.iter().position(|each| each.memory == memory && each.is_unmapping());
