@@ -6,6 +6,7 @@ Workers are stand-ins: an attack is over when its bytes would reach one.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import ipaddress
 import secrets
 import socket
@@ -25,7 +26,7 @@ from support.certificates import certificate
 from support.faultproxy import FaultProxy, Way
 from support.stand_in import StandIn, Tenant, make_dist
 from support.strangers import HALF_HANDSHAKE, HTTP2_PREFACE, Strangers
-from support.system import REMOTEGPU, Watch, until
+from support.system import REMOTEGPU, Watch, free_port, until
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import Ask
@@ -44,6 +45,7 @@ class Network:
     appliance: StandIn
     folder: Path
     control: Control | None
+    page: int  # where the dashboard listens
 
     @property
     def address(self) -> tuple[str, int]:
@@ -89,14 +91,15 @@ def world(control: Control | None) -> Iterator[Network]:
         if control is not None and control.how is How.BUILD:
             put_undefended(dist, control.name, "remotegpu-gateway")
         options = ["--tokens", str(folder / "tokens"), "--max-leases", "40"]
-        options += ["--sessions-per-lease", "4"]
+        page = free_port()
+        options += ["--sessions-per-lease", "4", "--dashboard", f"127.0.0.1:{page}"]
         access = Access("token-of-alice", folder / "here.pem")
         if control == Control(How.SET_UP, "no-tls"):
             access = Access("token-of-alice")
         else:
             options += ["--cert", str(folder / "here.pem"), "--key", str(folder / "here.key")]
         with StandIn(dist, *options, access=access, prefix=launcher(control)) as it:
-            yield Network(it, folder, control)
+            yield Network(it, folder, control, page)
 
 
 def answer(call: Callable[[], object]) -> str:
@@ -161,7 +164,40 @@ def drain_as_a_user(world: Network) -> Outcome:
         return Outcome(True, code)  # Without leases a drained appliance ends at once.
 
 
+def page_without_a_token(world: Network) -> Outcome:
+    """Of `--dashboard`, over TLS as everything."""
+    context = ssl.create_default_context(cafile=world.folder / "here.pem")
+    with world.lease("alice's"), contextlib.closing(
+        http.client.HTTPSConnection("127.0.0.1", world.page, context=context, timeout=20)
+    ) as asked:  # fmt: skip
+        asked.request("GET", "/api/snapshot")
+        answered = asked.getresponse()
+        return Outcome("alice's" in answered.read().decode(), str(answered.status))
+
+
 # ---- another tenant's lease, whose id is known
+
+
+def suspend_of_another(world: Network) -> Outcome:
+    with world.lease("alice's") as alice, world.client("token-of-mallory") as mallory:
+        request = pb.SuspendLeaseRequest(lease_id=alice.granted.lease_id)
+        code = answer(lambda: list(mallory._stub.SuspendLease(request, metadata=mallory._metadata, timeout=20)))
+        with world.client("token-of-root") as root:
+            (lease,) = [each for each in root.inventory().leases if each.client == "alice's"]
+        return Outcome(bool(lease.suspended), code)
+
+
+def resize_of_another(world: Network) -> Outcome:
+    def size() -> int:
+        with world.client("token-of-root") as root:
+            leases = [each for each in root.inventory().leases if each.client == "alice's"]
+        return sum(place.leased_bytes for each in leases for place in each.places)
+
+    with world.lease("alice's") as alice, world.client("token-of-mallory") as mallory:
+        before = size()
+        request = pb.ResizeLeaseRequest(lease_id=alice.granted.lease_id, memory_bytes=4 << 20)
+        code = answer(lambda: mallory._stub.ResizeLease(request, metadata=mallory._metadata, timeout=20))
+        return Outcome(size() != before, code)
 
 
 def look_into_a_lease(world: Network) -> Outcome:
