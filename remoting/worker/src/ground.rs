@@ -174,7 +174,7 @@ mod tests {
                 came.push(code);
                 if matches!(code, ContextSynchronize::CODE | Grant::CODE | ContextLimit::CODE) {
                     let mut w = Writer::new();
-                    w.put(&Reply { code: 0, ..Reply::default() });
+                    w.put(&Reply { code: 0 });
                     let header = Header { len: w.bytes.len() as u32, code: Reply::CODE, seq, ..Header::default() };
                     client.write_all(&[&header.encode()[..], &w.bytes].concat()).expect("it reads");
                 }

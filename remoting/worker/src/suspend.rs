@@ -285,6 +285,9 @@ struct Left {
     unmapped: DriverResult<()>,
 }
 
+/// Why what was saved is not back, and what became of what was back already.
+type NotBack = (String, Vec<Left>);
+
 /// Everything in these contexts is complete.
 ///
 /// # Errors
@@ -300,7 +303,7 @@ fn leave(driver: &Driver, slab: &Saved) -> Left {
 }
 
 /// New memory at the old addresses, with what was there; after an error there is none.
-fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u64, u64)>, (String, Vec<Left>)> {
+fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u64, u64)>, NotBack> {
     let mut mapped = Vec::new();
     let restored = slabs.iter().try_for_each(|Saved { place: slab, .. }| {
         let device = driver.device(slab.device as i32)?;
