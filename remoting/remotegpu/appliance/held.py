@@ -47,7 +47,6 @@ class _Found:
     mapped: int = 0  # files in memory, once for each process that maps them
     files: dict[File, int] = field(default_factory=dict)  # those with a descriptor, mapped or not
     scratch: int = 0
-    scratch_device: int = -1
 
 
 def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds: float = 1.0) -> Held:
@@ -72,10 +71,9 @@ def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds
 
 def _look_at(pid: int, found: _Found) -> None:
     """A process that ends meanwhile holds nothing; of one that may not be looked into, `status` is what there is."""
-    with contextlib.suppress(OSError):
-        sizes = _sizes(pid)
-        found.anonymous.append(sizes.get("Anon", 0))
-        found.mapped += sizes.get("Shmem", 0)
+    sizes = _sizes(pid)
+    found.anonymous.append(sizes.get("Anon", 0))
+    found.mapped += sizes.get("Shmem", 0)
     with contextlib.suppress(OSError):
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 (descriptors, not files)
@@ -93,8 +91,7 @@ def _look_at(pid: int, found: _Found) -> None:
                     found.files[file.st_dev, file.st_ino] = file.st_blocks * 512
     with contextlib.suppress(OSError):
         if not found.scratch and Path(f"/proc/{pid}/ns/mnt").stat().st_ino != Path("/proc/self/ns/mnt").stat().st_ino:
-            place = Path(f"/proc/{pid}/root/{_SCRATCH}")
-            room, found.scratch_device = os.statvfs(place), place.stat().st_dev
+            room = os.statvfs(f"/proc/{pid}/root/{_SCRATCH}")
             found.scratch = (room.f_blocks - room.f_bfree) * room.f_frsize
 
 

@@ -14,12 +14,22 @@ pub fn written_by_both(old: &[u8], host: &[u8], device: &[u8]) -> Option<usize> 
     lost.next().map(|word| word.start)
 }
 
-/// What the device wrote, runs and their bytes, but for what the host has sent `later`.
-pub fn unsent(runs: &[Range<usize>], mut bytes: &[u8], later: &[Range<usize>]) -> (Vec<Range<usize>>, Vec<u8>) {
-    let (mut left, mut kept) = (Vec::new(), Vec::new());
-    for run in runs {
+/// Each run with its bytes, of the bytes of all.
+pub fn with_bytes<'a>(
+    runs: &'a [Range<usize>],
+    mut bytes: &'a [u8],
+) -> impl Iterator<Item = (&'a Range<usize>, &'a [u8])> {
+    runs.iter().map(move |run| {
         let (now, rest) = bytes.split_at(run.len());
         bytes = rest;
+        (run, now)
+    })
+}
+
+/// What the device wrote, runs and their bytes, but for what the host has sent `later`.
+pub fn unsent(runs: &[Range<usize>], bytes: &[u8], later: &[Range<usize>]) -> (Vec<Range<usize>>, Vec<u8>) {
+    let (mut left, mut kept) = (Vec::new(), Vec::new());
+    for (run, now) in with_bytes(runs, bytes) {
         for piece in without(vec![run.clone()], later) {
             kept.extend_from_slice(&now[piece.start - run.start..piece.end - run.start]);
             left.push(piece);

@@ -1,6 +1,6 @@
 //! One mirror: what both sides had when they were last compared, and what either has written since.
 
-use super::super::changes::written_by_both;
+use super::super::changes::{with_bytes, written_by_both};
 use super::super::host::HostKind;
 use super::written::Written;
 use crate::Code;
@@ -117,13 +117,11 @@ impl Mapped {
         runs.iter().map(|run| self.host + run.start..self.host + run.end).collect()
     }
 
-    fn write_host(&self, runs: &[Range<usize>], mut bytes: &[u8]) -> bool {
+    fn write_host(&self, runs: &[Range<usize>], bytes: &[u8]) -> bool {
         if self.kind == HostKind::Registered {
             return sys::write_memory(&self.host_places(runs), bytes);
         }
-        for run in runs {
-            let (now, rest) = bytes.split_at(run.len());
-            bytes = rest;
+        for (run, now) in with_bytes(runs, bytes) {
             let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + run.start);
             // SAFETY: as in `own_bytes`; the bytes are inside.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place, now.len()) };
@@ -289,10 +287,8 @@ impl Mapped {
         if !self.write_host(runs, bytes) {
             return self.lose(());
         }
-        let mut from = 0;
-        for run in runs {
-            self.shadow[run.clone()].copy_from_slice(&bytes[from..from + run.len()]);
-            from += run.len();
+        for (run, now) in with_bytes(runs, bytes) {
+            self.shadow[run.clone()].copy_from_slice(now);
         }
     }
 
