@@ -20,7 +20,7 @@ SLEEP = ["sleep", "3600"]
 CONNECT = """
 import concurrent.futures, json, socket, sys
 def answers(address):
-    host, port = address.split(":")
+    host, port = address.rsplit(":", 1)
     try:
         socket.create_connection((host, int(port)), timeout=2).close()
     except OSError:

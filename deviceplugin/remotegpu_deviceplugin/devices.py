@@ -18,6 +18,8 @@ MOST_DEVICES: Final = (MESSAGE_LIMIT - 2 * _MOST_UNHEALTHY) // _DEVICE_BYTES
 
 # Pods with `remotegpu/client` on one node; it limits nothing.
 CLIENTS: Final = 1000
+# Appliances with local sockets on one node, of all pools, and while they are replaced; it limits nothing either.
+APPLIANCES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,12 @@ def answer(files: Path, local: Path | None, *, keep_ptx: bool) -> ContainerAlloc
     )
 
 
+def answer_to_appliance(local: Path | None) -> ContainerAllocateResponse:
+    """The folder in which appliances of this node put their sockets; nothing where the node's disk takes none."""
+    mounts = [Mount(container_path=LOCAL, host_path=str(local), read_only=False)] if local else []
+    return ContainerAllocateResponse(mounts=mounts)
+
+
 def _variables(*, keep_ptx: bool) -> dict[str, str]:
     """None is needed to find the client. Triton asks `ldconfig -p`, which knows nothing of mounts."""
     variables = {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": str(FOLDER)}

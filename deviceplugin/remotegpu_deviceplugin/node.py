@@ -4,12 +4,12 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from remotegpu.api.kubernetes import CLIENT, MILLI
+from remotegpu.api.kubernetes import CLIENT, LOCAL_SOCKETS, MILLI
 from remotegpu_deviceplugin import memory
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse
-from remotegpu_deviceplugin.devices import CLIENTS, MOST_DEVICES, Pools, fitting
+from remotegpu_deviceplugin.devices import APPLIANCES, CLIENTS, MOST_DEVICES, Pools, fitting
 from remotegpu_deviceplugin.health import Devices
-from remotegpu_deviceplugin.injection import answer
+from remotegpu_deviceplugin.injection import answer, answer_to_appliance
 from remotegpu_deviceplugin.plugin import Plugin
 
 # Inside the folder of the client's files.
@@ -25,13 +25,15 @@ class Node:
         self._kept = kept
         self._known: Pools | None = None
         self._milli, self._client = (Plugin(resource, self._answer) for resource in (MILLI, CLIENT))
+        self._sockets = Plugin(LOCAL_SOCKETS, lambda: answer_to_appliance(local))
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
-        return self._milli, self._client
+        return self._milli, self._client, self._sockets
 
     async def start(self) -> None:
         await self._client.advertise(CLIENTS)
+        await self._sockets.advertise(APPLIANCES)
         if (known := memory.recall(self._kept)) is not None:
             await self._advertise(known)
 

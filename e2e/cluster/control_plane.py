@@ -6,15 +6,14 @@ The whole cluster starts all four; the tests of API semantics start the first tw
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from cluster.addresses import IPV4, Network, joined
 from cluster.certificates import Authority, kubeconfig, service_account_keys
 
-SERVICES = "10.96.0.0/16"
-PODS = "10.244.0.0/16"
 PROGRAMS = Path(__file__).parents[2] / "target" / "cluster" / "bin"
 VERSIONS = {"1.34": "kube-apiserver", "newest": "kube-apiserver-newest"}
 
@@ -28,10 +27,20 @@ class ControlPlane:
     # The other programs' own HTTPS ports, for probes only.
     controller_manager_port: int = 10257
     scheduler_port: int = 10259
+    networks: tuple[Network, ...] = (IPV4,)
 
     @property
     def url(self) -> str:
-        return f"https://{self.address}:{self.port}"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"https://{host}:{self.port}"
+
+    @property
+    def services(self) -> str:
+        return joined([network.services for network in self.networks])
+
+    @property
+    def pods(self) -> str:
+        return joined([network.pods for network in self.networks])
 
     @property
     def admin(self) -> Path:
@@ -41,18 +50,18 @@ class ControlPlane:
     def certificates(self) -> Path:
         return self.folder / "certificates"
 
-    def make_certificates(self, nodes: Mapping[str, str] = MappingProxyType({})) -> None:
+    def make_certificates(self, nodes: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
         """Everything that is signed, for nodes of these names and addresses too, at once: the key is not kept."""
         self.certificates.mkdir(parents=True)
         authority = Authority("kubernetes")
         (self.certificates / "ca.crt").write_bytes(authority.certificate)
         service_account_keys(self.certificates)
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
-        addresses = {self.address, "127.0.0.1", "10.96.0.1"}
+        addresses = {self.address, "127.0.0.1", *(network.api for network in self.networks)}
         authority.issue("kube-apiserver", subjects=(*names, *addresses)).write(self.certificates, "apiserver")
         authority.issue("kube-apiserver-kubelet-client", "system:masters").write(self.certificates, "kubelet-client")
-        for node, address in nodes.items():
-            authority.issue(node, subjects=(node, address)).write(self.certificates, node)
+        for node, own in nodes.items():
+            authority.issue(node, subjects=(node, *own)).write(self.certificates, node)
         users = {
             "admin": ("admin", "system:masters"),
             "controller-manager": ("system:kube-controller-manager", ""),
@@ -83,7 +92,7 @@ class ControlPlane:
         return [
             *(str(PROGRAMS / VERSIONS[version]), f"--etcd-servers=http://127.0.0.1:{self.etcd_port}"),
             *(f"--bind-address={self.address}", f"--advertise-address={self.address}", f"--secure-port={self.port}"),
-            *(f"--service-cluster-ip-range={SERVICES}", "--allow-privileged=true"),
+            *(f"--service-cluster-ip-range={self.services}", "--allow-privileged=true"),
             *("--authorization-mode=Node,RBAC", "--anonymous-auth=false", f"--client-ca-file={files / 'ca.crt'}"),
             *(f"--tls-cert-file={files / 'apiserver.crt'}", f"--tls-private-key-file={files / 'apiserver.key'}"),
             "--service-account-issuer=https://kubernetes.default.svc",
@@ -107,7 +116,8 @@ class ControlPlane:
             *self._client("controller-manager", self.controller_manager_port),
             *("--use-service-account-credentials=true", f"--root-ca-file={files / 'ca.crt'}"),
             f"--service-account-private-key-file={files / 'service-account.key'}",
-            *("--allocate-node-cidrs=false", f"--cluster-cidr={PODS}", f"--service-cluster-ip-range={SERVICES}"),
+            *("--allocate-node-cidrs=false", f"--cluster-cidr={self.pods}"),
+            f"--service-cluster-ip-range={self.services}",
             # The clients' own limits of 20 and 50 requests a second would be what a load test measures.
             *("--kube-api-qps=200", "--kube-api-burst=400"),
         ]

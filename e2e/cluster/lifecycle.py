@@ -14,15 +14,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cluster import cgroups, images, programs
+from cluster.addresses import CHOICE, FAMILY, chosen
 from cluster.control_plane import PROGRAMS, ControlPlane
-from cluster.node import BRIDGE, HOST, MOUNT_POINTS, Node, ip
+from cluster.node import BRIDGE, MOUNT_POINTS, Node, ip
 from cluster.parts import STOP_SECONDS, Part, gone, start_time
 from cluster.progress import step, wait
 
 TARGET = PROGRAMS.parent
 STATE = TARGET / "state"
-PLANE = ControlPlane(STATE, address=HOST, etcd_port=12379)
-NODES = (Node("node-a", 1, STATE), Node("node-b", 2, STATE))
+# Of a cluster that is up, what it was made with.
+KEPT_FAMILY = STATE / "family"
+NETWORKS = chosen(KEPT_FAMILY.read_text() if KEPT_FAMILY.exists() else FAMILY)
+PLANE = ControlPlane(STATE, address=NETWORKS[0].host, etcd_port=12379, networks=NETWORKS)
+NODES = (Node("node-a", 1, STATE, NETWORKS), Node("node-b", 2, STATE, NETWORKS))
 CONTROL_PLANE = tuple(Part(STATE, name) for name in ("etcd", "apiserver", "controller-manager", "scheduler"))
 KUBECONFIG = TARGET / "admin.kubeconfig"
 # Mount points that were not there before, innermost last.
@@ -59,6 +63,9 @@ def is_up() -> bool:
 def up() -> None:
     if os.geteuid() != 0:
         raise RuntimeError("the cluster needs root, for its nodes are namespaces; run the same as root")
+    if KEPT_FAMILY.exists() and CHOICE in os.environ and KEPT_FAMILY.read_text() != FAMILY:
+        made = KEPT_FAMILY.read_text()
+        raise RuntimeError(f"the cluster is up with {CHOICE}={made}: run `make cluster-down` for one with {FAMILY}")
     with _one_at_a_time():
         programs.install()
         # After a reboot, or an `up` that was interrupted, there is nothing that could go on.
@@ -134,17 +141,20 @@ def _clear_leftovers() -> None:
 
 
 def _listens(address: str, port: int) -> bool:
-    with socket.socket() as connection:
-        connection.settimeout(1)
-        return connection.connect_ex((address, port)) == 0
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1):
+        return True
+    return False
 
 
 def _start_control_plane() -> None:
     _clear_leftovers()
     with step("certificates, etcd, API server, controller manager, scheduler"):
-        PLANE.make_certificates({node.name: node.address for node in NODES})
+        PLANE.make_certificates({node.name: node.addresses for node in NODES})
+        KEPT_FAMILY.write_text(FAMILY)
         ip("link", "add", BRIDGE, "type", "bridge")
-        ip("address", "add", f"{HOST}/24", "dev", BRIDGE)
+        for network in NETWORKS:
+            more = ["nodad"] if network.version == 6 else []
+            ip("address", "add", network.with_prefix(network.host), "dev", BRIDGE, *more)
         ip("link", "set", BRIDGE, "up")
         etcd, apiserver, controller_manager, scheduler = CONTROL_PLANE
         etcd.launch(PLANE.etcd())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,19 +20,21 @@ import (
 // NetworkPolicy on one node. Its router and service proxy are left out: the nodes have static routes and kube-proxy.
 func newNetworkPolicyCommand() *cobra.Command {
 	var kubeconfig, node string
+	var services []string
 	command := &cobra.Command{
 		Use:          "kube-netpol",
 		SilenceUsage: true,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return enforceNetworkPolicies(command.Context().Done(), kubeconfig, node)
+			return enforceNetworkPolicies(command.Context().Done(), kubeconfig, node, services)
 		},
 	}
 	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file with the API server's address and credentials")
 	command.Flags().StringVar(&node, "hostname-override", "", "name of this node")
+	command.Flags().StringSliceVar(&services, "service-cluster-ip-range", []string{"10.96.0.0/16"}, "addresses of Services, of each family")
 	return command
 }
 
-func enforceNetworkPolicies(stop <-chan struct{}, kubeconfig, node string) error {
+func enforceNetworkPolicies(stop <-chan struct{}, kubeconfig, node string, services []string) error {
 	rest, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", kubeconfig, err)
@@ -41,8 +44,15 @@ func enforceNetworkPolicies(stop <-chan struct{}, kubeconfig, node string) error
 		return err
 	}
 	config := options.NewKubeRouterConfig()
-	config.ClusterIPCIDRs = []string{"10.96.0.0/16"}
-	config.EnableIPv4 = true
+	config.ClusterIPCIDRs = services
+	config.EnableIPv4, config.EnableIPv6 = false, false
+	for _, cidr := range services {
+		if strings.Contains(cidr, ":") {
+			config.EnableIPv6 = true
+		} else {
+			config.EnableIPv4 = true
+		}
+	}
 	config.HostnameOverride = node
 	config.IPTablesSyncPeriod = time.Minute
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster import cgroups
-from cluster.control_plane import PODS, PROGRAMS, ControlPlane
+from cluster.addresses import IPV4, Network, joined
+from cluster.control_plane import PROGRAMS, ControlPlane
 from cluster.parts import Part
 
 # Folders that are fixed in the programs, so that only a private mount gives each node its own.
@@ -23,7 +24,6 @@ MOUNT_POINTS = (
     "/etc/cni/net.d",
 )
 BRIDGE = "kube-e2e"
-HOST = "10.100.0.1"
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,12 @@ class Node:
     name: str
     number: int
     state: Path
+    networks: tuple[Network, ...] = (IPV4,)
 
     @property
-    def address(self) -> str:
-        return f"10.100.0.{10 + self.number}"
-
-    @property
-    def pods(self) -> str:
-        return f"10.244.{self.number}.0/24"
+    def addresses(self) -> list[str]:
+        """One of each family, the preferred one first."""
+        return [network.node(self.number) for network in self.networks]
 
     @property
     def folder(self) -> Path:
@@ -81,16 +79,27 @@ class Node:
         ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(self.part("holder").pid))
         ip("link", "set", port, "master", BRIDGE, "up")
         self.run("ip", "link", "set", "eth0", "up")
-        self.run("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
-        self.run("ip", "route", "add", "default", "via", HOST)
+        for network in self.networks:
+            self._connect_by(network, others)
+
+    def _connect_by(self, network: Network, others: list[Node]) -> None:
+        family, own = f"-{network.version}", network.node(self.number)
+        # An address of IPv6 may be used at once where nobody looks for another one that has it.
+        more = ["nodad"] if network.version == 6 else []
+        self.run("ip", family, "address", "add", network.with_prefix(own), "dev", "eth0", *more)
+        self.run("ip", family, "route", "add", "default", "via", network.host)
         for other in others:
-            self.run("ip", "route", "add", other.pods, "via", other.address)
-        self.run("sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1")
-        ip("route", "replace", self.pods, "via", self.address, "dev", BRIDGE)
+            there = network.node(other.number)
+            self.run("ip", family, "route", "add", network.node_pods(other.number), "via", there)
+        forwarding = "ipv4.ip_forward" if network.version == 4 else "ipv6.conf.all.forwarding"
+        self.run("sysctl", "--quiet", "--write", f"net.{forwarding}=1")
+        ip(family, "route", "replace", network.node_pods(self.number), "via", own, "dev", BRIDGE)
 
     def configure(self, plane: ControlPlane) -> None:
         self._write_network()
-        (self.folder / "containerd.toml").write_text(_CONTAINERD)
+        # Without this the first address of a pod is of IPv4.
+        preferred = f'ip_pref = "ipv{self.networks[0].version}"\n' if len(self.networks) > 1 else ""
+        (self.folder / "containerd.toml").write_text(_CONTAINERD + preferred)
         (self.folder / "kubelet.json").write_text(json.dumps(self._kubelet(plane), indent=1))
 
     def launch(self, plane: ControlPlane, *programs: str) -> None:
@@ -99,16 +108,17 @@ class Node:
             "kubelet": [
                 *(str(PROGRAMS / "kubelet"), f"--config={self.folder / 'kubelet.json'}"),
                 f"--kubeconfig={plane.folder / f'kubelet-{self.name}.kubeconfig'}",
-                *(f"--hostname-override={self.name}", f"--node-ip={self.address}"),
+                *(f"--hostname-override={self.name}", f"--node-ip={joined(self.addresses)}"),
             ],
             "kube-proxy": [
                 *(str(PROGRAMS / "kube-proxy"), f"--kubeconfig={plane.folder / f'proxy-{self.name}.kubeconfig'}"),
-                *(f"--hostname-override={self.name}", "--proxy-mode=nftables", f"--cluster-cidr={PODS}"),
+                *(f"--hostname-override={self.name}", "--proxy-mode=nftables", f"--cluster-cidr={plane.pods}"),
                 # The size of the connection table is the whole machine's, not the node's.
                 *("--conntrack-max-per-core=0", "--conntrack-min=0"),
             ],
             "kube-netpol": [
                 *(str(PROGRAMS / "kube-netpol"), f"--kubeconfig={plane.admin}", f"--hostname-override={self.name}"),
+                f"--service-cluster-ip-range={plane.services}",
             ],
         }
         for program in programs:
@@ -122,7 +132,11 @@ class Node:
             # A masqueraded packet would come from the other node, not from a pod that a NetworkPolicy allows.
             "ipMasq": False,
             "hairpinMode": True,
-            "ipam": {"type": "host-local", "subnet": self.pods, "routes": [{"dst": "0.0.0.0/0"}]},
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": network.node_pods(self.number)}] for network in self.networks],
+                "routes": [{"dst": network.everywhere} for network in self.networks],
+            },
         }
         ports = {"type": "portmap", "capabilities": {"portMappings": True}}
         content = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]}

@@ -23,11 +23,11 @@ from support.system import until
 from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.kubernetes import (
     APPLIANCE_LABEL,
-    AUDIENCE,
     CLAIMS,
     COMPONENT_LABEL,
     CONTROL_PORT,
     HTTP_PORT,
+    appliance_audience,
     server_name,
 )
 from remotegpu.rpc import pb
@@ -147,7 +147,9 @@ class Checker:
     def inventory(self, pod: Object) -> pb.InventoryReply:
         """An appliance's answer to the operator."""
         appliance = pod["metadata"]["labels"][APPLIANCE_LABEL]
-        token = self._kubectl("create", "token", OPERATOR, "-n", SYSTEM, "--audience", AUDIENCE).strip()
+        token = self._kubectl(
+            "create", "token", OPERATOR, "-n", SYSTEM, "--audience", appliance_audience(appliance)
+        ).strip()
         self._certificate.write_text(self.authority())
         with self.forwarded(pod["metadata"]["name"], CONTROL_PORT) as port:
             access = Access(token=token, ca=self._certificate, server_name=server_name(appliance))

@@ -11,6 +11,7 @@ from typing import Any
 import kopf
 
 from remotegpu_operator import audit, metrics, probes
+from remotegpu_operator.appliance_tokens import tokens
 from remotegpu_operator.authority import CertificateAuthority
 from remotegpu_operator.beside import beside
 from remotegpu_operator.builders.appliances import Installation
@@ -97,7 +98,7 @@ async def _lead(settings: Settings, leadership: Leadership) -> None:
 
 async def _work(settings: Settings, api: Api) -> None:
     changed = asyncio.Event()
-    inventory = Inventory(settings.token_file, changed)
+    inventory = Inventory(tokens(api, settings.namespace, settings.token_file, settings.pod), changed)
     authority = CertificateAuthority(
         api, settings.namespace, generation=settings.ca_generation, given=settings.ca_secret
     )

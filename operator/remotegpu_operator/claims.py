@@ -17,6 +17,7 @@ from typing import Final
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
 from remotegpu.api.modes import ComputeMode
+from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu_operator import audit, metrics
 from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, request_of
@@ -140,10 +141,11 @@ class Claims:
         if before is None or pool.spec != before.spec:
             self._settle.set()
         self._pools[pool.name] = pool
-        if new != old or before is None or pool.spec.compute_mode is not before.spec.compute_mode:
+        if new != old or before is None or pool.spec != before.spec:
             self._appliances[pool.name] = new
             divides_time = pool.spec.compute_mode is ComputeMode.TURNS
-            self._allocator.set_pool(pool.name, new.values(), divides_time=divides_time)
+            namespaces = pool.spec.namespaces
+            self._allocator.set_pool(pool.name, new.values(), divides_time=divides_time, namespaces=namespaces)
             self._appliances_changed(old, new)
 
     def remove_pool(self, name: str) -> None:
@@ -204,7 +206,7 @@ class Claims:
             try:
                 claim = GPUClaim.from_object(new)
                 request_of(claim)
-            except (KeyError, ValueError) as error:
+            except UNREADABLE as error:
                 # Of another version of the schema, perhaps; it must not stop the others.
                 _log.error("claim %s/%s: %r", new["metadata"]["namespace"], new["metadata"]["name"], error)
                 return

@@ -17,6 +17,7 @@ from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import EnvironmentStatus, GpuStatus
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+from remotegpu_operator.appliance_tokens import NoTokenError, Tokens
 
 INTERVAL_SECONDS: Final = 2.0
 # Three answers that did not come.
@@ -31,6 +32,7 @@ class Target:
     name: str
     incarnation: str
     address: str
+    audience: str  # of the token that it takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,10 @@ class Contact:
 class Inventory:
     """Asks each target in a thread, for gRPC's client here is the blocking one of the command line."""
 
-    def __init__(self, token_file: Path, changed: asyncio.Event) -> None:
-        self._token_file = token_file
+    def __init__(self, tokens: Tokens, changed: asyncio.Event) -> None:
+        self._tokens = tokens
+        # By appliance: what it was last shown.
+        self._shown: dict[str, str] = {}
         self._changed = changed
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="inventory")
         self._movers = ThreadPoolExecutor(_THREADS, thread_name_prefix="move")
@@ -95,9 +99,11 @@ class Inventory:
 
     def set_targets(self, targets: list[Target], *, inherited: bool) -> None:
         wanted = {target.name: target for target in targets}
+        self._tokens.keep(target.audience for target in targets)
         for name, contact in list(self._contacts.items()):
             if wanted.get(name) != contact.target:
                 del self._contacts[name]
+                self._shown.pop(name, None)
                 self._tasks.pop(name).cancel()
         for name, target in wanted.items():
             if name not in self._contacts:
@@ -144,7 +150,7 @@ class Inventory:
                 self._moving.discard(here)
 
     def _client_of(self, name: str) -> ApplianceClient:
-        return self._client(self._contacts[name].target, self._token_file.read_text().strip())
+        return self._client(self._contacts[name].target, self._shown[name])
 
     async def all_tried(self, seconds: float) -> None:
         """Until every target was asked once, but not forever."""
@@ -173,7 +179,8 @@ class Inventory:
                 asked = time.monotonic()
                 before = contact.report, contact.tried.is_set(), contact.fresh()
                 try:
-                    token = self._token_file.read_text().strip()
+                    token = await self._tokens.token(contact.target.audience)
+                    self._shown[contact.target.name] = token
                     if client is None or used != (token, self._bundle):
                         if client is not None:
                             client.close()
@@ -185,8 +192,8 @@ class Inventory:
                     # The sentence for a connection that fails is for somebody at the command line.
                     silent = error.failure is Failure.UNAVAILABLE
                     contact.problem = f"nothing answers at {contact.target.address}" if silent else str(error)
-                except OSError as error:
-                    contact.problem = f"the token {self._token_file} cannot be read: {error.strerror}"
+                except NoTokenError as error:
+                    contact.problem = str(error)
                 contact.tried.set()
                 if before != (contact.report, True, contact.fresh()):
                     self._changed.set()

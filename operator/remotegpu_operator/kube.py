@@ -157,6 +157,12 @@ class Api:
     async def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
         return await self._call("POST", resource, resource.path(namespace), {}, body)
 
+    async def token(self, accounts: Resource, namespace: str, name: str, request: Object) -> str:
+        """A token of a service account (TokenRequest). It changes nothing, so who does not lead may ask, too."""
+        answer = await self._call("POST", accounts, accounts.path(namespace, name, "token"), {}, request, fenced=False)
+        token: str = answer["status"]["token"]
+        return token
+
     async def patch(
         self, resource: Resource, namespace: str | None, name: str, body: Object, subresource: str | None = None
     ) -> Object:
@@ -189,10 +195,12 @@ class Api:
         body: Object | None = None,
         kind: str = "application/json",
         token: str = "",
+        *,
+        fenced: bool = True,
     ) -> Object:
         headers = {"Authorization": f"Bearer {token}"} if token else await self._headers()
         data = None if body is None else json.dumps(body)
-        if verb != "GET":
+        if verb != "GET" and fenced:
             # As late as can be: with a connection of the pool nothing is waited for from here to the socket.
             self._fence()
         code: int | str = "none"

@@ -11,14 +11,14 @@ import signal
 import sys
 from typing import Any, Final
 
-from remotegpu.api.kubernetes import CLIENT, MILLI
+from remotegpu.api.kubernetes import CLIENT, LOCAL_SOCKETS, MILLI
 from remotegpu_operator.kube import NODES, Api, ApiError, Object, Resource, Unanswered, configuration
 
 _log = logging.getLogger(__name__)
 
 CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole")
 NAME: Final = "remotegpu-nodekeys"
-KEYS: Final = (MILLI, CLIENT)
+KEYS: Final = (MILLI, CLIENT, LOCAL_SOCKETS)
 # Kubelet reports every ten seconds, and writes a key again that it still knows.
 QUIET_SECONDS: Final = 60.0
 # A kubelet that was restarted meanwhile begins its five minutes anew.

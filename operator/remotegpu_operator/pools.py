@@ -21,6 +21,7 @@ from remotegpu.api.kubernetes import (
     STATUS_PREFIX,
     server_name,
 )
+from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool
 from remotegpu_operator import audit, metrics
 from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
@@ -274,7 +275,7 @@ class Pools:
             self._tell(claims)
 
     def _watch_pods(self) -> None:
-        found = (Target(_appliance(pod), states.incarnation(pod), states.pod_address(pod)) for pod in self._pods)
+        found = map(_target, self._pods)
         self._inventory.set_targets([each for each in found if each.address], inherited=not self.known.is_set())
 
     def _tell(self, claims: Claims) -> None:
@@ -358,7 +359,8 @@ class Pools:
             for pool in list(self._pools.values()):
                 capacity = claims.capacity(pool.name)
                 metrics.count_pool(pool.name, capacity)
-                status = states.pool_status(pool, capacity, self._renewal, now)
+                limits = {each.node: each.memory_limit for each in self._plans.values() if each.pool.name == pool.name}
+                status = states.pool_status(pool, capacity, self._renewal, now, limits)
                 if status == pool.status:
                     continue
                 body = {"metadata": {"resourceVersion": pool.resource_version}, "status": status.to_object()}
@@ -387,7 +389,7 @@ async def _either(event: asyncio.Event, seconds: float) -> None:
 def _read(stored: Object) -> GPUPool | None:
     try:
         return GPUPool.from_object(stored)
-    except (KeyError, ValueError) as error:
+    except UNREADABLE as error:
         # Of another version of the schema, perhaps; it must not stop the others.
         _log.error("pool %s: %r", stored["metadata"]["name"], error)
         return None
@@ -402,6 +404,10 @@ def _place(stateful_set: Object) -> tuple[str, str]:
 def _appliance(pod: Object) -> str:
     name: str = pod["metadata"]["labels"][APPLIANCE_LABEL]
     return name
+
+
+def _target(pod: Object) -> Target:
+    return Target(_appliance(pod), states.incarnation(pod), states.pod_address(pod), states.audience(pod))
 
 
 def _without_images(node: Object) -> Object:

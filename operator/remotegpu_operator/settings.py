@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from remotegpu.api.kubernetes import POD_DIRECTORY, TOKEN_FILE
 from remotegpu_operator.journal import Accounting, Retention
 
 
@@ -23,7 +22,9 @@ class Settings:
     identity: str
     appliance_image: str
     image_pull_policy: str
-    token_file: Path
+    # Shown to all appliances; None: each is shown a token of its own.
+    token_file: Path | None = None
+    pod_uid: str = ""
     # Another value has the certificate authority changed, in overlapping steps.
     ca_generation: str = "1"
     # A Secret with an authority that somebody else provides; empty: we make one.
@@ -34,6 +35,11 @@ class Settings:
     metrics_from: Mapping[str, str] = field(default_factory=dict)
     close_egress: bool = False
     accounting: Accounting = field(default_factory=Accounting)
+
+    @property
+    def pod(self) -> tuple[str, str] | None:
+        """Name and uid of the pod that it runs in."""
+        return (self.identity, self.pod_uid) if self.pod_uid else None
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -48,7 +54,8 @@ class Settings:
             identity=needed("POD_NAME", "the name of the operator's pod"),
             appliance_image=needed("APPLIANCE_IMAGE", "the image of appliances whose pool names none"),
             image_pull_policy=environment.get("APPLIANCE_IMAGE_PULL_POLICY", "IfNotPresent"),
-            token_file=Path(environment.get("REMOTEGPU_TOKEN_FILE", f"{POD_DIRECTORY}/{TOKEN_FILE}")),
+            token_file=Path(file) if (file := environment.get("REMOTEGPU_TOKEN_FILE")) else None,
+            pod_uid=environment.get("POD_UID", ""),
             ca_generation=environment.get("REMOTEGPU_CA_GENERATION", "1"),
             ca_secret=environment.get("REMOTEGPU_CA_SECRET", ""),
             metrics_from=json.loads(environment.get("REMOTEGPU_METRICS_FROM", "{}")),

@@ -67,7 +67,7 @@ class State:
         made.set_time(now.timestamp())
         for pool in self.pools:
             divides_time = pool.spec.compute_mode is ComputeMode.TURNS
-            made.set_pool(pool.name, pool.status.appliances, divides_time=divides_time)
+            made.set_pool(pool.name, pool.status.appliances, divides_time=divides_time, namespaces=pool.spec.namespaces)
         for namespace, hard in self.quotas.items():
             made.set_quotas(namespace, hard)
         for claim in self.claims:

@@ -426,3 +426,19 @@ def test_prioritised_claims_hold_up_nobody_for_longer() -> None:
         pool.submit(request(f"large at {minute}", Ask(1, 1000), namespace=f"n{minute}", priority=9, created=created))
         placed = [each.request.name for each in pool.settle() if isinstance(each, Placed)]
         assert placed == (["small"] if minute == 40 else [])
+
+
+def test_a_pool_serves_the_namespaces_that_it_names() -> None:
+    """What others have of it they keep, and they reserve nothing."""
+    made = Allocator()
+    made.set_pool("default", [appliance("a", gpu(0))])
+    made.hold(replace(request("old", Ask(milli_per_gpu=500)), namespace="outside"), [])
+    made.set_pool("default", [appliance("a", gpu(0))], namespaces=("team-a", "team-b"))
+    outsider = replace(request("new", Ask()), namespace="outside")
+    said = "pool default is for other namespaces than outside: name another pool"
+    assert waits(made, outsider) == (Reason.NAMESPACE_NOT_ALLOWED, said)
+    member = replace(request("theirs", Ask()), namespace="team-b")
+    made.submit(member)
+    assert [each.request for each in made.settle() if isinstance(each, Placed)] == [member]
+    made.set_pool("default", [appliance("a", gpu(0)), appliance("b", gpu(1))])
+    assert [each.request for each in made.settle() if isinstance(each, Placed)] == [outsider]

@@ -127,7 +127,7 @@ def test_it_drains_until_no_session_is_left(dist: Path, cluster: Cluster) -> Non
         claim = cluster.claim(namespace, appliance.place(SHARE), consumers=[pod])
         tenant = appliance.tenant(claim, pod)
         session = tenant.session()
-        operator = appliance.tenant("", cluster.operator_token)
+        operator = appliance.tenant("", cluster.operator_token(appliance.name))
         assert operator.call("Drain", deadline_seconds=1).sessions == 1
         assert appliance.client.inventory().draining
 
@@ -153,7 +153,7 @@ def test_a_missing_cluster_is_reported(tmp_path: Path) -> None:
 
 def test_the_operator_gets_the_reason_of_a_refusal(dist: Path, cluster: Cluster) -> None:
     with ClaimAppliance(dist, cluster, "--operator-account", "elsewhere:operator") as appliance:
-        stranger = ApplianceClient(parse_endpoint(appliance.endpoint), Access(cluster.operator_token))
+        stranger = ApplianceClient(parse_endpoint(appliance.endpoint), Access(cluster.operator_token(appliance.name)))
         with pytest.raises(ApplianceError) as refused:
             stranger.inventory()
         assert refused.value.failure is Failure.DENIED

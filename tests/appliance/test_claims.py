@@ -14,16 +14,18 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from support.apiserver import ApiServer
-from support.claims import Claim, ClaimAppliance, Cluster, Pod, refusal
+from support.claims import OPERATOR, SYSTEM, Claim, ClaimAppliance, Cluster, Pod, refusal
 from support.system import MIB, Watch, until
 
 from remotegpu.api.claims import Phase
 from remotegpu.api.failures import ApplianceError, Failure
+from remotegpu.api.kubernetes import AUDIENCE, appliance_audience, pool_audience
 
 SHARE = 256 * MIB
 # What is promised: a refusal within a second, the end of a deleted claim's sessions within ten.
 REFUSED_SECONDS = 1.0
 REVOKED_SECONDS = 10.0
+POOL = pool_audience("default")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def cluster(apiserver: ApiServer) -> Cluster:
 
 @pytest.fixture(scope="module")
 def appliance(dist: Path, cluster: Cluster) -> Iterator[ClaimAppliance]:
-    with ClaimAppliance(dist, cluster, "--gpus", "2") as it:
+    with ClaimAppliance(dist, cluster, "--gpus", "2", "--pool", "default") as it:
         until(it.ready, 10, "the claims are known")
         yield it
 
@@ -106,7 +108,12 @@ def made_anew(cluster: Cluster, team: Team) -> str:
     [
         (lambda cluster, team: team.other.token, "PERMISSION_DENIED"),
         (lambda cluster, team: cluster.pod(cluster.namespace()).token, "PERMISSION_DENIED"),
-        (lambda cluster, team: cluster.operator_token, "PERMISSION_DENIED"),
+        (lambda cluster, team: cluster.token(SYSTEM, OPERATOR), "PERMISSION_DENIED"),
+        (lambda cluster, team: cluster.operator_token("appliance-x"), "UNAUTHENTICATED"),
+        (
+            lambda cluster, team: cluster.token(team.namespace, pod=team.pod, audience=pool_audience("x")),
+            "UNAUTHENTICATED",
+        ),
         (lambda cluster, team: cluster.token(team.namespace), "PERMISSION_DENIED"),
         (lambda cluster, team: cluster.token(team.namespace, pod=team.pod, audience=None), "UNAUTHENTICATED"),
         (lambda cluster, team: made_anew(cluster, team), "UNAUTHENTICATED"),
@@ -115,7 +122,20 @@ def made_anew(cluster: Cluster, team: Team) -> str:
         (lambda cluster, team: "no token at all", "UNAUTHENTICATED"),
         (lambda cluster, team: "", "UNAUTHENTICATED"),
     ],
-    ids=["pod", "namespace", "operator", "no pod", "audience", "deleted", "expired", "forged", "junk", "none"],
+    ids=[
+        "pod",
+        "namespace",
+        "operator",
+        "operator elsewhere",
+        "other pool",
+        "no pod",
+        "audience",
+        "deleted",
+        "expired",
+        "forged",
+        "junk",
+        "none",
+    ],
 )
 def test_a_token_that_is_not_the_pods_is_refused(
     cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team, token: Callable[..., str], status: str
@@ -254,3 +274,29 @@ def test_a_claim_with_an_invalid_status_becomes_no_lease(
     until(lambda: appliance.audits("a lease", bad.name), 5, "it is refused")
     assert appliance.served(bad) is None
     assert appliance.served(claim), "the others are served"
+
+
+def test_the_operators_token_counts_at_one_appliance(cluster: Cluster, appliance: ClaimAppliance, claim: Claim) -> None:
+    """One that is shown it learns nothing that another one takes: not of it, nor of a pod, nor of all before."""
+    mine, theirs = cluster.operator_token(appliance.name), cluster.operator_token("appliance-of-mallory")
+    assert appliance.tenant(claim, mine).call("Inventory").leases
+    for token in (theirs, cluster.token(SYSTEM, OPERATOR), cluster.token(SYSTEM, OPERATOR, audience=POOL)):
+        asked = appliance.tenant(claim, token)
+        for method in ("Inventory", "InviteLease", "Drain"):
+            status, why = refusal(
+                asked.call, method, **({"lease_id": claim.lease_id} if method == "InviteLease" else {})
+            )
+            assert status == "UNAUTHENTICATED", method
+            assert "audience" in why
+
+
+def test_a_pods_token_is_for_its_pool(cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team) -> None:
+    """And one for all pools, as running pods have it, is still taken; but only where the claim is."""
+    for audience in (POOL, AUDIENCE):
+        token = cluster.token(team.namespace, pod=team.pod, audience=audience)
+        assert appliance.tenant(claim, token).hello().devices
+        elsewhere = cluster.claim(team.namespace, consumers=[team.pod])
+        assert refusal(appliance.tenant(elsewhere, token).hello)[0] == "NOT_FOUND"
+    for audience in (pool_audience("x"), appliance_audience(appliance.name)):
+        token = cluster.token(team.namespace, pod=team.pod, audience=audience)
+        assert refusal(appliance.tenant(claim, token).hello)[0] == "UNAUTHENTICATED"

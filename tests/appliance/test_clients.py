@@ -21,6 +21,14 @@ from remotegpu.appliance.returns import GIVE_WAY_SECONDS, gives_way_in
 from remotegpu.appliance.state import Lease, Session
 
 SHARE = 256 * MIB
+# As a client does, from what it reads of /proc/self.
+NAMES_ITSELF = """
+import os
+boot = open("/proc/sys/kernel/random/boot_id").read().strip()
+start = open("/proc/self/stat").read().rpartition(")")[2].split()[19]
+print(os.getpid(), boot, os.readlink("/proc/self/ns/pid"), start, flush=True)
+input()
+"""
 WAITS_FOR_INPUT = [sys.executable, "-c", "input()"]
 
 
@@ -71,12 +79,37 @@ def test_nothing_is_known_of_a_process_that_is_not_of_this_machine(process: subp
         found = [Client.of(process.pid, name) for name in (*others, identity(process.pid))]
         clients = [client for client in found if client is not None]
         for client in clients:
-            client.watch(ended.set if client is clients[-1] else lambda: pytest.fail("another one is watched"))
+            await client.watch(ended.set if client is clients[-1] else lambda: pytest.fail("another one is watched"))
         process.kill()
         await asyncio.wait_for(ended.wait(), 10)
         assert [client.ended for client in clients] == [False] * len(others) + [True]
 
     asyncio.run(run())
+
+
+def test_a_process_of_a_namespace_below_is_seen() -> None:
+    """A container's: it knows itself by another number than we do."""
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    inside = ["unshare", *user, "--pid", "--fork", "--mount-proc", sys.executable, "-c", NAMES_ITSELF]
+    with subprocess.Popen(inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        stdin, stdout = it.stdin, it.stdout
+        assert stdin and stdout
+        pid, name = stdout.readline().rstrip("\n").split(" ", 1)
+
+        async def run() -> None:
+            ended = asyncio.Event()
+            client = Client.of(int(pid), name)
+            # Its start is that of no process of this number.
+            other = Client.of(int(pid), f"{name}0")
+            assert client and other
+            await client.watch(ended.set)
+            await other.watch(lambda: pytest.fail("another one is watched"))
+            assert not client.ended
+            stdin.close()
+            await asyncio.wait_for(ended.wait(), 10)
+            assert (client.ended, other.ended) == (True, False)
+
+        asyncio.run(run())
 
 
 def test_a_lost_session_whose_process_may_live_has_its_time() -> None:

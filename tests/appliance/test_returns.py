@@ -132,9 +132,11 @@ class Told:
 
     def __init__(self) -> None:
         self.packets: list[tuple[str, int]] = []
+        self.zeroed: object = None
 
     def send(self, packet: dict[str, object], fds: Sequence[int] = ()) -> None:
         self.packets.append((str(packet["op"]), len(fds)))
+        self.zeroed = packet.get("zeroed", self.zeroed)
 
 
 class Family:
@@ -160,20 +162,22 @@ class Family:
             await asyncio.sleep(0)
         return task
 
-    def hand_on(self, size: int) -> bool:
+    def hand_on(self, size: int, *, zeroed: bool = False) -> bool:
         """Whether the descriptor went to the one that wants the memory."""
         with Path("/dev/null").open("rb", buffering=0) as file:
-            returns.hand_on(self.first, 0, size, file)
+            returns.hand_on(self.first, 0, size, file, zeroed=zeroed)
         assert self.told["first"].packets[-1] == ("handedon", 0)
         return ("inherit", 1) in self.told[self.heir.session_id].packets
 
 
-def test_what_a_session_leaves_is_handed_to_who_waits_for_it() -> None:
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_what_a_session_leaves_is_handed_to_who_waits_for_it(zeroed: bool) -> None:
     async def run() -> None:
         family = Family()
         request = await family.ask(100 * MIB)
         assert family.told["first"].packets == [("handon", 0)]
-        assert family.hand_on(120 * MIB)
+        assert family.hand_on(120 * MIB, zeroed=zeroed)
+        assert family.told["heir"].zeroed is zeroed
         assert await request == returns.Got(120 * MIB, 120 * MIB, "")
         assert family.quota.granted == {"first": SHARE - 120 * MIB, "heir": 120 * MIB}
         assert family.heir.inherited == {}

@@ -18,7 +18,10 @@ from support.chart import CHART, NAMESPACE, Object, helm, named, pod_specs, rend
 from support.system import until
 
 from remotegpu.api.kubernetes import API_VERSION, GATE, MILLI, POD_LABEL
+from remotegpu.api.pools import GPUPool
 from remotegpu_operator import install, nodekeys, uninstall
+from remotegpu_operator.builders.appliances import ApiAddress, Installation, plans, stateful_set, tls_secret
+from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
 from remotegpu_operator.kube import Api, ApiError
 
 EVERY_VALUE = Path(__file__).parent / "every-value.yaml"
@@ -120,6 +123,65 @@ def test_every_object_is_accepted_and_every_pod_but_one_complies_with_restricted
         'runAsNonRoot != true (pod or container "deviceplugin" must set securityContext.runAsNonRoot=true',
         "runAsUser=0 (pod must not set runAsUser=0)",
     ]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"backend": "cuda", "gpusPerNode": 2, "localSockets": False},
+        {
+            "offload": [{"name": "e", "python": "/usr/bin/python3"}],
+            "resources": {"limits": {"memory": "4Gi"}},
+            "tolerations": [{"operator": "Exists"}],
+            "runtimeClassName": "nvidia",
+            "priorityClassName": "system-node-critical",
+            "temporaryStorage": "1Gi",
+            "software": {"gpus": 4},
+        },
+    ],
+    ids=["plain", "cuda", "all"],
+)
+def test_what_the_operator_makes_complies_with_restricted(server: ApiServer, spec: Object) -> None:
+    """Every object that it makes of a pool is accepted, and its pod in a namespace that enforces the level."""
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    for name, labels in ((NAMESPACE, {}), ("restricted", restricted)):
+        server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    if "runtimeClassName" in spec:
+        named_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+        server.apply({**named_class, "handler": "nvidia"})
+    pool = GPUPool.from_object({"metadata": {"name": "default", "uid": "0000-1"}, "spec": spec})
+    allocatable = {"memory": "16Gi", "nvidia.com/gpu": "2"}
+    node = {"metadata": {"name": "node-a"}, "spec": {"taints": []}, "status": {"allocatable": allocatable}}
+    installation = Installation(NAMESPACE, "image", "IfNotPresent", api_servers=(ApiAddress("10.0.0.1", 443),))
+    (plan,) = plans(pool, [node])
+    made = [stateful_set(plan, installation), tls_secret(plan, NAMESPACE, "certificate", "key")]
+    made += [build(pool, installation) for build in (service, network_policy, disruption_budget)]
+    dry = ("--dry-run=server", "--validate=strict", "--server-side", "-f", "-")
+    server.kubectl("apply", *dry, stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": made}))
+    template = made[0]["spec"]["template"]
+    pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "restricted"}}
+    answer = server.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod | {"spec": template["spec"]}))
+    assert "Warning" not in answer.stderr
+    # The level that is enforced refuses what appliances had before.
+    host = {"name": "local", "hostPath": {"path": "/var/lib/remotegpu/local", "type": "DirectoryOrCreate"}}
+    before = {**template["spec"], "volumes": [*template["spec"]["volumes"], host]}
+    refused = server.kubectl(
+        "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod | {"spec": before}), check=False
+    )
+    assert "hostPath" in refused.stderr
+
+
+def test_the_folder_for_sockets_is_for_appliances(installed: ApiServer) -> None:
+    """What the device plugin mounts for it can be written to."""
+    for namespace, allowed in (("default", False), (NAMESPACE, True)):
+        container = {"name": "c", "image": "i", "resources": {"limits": {"remotegpu.io/local-sockets": "1"}}}
+        for kind in ("containers", "initContainers"):
+            spec = {"containers": [{"name": "main", "image": "i"}], kind: [container]}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace}, "spec": spec}
+            answer = installed.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod), check=False)
+            assert (answer.returncode == 0) is allowed, answer.stderr
+            assert allowed or "remotegpu.io/local-sockets is for RemoteGPU's appliances" in answer.stderr
 
 
 # What a pod that is gated may still be told.

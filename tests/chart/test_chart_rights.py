@@ -62,6 +62,7 @@ CLUSTER_WIDE: dict[str, dict[str, str]] = {
 IN_ITS_NAMESPACE: dict[str, dict[str, str]] = {
     "remotegpu-operator": {
         "apps/statefulsets": "get list watch create patch delete",
+        "/serviceaccounts/token [remotegpu-operator]": "create",
         "/services": "get list watch create patch delete",
         "/secrets": "get list watch create patch delete",
         "policy/poddisruptionbudgets": "get list watch create patch delete",

@@ -71,7 +71,8 @@ IN_BOTH_FORMS = [
 ]  # fmt: skip
 # Beside a socket of this machine, which an appliance on it takes by itself.
 BY_EVERY_CARRIER = [
-    "bounds.c", "children.c", "closed_streams.c", "driver_pools.c", "graph_children.c", "host_side_on_device.c",
+    "at_the_end.cpp", "bounds.c", "brief_streams.c", "cancelled.c", "children.c", "closed_streams.c",
+    "driver_contexts.c", "driver_memory.c", "driver_pools.c", "graph_children.c", "host_side_on_device.c",
     "host_virtual_memory.c", "small_stacks.c", "texture_views.c",
 ]  # fmt: skip
 

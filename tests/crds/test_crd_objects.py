@@ -111,6 +111,8 @@ POOL_SPECS = (
         ),
         compute_mode=ComputeMode.TURNS,
         public_code="common",
+        namespaces=frozenset({"team-a", "team-b"}),
+        local_sockets=False,
         landlock=Landlock.WARN,
         cordoned=frozenset({"node-a", "node-b"}),
         prices=(Price("A100", "2.40"), Price("T4", "0.35")),

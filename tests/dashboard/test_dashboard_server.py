@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 
 import pytest
 import urllib3
@@ -128,3 +130,30 @@ def test_another_sites_page_can_neither_read_nor_write(page: Page, everything: s
     # No cookie is set, and neither a cookie nor the address carries a token.
     assert "Set-Cookie" not in page.get("/", everything).headers
     assert page.get(f"/api/snapshot?token={everything}", Cookie=f"token={everything}").status == 401
+
+
+def test_one_user_has_so_many_pages_and_one_peer_so_many_connections(page: Page, everything: str) -> None:
+    port = int(page.url.rpartition(":")[2])
+    with contextlib.ExitStack() as held:
+        # Who sits still makes room.
+        for _ in range(300):
+            held.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+        assert page.get("/api/snapshot", everything).status == 200
+        headers, answers = {"Authorization": f"Bearer {everything}"}, []
+        with urllib3.PoolManager(maxsize=40) as pool:
+            for _ in range(33):
+                url = f"{page.url}/api/events"
+                answers.append(pool.request("GET", url, headers=headers, preload_content=False, retries=False))
+            assert [each.status for each in answers] == [200] * 32 + [503]
+            assert "32 of one user" in answers[-1].json()["error"]
+            assert page.get("/api/snapshot", everything).status == 200
+            for each in answers:
+                each.close()
+    until(lambda: _opens(page, everything), 20, "closed pages make room")
+
+
+def _opens(page: Page, token: str) -> bool:
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = urllib3.request("GET", f"{page.url}/api/events", headers=headers, preload_content=False, retries=False)
+    answer.close()
+    return answer.status == 200

@@ -14,7 +14,7 @@ import pytest
 from support.plugin_node import SECONDS, Node
 from support.system import free_port, until
 
-from remotegpu.api.kubernetes import CLIENT, MILLI
+from remotegpu.api.kubernetes import CLIENT, LOCAL_SOCKETS, MILLI
 from remotegpu_deviceplugin._generated import deviceplugin_pb2 as messages
 from remotegpu_deviceplugin.devices import Pools
 from remotegpu_deviceplugin.memory import remember
@@ -43,7 +43,7 @@ def nowhere(node: Node) -> Path:
 
 def registered(node: Node, times: int) -> None:
     """Each resource so often, and the kubelet has heard of it as often."""
-    names = [MILLI, CLIENT]
+    names = [MILLI, CLIENT, LOCAL_SOCKETS]
     until(
         lambda: all(len(node.kubelet.heard.get(name, [])) >= times for name in names),
         SECONDS,
@@ -70,7 +70,7 @@ def test_updates_one_after_the_other_leave_no_gap(node: Node, nowhere: Path) -> 
         registered(node, 1)
         with node.run(nowhere, other()) as second:
             registered(node, 2)
-            assert len({each.endpoint for each in node.kubelet.registrations}) == 4, "each has sockets of its own"
+            assert len({each.endpoint for each in node.kubelet.registrations}) == 6, "each has sockets of its own"
             first.terminate()
             assert first.wait(SECONDS) == 0
             # The second one inherits what the first had of the kubelet, and hands it on.
@@ -83,7 +83,11 @@ def test_updates_one_after_the_other_leave_no_gap(node: Node, nowhere: Path) -> 
                 assert node.kubelet.plugin(CLIENT).Allocate(REQUEST).container_responses
                 assert (node.kubelet.ended, node.kubelet.unhealthy) == ([], [])
             # There is nobody to hand over to any more.
-            until(lambda: set(node.kubelet.unhealthy) == {CLIENT, MILLI}, SECONDS, "the kubelet knows that it ended")
+            until(
+                lambda: set(node.kubelet.unhealthy) == {CLIENT, LOCAL_SOCKETS, MILLI},
+                SECONDS,
+                "the kubelet knows that it ended",
+            )
     assert [path.name for path in node.plugins.iterdir()] == ["kubelet.sock"]
 
 
@@ -104,8 +108,8 @@ def test_one_that_is_killed_beside_its_successor_is_made_good_at_once(node: Node
     """The kubelet closes the successor's connections then."""
     with beside_its_successor(node, nowhere) as first:
         first.send_signal(signal.SIGKILL)
-        until(lambda: set(node.kubelet.unhealthy) == {CLIENT, MILLI}, SECONDS, "the kubelet sees an end")
-        until(lambda: all(map(node.kubelet.healthy, (MILLI, CLIENT))), SECONDS, "both are healthy again")
+        until(lambda: set(node.kubelet.unhealthy) == {CLIENT, LOCAL_SOCKETS, MILLI}, SECONDS, "the kubelet sees an end")
+        until(lambda: all(map(node.kubelet.healthy, (MILLI, CLIENT, LOCAL_SOCKETS))), SECONDS, "all are healthy again")
         assert node.kubelet.plugin(MILLI).Allocate(REQUEST).container_responses
 
 
@@ -120,7 +124,7 @@ def test_a_kubelet_that_starts_again_hears_of_the_successor_alone(node: Node, no
         node.kubelet.unhealthy.clear()
         node.kubelet.start()
         registered(node, 1)
-        assert len(node.kubelet.registrations) == before + 2
+        assert len(node.kubelet.registrations) == before + 3
         assert node.kubelet.unhealthy == []
 
 

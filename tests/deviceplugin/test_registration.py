@@ -16,19 +16,18 @@ from support.system import free_port, until
 from remotegpu.api.kubernetes import LOCAL
 from remotegpu_deviceplugin._generated import deviceplugin_pb2 as messages
 
-MILLI, CLIENT = "remotegpu/milli", "remotegpu/client"
+MILLI, CLIENT, SOCKETS = "remotegpu/milli", "remotegpu/client", "remotegpu.io/local-sockets"
 
 
-def test_it_serves_before_it_registers_both_resources(pool: ApiServer, node: Node) -> None:
+def test_it_serves_before_it_registers_its_resources(pool: ApiServer, node: Node) -> None:
     with node.run(pool.kubeconfig):
         node.heard(MILLI, 6000)
         node.heard(CLIENT, 1000)
+        node.heard(SOCKETS, 100)
         kubelet = node.kubelet
         assert all(kubelet.served_before_registering)
-        assert sorted((r.resource_name, r.version) for r in kubelet.registrations) == [
-            (CLIENT, "v1beta1"),
-            (MILLI, "v1beta1"),
-        ]
+        registered = sorted((r.resource_name, r.version) for r in kubelet.registrations)
+        assert registered == [(name, "v1beta1") for name in (SOCKETS, CLIENT, MILLI)]
         assert MessageToDict(kubelet.plugin(MILLI).GetDevicePluginOptions(messages.Empty())) == {}
         assert {device.health for device in kubelet.devices[MILLI]} == {"Healthy"}
         assert node.get("/readyz") == (200, "ok\n")
@@ -55,6 +54,18 @@ def test_what_a_container_gets_does_not_depend_on_its_devices(pool: ApiServer, n
         assert (node.files / version / "lib" / "libcuda.so.1").read_text() == "first"
 
 
+def test_an_appliance_gets_the_folder_of_sockets_alone(pool: ApiServer, node: Node) -> None:
+    """To write into, as a mount of the device plugin: it is no volume of the pod."""
+    with node.run(pool.kubeconfig):
+        node.heard(SOCKETS, 100)
+        request = messages.AllocateRequest(container_requests=[messages.ContainerAllocateRequest(devices_ids=["3"])])
+        (given,) = node.kubelet.plugin(SOCKETS).Allocate(request).container_responses
+        folder = node.files.with_name("local")
+        mount = {"containerPath": LOCAL, "hostPath": str(folder)}
+        assert MessageToDict(given) == {"mounts": [mount]}
+        assert folder.stat().st_mode & 0o7777 == 0o1777, "nobody removes another one's"
+
+
 def test_the_kubelet_hears_of_more_and_of_nothing_else(pool: ApiServer, node: Node) -> None:
     with node.run(pool.kubeconfig):
         node.heard(MILLI, 6000)
@@ -64,7 +75,7 @@ def test_the_kubelet_hears_of_more_and_of_nothing_else(pool: ApiServer, node: No
         set_pool(pool, "plugin", 3001)
         set_pool(pool, "plugin", 5000)
         node.heard(MILLI, 10_000)
-        assert node.kubelet.heard == {MILLI: [6000, 8000, 10_000], CLIENT: [1000]}
+        assert node.kubelet.heard == {MILLI: [6000, 8000, 10_000], CLIENT: [1000], SOCKETS: [100]}
 
 
 def test_a_kubelet_that_starts_again_finds_the_plugin(pool: ApiServer, node: Node) -> None:
@@ -72,7 +83,8 @@ def test_a_kubelet_that_starts_again_finds_the_plugin(pool: ApiServer, node: Nod
         for start in (1, 2, 3):
             node.heard(MILLI, 6000)
             node.heard(CLIENT, 1000)
-            assert len(node.kubelet.registrations) == 2 * start
+            node.heard(SOCKETS, 100)
+            assert len(node.kubelet.registrations) == 3 * start
             node.kubelet.stop()
             until(lambda: node.get("/readyz")[0] == 503, SECONDS, "not ready without a kubelet")
             assert node.get("/healthz")[0] == 200
@@ -97,7 +109,8 @@ def test_a_kubelet_that_refuses_is_asked_again_and_its_sentence_is_logged(pool: 
         node.logged("remotegpu/milli is not registered: requested API version is not supported by kubelet;")
         until(lambda: len(node.kubelet.registrations) >= 6, SECONDS, "it is asked again")
         assert node.log.read_text().count("remotegpu/milli is not registered") == 1
-        assert node.get("/readyz") == (503, "the kubelet does not listen for remotegpu/milli, remotegpu/client yet\n")
+        resources = "remotegpu/milli, remotegpu/client, remotegpu.io/local-sockets"
+        assert node.get("/readyz") == (503, f"the kubelet does not listen for {resources} yet\n")
         node.kubelet.refusal = ""
         node.heard(MILLI, 6000)
 
@@ -115,12 +128,13 @@ def test_the_figure_outlives_the_plugin_without_an_api_server(pool: ApiServer, n
     with node.run(pool.kubeconfig) as process:
         node.heard(MILLI, 6000)
         node.heard(CLIENT, 1000)
+        node.heard(SOCKETS, 100)
         process.send_signal(how)
         process.wait()
     if how is signal.SIGTERM:
         assert process.returncode == 0
         assert [path.name for path in node.plugins.iterdir()] == ["kubelet.sock"]
-    until(lambda: sorted(node.kubelet.ended) == [CLIENT, MILLI], SECONDS, "the kubelet knows that it ended")
+    until(lambda: sorted(node.kubelet.ended) == [SOCKETS, CLIENT, MILLI], SECONDS, "the kubelet knows that it ended")
     node.kubelet.heard.clear()
     nowhere = node.plugins.parent / "kubeconfig"
     nowhere.write_text(pool.kubeconfig.read_text().replace(pool.url, "https://127.0.0.1:1"))
@@ -136,8 +150,9 @@ def test_pools_that_were_never_seen_are_not_advertised(pool: ApiServer, node: No
     nowhere.write_text(pool.kubeconfig.read_text().replace(pool.url, "https://127.0.0.1:1"))
     with node.run(nowhere):
         node.heard(CLIENT, 1000)
+        node.heard(SOCKETS, 100)
         node.logged("gpupools cannot be read")
-        assert [r.resource_name for r in node.kubelet.registrations] == [CLIENT]
+        assert sorted(r.resource_name for r in node.kubelet.registrations) == [SOCKETS, CLIENT]
         assert node.get("/readyz") == (503, "the kubelet does not listen for remotegpu/milli yet\n")
 
 

@@ -98,7 +98,16 @@ def test_stateful_set_of_a_software_pool() -> None:
                             "image": "localhost/remotegpu-appliance:dev",
                             "imagePullPolicy": "IfNotPresent",
                             "args": [
-                                *("appliance", "--kubernetes", "--name", NAME, "--listen", "[::]:7070"),
+                                *(
+                                    "appliance",
+                                    "--kubernetes",
+                                    "--name",
+                                    NAME,
+                                    "--pool",
+                                    "default",
+                                    "--listen",
+                                    "[::]:7070",
+                                ),
                                 *("--cert", "/etc/remotegpu/tls/tls.crt", "--key", "/etc/remotegpu/tls/tls.key"),
                                 *("--local-sockets", "/run/remotegpu", "--http", "[::]:7072"),
                                 *("--operator-account", "remotegpu-system:remotegpu-operator"),
@@ -122,7 +131,10 @@ def test_stateful_set_of_a_software_pool() -> None:
                                 "timeoutSeconds": 5,
                                 "failureThreshold": 6,
                             },
-                            "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+                            "resources": {
+                                "requests": {"cpu": "100m", "memory": "128Mi"},
+                                "limits": {"remotegpu.io/local-sockets": "1"},
+                            },
                             "securityContext": {
                                 "allowPrivilegeEscalation": False,
                                 "readOnlyRootFilesystem": True,
@@ -131,17 +143,12 @@ def test_stateful_set_of_a_software_pool() -> None:
                             "volumeMounts": [
                                 {"name": "tls", "mountPath": "/etc/remotegpu/tls", "readOnly": True},
                                 {"name": "tmp", "mountPath": "/tmp"},
-                                {"name": "local", "mountPath": "/run/remotegpu"},
                             ],
                         }
                     ],
                     "volumes": [
                         {"name": "tls", "secret": {"secretName": f"{NAME}-tls", "defaultMode": 0o440}},
                         {"name": "tmp", "emptyDir": {"sizeLimit": "4Gi"}},
-                        {
-                            "name": "local",
-                            "hostPath": {"path": "/var/lib/remotegpu/local", "type": "DirectoryOrCreate"},
-                        },
                     ],
                 },
             },
@@ -174,7 +181,10 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     made = stateful_set(Plan(NAME, pool(**spec), "node-a", 4), INSTALLATION)["spec"]["template"]["spec"]
     plain = stateful_set(Plan(NAME, pool(), "node-a", 1), INSTALLATION)["spec"]["template"]["spec"]
     container = made["containers"][0]
-    assert container["resources"] == {"limits": {"memory": "2Gi", "nvidia.com/gpu": "4"}, "requests": {"cpu": "1"}}
+    assert container["resources"] == {
+        "limits": {"memory": "2Gi", "nvidia.com/gpu": "4", "remotegpu.io/local-sockets": "1"},
+        "requests": {"cpu": "1"},
+    }
     tail = [
         *("--backend", "cuda", "--drain-seconds", "25", "--grace", "5m", "--landlock", "warn"),
         *("--compute-mode", "turns"),
@@ -203,9 +213,42 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     ],
 )
 def test_what_a_pool_says_of_resources_goes_before_our_defaults(given: Any, requests: Any) -> None:
-    made = stateful_set(Plan(NAME, pool(resources=given), "node-a", 1), INSTALLATION)
+    made = stateful_set(Plan(NAME, pool(resources=given, localSockets=False), "node-a", 1), INSTALLATION)
     resources = made["spec"]["template"]["spec"]["containers"][0]["resources"]
     assert resources == given | ({"requests": requests} if requests else {})
+
+
+def test_without_local_sockets_an_appliance_asks_for_its_gpus_alone() -> None:
+    """So that an autoscaler of nodes, which knows of no device plugin of ours, finds a node for it."""
+    for backend, limits in (("cuda", {"nvidia.com/gpu": "4"}), ("software", {})):
+        made = stateful_set(Plan(NAME, pool(backend=backend, localSockets=False), "node-a", 4), INSTALLATION)
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        assert container["resources"].get("limits", {}) == limits
+        assert "--local-sockets" not in container["args"]
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "spec", "limit"),
+    [
+        ("16Gi", {}, "12Gi"),
+        ("16777216Ki", {}, "12Gi"),
+        ("16106Mi", {}, "12032Mi"),
+        # Budgets that need more than three quarters get it, with a quarter above, as far as the node has it.
+        ("16Gi", {"limits": {"hostMemoryPerNamespace": "6Gi"}, "software": {"memory": "5Gi"}}, "14080Mi"),
+        ("16Gi", {"software": {"memory": "8Gi", "gpus": 4}}, "16Gi"),
+        ("16Gi", {"resources": {"limits": {"memory": "3Gi"}}}, "3Gi"),
+        (None, {}, None),
+        ("much", {}, None),
+    ],
+)
+def test_an_appliance_has_a_limit_of_memory_from_its_node(allocatable: Any, spec: Any, limit: str | None) -> None:
+    one = {"metadata": {"name": "n"}, "spec": {}, "status": {"allocatable": {"memory": allocatable}}}
+    if allocatable is None:
+        one["status"] = {}
+    (plan,) = plans(pool(**spec), [one])
+    resources = stateful_set(plan, INSTALLATION)["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert resources.get("limits", {}).get("memory") == limit
+    assert resources["requests"].get("memory") == (None if "resources" in spec else "128Mi")
 
 
 def test_what_a_pool_shares() -> None:

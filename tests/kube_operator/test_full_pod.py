@@ -12,7 +12,8 @@ from support.kubelab import MIB, TOKEN
 from support.kubenodes import Appliance
 from support.small_disk import small_disk
 
-from remotegpu.api.kubernetes import server_name
+from remotegpu.api.kubernetes import AUDIENCE, server_name
+from remotegpu_operator.appliance_tokens import FileToken
 from remotegpu_operator.certificates import new_authority, new_leaf
 from remotegpu_operator.inventory import Contact, Inventory, Target
 
@@ -29,11 +30,11 @@ def test_it_asks_its_appliances(how: str, tmp_path: Path, monkeypatch: pytest.Mo
     appliance.start(leaf.certificate.encode(), leaf.key.encode())
 
     async def ask() -> Contact | None:
-        inventory = Inventory(tmp_path / "token", asyncio.Event())
+        inventory = Inventory(FileToken(tmp_path / "token"), asyncio.Event())
         # As when the authority changes.
         inventory.set_bundle(old.certificate)
         inventory.set_bundle(old.certificate + authority.certificate)
-        inventory.set_targets([Target("a", "1", f"{ADDRESS}:7070")], inherited=False)
+        inventory.set_targets([Target("a", "1", f"{ADDRESS}:7070", AUDIENCE)], inherited=False)
         await inventory.all_tried(20)
         contact = inventory.contact("a")
         await inventory.close()

@@ -18,7 +18,7 @@ from support.kubelab import CLAIMS, POOLS, SYSTEM, Kube, Object, Operator, gated
 from support.nvml_stand_in import NvmlStandIn
 from support.system import REMOTEGPU, Watch, until
 
-from remotegpu.api.kubernetes import AUDIENCE, server_name
+from remotegpu.api.kubernetes import pool_audience, server_name
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
@@ -48,6 +48,7 @@ class RealAppliance:
         self.ca = folder / "ca.crt"
         self.ca.write_bytes(base64.b64decode(authority))
         self._command = [REMOTEGPU, "appliance", "--listen", f"{address}:7070", "--kubernetes", "--name", self.name]
+        self._command += ["--pool", "default"]
         self._command += ["--cert", str(files["tls.crt"]), "--key", str(files["tls.key"]), "--drain-seconds", "0"]
         self._command += ["--uid-base", "0", *options]
         self._environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
@@ -100,7 +101,7 @@ class Program:
 
     def __init__(self, server: ApiServer, appliance: RealAppliance, pod: Object, claim: Object) -> None:
         metadata = pod["metadata"]
-        token = server.token("team", "default", AUDIENCE, (metadata["name"], metadata["uid"]))
+        token = server.token("team", "default", pool_audience("default"), (metadata["name"], metadata["uid"]))
         self.client = appliance.client(token)
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._lease_id = claim["metadata"]["uid"].replace("-", "")
@@ -139,8 +140,9 @@ def cluster(server: ApiServer, kube: Kube) -> Cluster:
 
 @pytest.fixture
 def running(server: ApiServer, cluster: Cluster, folder: Path) -> Iterator[Operator]:
-    with operator(server.kubeconfig, folder) as process:
-        (folder / "token").write_text(cluster.operator_token)
+    del cluster
+    # It asks for a token for each appliance.
+    with operator(server.kubeconfig, folder, REMOTEGPU_TOKEN_FILE="") as process:
         yield process
 
 

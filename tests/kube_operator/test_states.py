@@ -105,11 +105,25 @@ def test_the_phase_of_a_pool() -> None:
         "MixedMemory": "True",
         "CertificatesRenewed": "True",
         "LandlockRequired": "True",
+        "MemoryLimited": "True",
     }
     failed = {each.type: each for each in status(READY, problem="the Secret is gone").conditions}
     assert (failed["CertificatesRenewed"].status, failed["CertificatesRenewed"].reason) == ("False", "RenewalFailed")
     assert status(READY).observed_generation == 4
     assert all(each.message for each in status(LOST).conditions)
+
+
+def test_a_pool_whose_nodes_do_not_say_what_they_have_says_so() -> None:
+    def condition(limits: dict[str, int | None], **spec: Any) -> Any:
+        pool = GPUPool.from_object({"metadata": {"name": "p", "uid": "u", "generation": 4}, "spec": spec})
+        after = pool_status(pool, Capacity(Amount(), Amount(), Amount(), "", ()), "", NOW, limits)
+        return next(each for each in after.conditions if each.type == "MemoryLimited")
+
+    assert condition({"a": 1 << 30}).status == "True"
+    unknown = condition({"a": 1 << 30, "c": None, "b": None})
+    assert (unknown.status, unknown.reason) == ("False", "AllocatableUnknown")
+    assert all(word in unknown.message for word in ("on b, c have", "spec.resources.limits.memory")), unknown.message
+    assert condition({"a": None}, resources={"limits": {"memory": "4Gi"}}).status == "True"
 
 
 def test_a_pool_that_does_without_landlock_says_so() -> None:

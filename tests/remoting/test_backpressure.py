@@ -78,6 +78,8 @@ class Run:
         assert found, printed + errors
         self.before, self.client_mib, self.counted = map(int, found.groups())
         self.worker_mib = (self.most - before) / MIB
+        # For docs/benchmarks.md, by `pytest -s`.
+        print(f"\n{how}, at load {os.getloadavg()[0]:.1f}: {self}")
 
     def _look(self, process: subprocess.Popen[str], worker: int) -> bool:
         if process.poll() is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -235,3 +237,39 @@ def test_what_is_missing_is_reported_with_the_next_step(
     # On a busy machine the appliance's answer takes longer than a pod's program waits without a word.
     (told,) = [line for line in lines if "is not reached yet" not in line]
     assert words in told
+
+
+@pytest.fixture
+def folder_of_node() -> Iterator[Path]:
+    """A folder for appliances' sockets, where pods look for theirs."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for a folder in /run and for a program that does not see /proc")
+    made = Path("/run/remotegpu") / f"test-{os.getpid()}"
+    made.mkdir(parents=True)
+    yield made
+    shutil.rmtree(made)
+    with contextlib.suppress(OSError):
+        made.parent.rmdir()
+
+
+@pytest.mark.parametrize("how", ["kill", "exit"])
+def test_the_end_of_a_process_on_the_node_is_seen(
+    cluster: Cluster, pod: Pod, folder_of_node: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, how: str
+) -> None:
+    """By a socket of the node, though the session goes by TLS and nobody can tell which process it is."""
+    tls = Tls(tmp_path_factory.mktemp("tls"), "appliance-near")
+    built = tmp_path / "hand_over"
+    subprocess.run(["cc", "-O1", "-o", built, PROGRAMS / "hand_over.c", "-ldl"], check=True)
+    options = ("--grace", "60s", "--local-sockets", str(folder_of_node))
+    with ClaimAppliance(DIST, cluster, *options, name="appliance-near", tls=tls) as it:
+        until(it.ready, 10, "the claims are known")
+        made = cluster.claim(pod.namespace, it.place(SHARE), consumers=[pod])
+        until(lambda: it.served(made), 5, "the appliance has seen the claim")
+        directory = it.pod_directory(tmp_path / "pod", made, pod)
+        hidden = f'mount -t tmpfs none /proc && exec "{built}" {how} 5 85 0'
+        done = run(directory, "unshare", "--mount", "sh", "-c", hidden)
+        cluster.delete_claim(made)
+    found = re.match(r"5 rounds, 0 refused, 0 wrong; median ([\d.]+)", done.stdout)
+    assert found, done.stdout + done.stderr
+    # Whose network is lost has three seconds to come back.
+    assert float(found[1]) < 1000, done.stdout

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster.addresses import IPV4, Network
 from cluster.certificates import kubeconfig
 from cluster.control_plane import PROGRAMS, VERSIONS, ControlPlane
 from support.system import free_port, until
@@ -80,15 +81,18 @@ class ApiServer:
 
 
 @contextlib.contextmanager
-def api_server(version: str = "1.34", *more: str) -> Iterator[ApiServer]:
+def api_server(version: str = "1.34", *more: str, networks: tuple[Network, ...] = (IPV4,)) -> Iterator[ApiServer]:
     """An API server of "1.34" or of the "newest" minor, with `more` flags; it and its data are gone afterwards.
+
+    `networks`: its families of addresses, of which it listens on the loopback address of the first.
 
     The test is skipped where none is built.
     """
     if reason := _missing(version):
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="remotegpu-apiserver-") as name, contextlib.ExitStack() as running:
-        plane = ControlPlane(Path(name), port=free_port(), etcd_port=free_port())
+        address = "127.0.0.1" if networks[0].version == 4 else "::1"
+        plane = ControlPlane(Path(name), address=address, port=free_port(), etcd_port=free_port(), networks=networks)
         plane.make_certificates()
         # Nothing reaches this server through the Service `kubernetes`, whose endpoint may not be a loopback address.
         flags = ["--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", *more]

@@ -26,6 +26,7 @@ from remotegpu.api.kubernetes import (
     SESSION_FILE,
     TOKEN_FILE,
     VERSION,
+    appliance_audience,
     server_name,
 )
 from remotegpu.api.quantities import Ask
@@ -75,9 +76,12 @@ class Cluster:
         api = config.new_client_from_config(str(server.kubeconfig))
         self._core = client.CoreV1Api(api)
         self._objects = client.CustomObjectsApi(api)
-        self.operator_token = self.token(SYSTEM, OPERATOR)
         self.appliance_token = self.token(SYSTEM, "remotegpu-appliance", audience=None)
         self._allow()
+
+    def operator_token(self, appliance: str) -> str:
+        """What the operator shows to this appliance."""
+        return self.token(SYSTEM, OPERATOR, audience=appliance_audience(appliance))
 
     def namespace(self) -> str:
         name = f"team-{next(_UNIQUE)}"
@@ -206,7 +210,7 @@ class ClaimAppliance(StandIn):
             *("--kubernetes", "--name", self.name, "--http", self.http.removeprefix("http://")),
             *(*options, *(tls.options if tls else ())),
             env={"KUBECONFIG": str(kubeconfig or cluster.kubeconfig)},
-            access=Access(cluster.operator_token, *secure),
+            access=Access(cluster.operator_token(self.name), *secure),
         )
 
     def ready(self) -> bool:

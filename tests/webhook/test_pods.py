@@ -35,7 +35,9 @@ def test_a_pod_with_a_share(space: Space) -> None:
         "requests": {"cpu": "1", MILLI: "250"},
     }
     assert app["volumeMounts"] == [MOUNT]
-    token = {"serviceAccountToken": {"audience": "remotegpu.io", "expirationSeconds": 3600, "path": "token"}}
+    token = {
+        "serviceAccountToken": {"audience": "remotegpu.io/pools/default", "expirationSeconds": 3600, "path": "token"}
+    }
     field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{SESSION_ANNOTATION}']"}
     session = {"downwardAPI": {"items": [{"path": "session", "fieldRef": field}]}}
     assert stored["spec"]["volumes"] == [
@@ -258,6 +260,28 @@ def test_a_copied_pod_gets_a_share_of_its_own(space: Space) -> None:
     assert SESSION_ANNOTATION not in stored["metadata"].get("annotations", {})
     assert stored["spec"]["volumes"] == copy["spec"]["volumes"]
     assert stored["spec"]["containers"] == copy["spec"]["containers"]
+
+
+def test_a_pods_token_is_for_the_pool_where_it_is_known(space: Space) -> None:
+    """Also of a manifest that was copied from a pod of another pool, or from one of the release before."""
+
+    def audience(stored: dict[str, Any]) -> str:
+        (volume,) = stored["spec"]["volumes"]
+        return str(volume["projected"]["sources"][0]["serviceAccountToken"]["audience"])
+
+    (first,) = space.create(pod("first", {FRACTION: 0.5}))
+    assert audience(first) == "remotegpu.io/pools/default"
+    (named,) = space.create(pod("named", {CLIENT: 1}, annotations={"remotegpu.io/claim": "c"}))
+    assert audience(named) == "remotegpu.io", "the claim may be in any pool"
+    for name, before in (("moved", "remotegpu.io/pools/default"), ("old", "remotegpu.io")):
+        copy = space.get("pod", "first")
+        copy["metadata"] = {"name": name, "annotations": {"remotegpu.io/pool": "other"}}
+        copy["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"]["audience"] = before
+        (stored,) = space.create(copy)
+        assert audience(stored) == "remotegpu.io/pools/other"
+    copy["metadata"]["name"] = "forged"
+    copy["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"]["audience"] = "https://kubernetes"
+    assert "volume 'remotegpu'" in space.refusal("create", "-f", "-", stdin=json.dumps(copy))
 
 
 def test_only_the_operator_writes_what_is_ours(space: Space) -> None:

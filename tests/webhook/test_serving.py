@@ -7,6 +7,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +124,37 @@ def test_bodies_that_do_not_end_are_let_go_and_keep_nobody_out(running: tuple[Re
         assert accepted(it, authority)
         assert {connection.getresponse().status for connection in slow} == {408}
     assert resident(it) - before < 64 << 20
+
+
+@pytest.mark.parametrize("sends", ["nothing", "a byte", "a head"])
+def test_those_who_sit_still_keep_nobody_out_and_leave(running: tuple[Replica, bytes], sends: str) -> None:
+    """500 of them, before TLS and within it, are of one peer and never more than its places."""
+    it, authority = running
+    assert accepted(it, authority)
+    before = resident(it)
+    context = ssl.create_default_context(cadata=authority.decode())
+    with contextlib.ExitStack() as held:
+        for _ in range(500):
+            stranger = held.enter_context(socket.create_connection(("127.0.0.1", it.port), 20))
+            if sends == "a byte":
+                stranger.sendall(b"\x16")
+            elif sends == "a head":
+                with contextlib.suppress(OSError):
+                    stranger = held.enter_context(context.wrap_socket(stranger, server_hostname="127.0.0.1"))
+                    stranger.sendall(b"POST /mutate-pods HTTP/1.1\r\n")
+        assert accepted(it, authority)
+        assert connections(it) <= 64 + 1
+        until(lambda: connections(it) == 0, 20, "those without a request leave")
+    assert resident(it) - before < 64 << 20
+
+
+def connections(it: Replica) -> int:
+    """Of its port for admission, at its own end."""
+    inodes = {str(each.readlink()) for each in Path(f"/proc/{it.process.pid}/fd").iterdir() if each.is_symlink()}
+    lines = [line.split() for line in Path(f"/proc/{it.process.pid}/net/tcp").read_text().splitlines()[1:]]
+    port, established = f":{it.port:04X}", "01"
+    ours = [each for each in lines if each[1].endswith(port) and each[3] == established]
+    return sum(f"socket:[{each[9]}]" in inodes for each in ours)
 
 
 def test_a_body_that_is_too_large_is_refused_by_its_length(running: tuple[Replica, bytes]) -> None:

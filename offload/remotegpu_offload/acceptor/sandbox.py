@@ -122,7 +122,10 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
     # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie beside ours.
     hidden = () if level == NAMESPACES else (*place.hidden, folder.parent, *_other_devices(nodes))
     allowed = readable(place.readable, own_processes=level == NAMESPACES, accelerators=bool(nodes))
-    if not restrictions.give_up_files(allowed, hidden, writable, network=level == NAMESPACES):
+    if restrictions.give_up_files(allowed, hidden, writable, network=level == NAMESPACES):
+        # Landlock keeps other sessions out; the appliance looks in, to count its memory.
+        syscalls.set_dumpable(resource.getrlimit(resource.RLIMIT_CORE)[0] == 1)
+    else:
         lacks.append("Landlock (needs Linux 5.13)")
         if level == ALONE and place.uid is None:
             raise OSError(
@@ -165,8 +168,12 @@ def _limit(processes: int | None) -> None:
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _OPEN_FILES if most_files == resource.RLIM_INFINITY else min(_OPEN_FILES, most_files)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    # No core: it would hold a tenant's memory.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # No core: it would hold a tenant's memory. At 0 the kernel hands one to the program that `core_pattern` may name.
+    core = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (core, core))
+    # If memory runs out, the kernel ends a session, not the appliance.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if processes is None:
         return
     _, most = resource.getrlimit(resource.RLIMIT_NPROC)

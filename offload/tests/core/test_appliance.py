@@ -20,6 +20,7 @@ from offload_hostile import hostile_environment, run
 from support.stand_in import StandIn, Tenant
 from support.system import free_port, until
 
+from remotegpu.rpc import pb
 from remotegpu_offload.wire.frames import Service
 
 PYTHON = platform.python_version()
@@ -125,7 +126,12 @@ def test_broken_environments_fail_in_health_and_the_others_serve(appliance: Stan
 
 
 def test_environments_are_shown(appliance: StandIn) -> None:
-    assert [one.name for one in appliance.client.hello().environments] == ["here", "hostile"]
+    assert not appliance.client.hello().environments, "a stranger learns of none"
+    with lease(appliance) as tenant:
+        granted, versions = tenant.granted, appliance.client.versions
+        asked = pb.HelloRequest(versions=versions, lease_id=granted.lease_id, lease_secret=granted.lease_secret)
+        told = appliance.client._stub.Hello(asked, timeout=20).environments
+    assert [one.name for one in told] == ["here", "hostile"]
     listed = json.loads(appliance.cli("ls", "--json").stdout)["appliances"][0]["environments"]
     assert [(one["name"], one["backend"], one["python"]) for one in listed] == [
         ("here", "cpu", PYTHON),

@@ -73,12 +73,20 @@ class Allocator:
         """From when on there may be something new to settle though nothing has happened."""
         return self._waits.next_change
 
-    def set_pool(self, name: str, appliances: Iterable[ApplianceStatus], *, divides_time: bool = False) -> None:
+    def set_pool(
+        self,
+        name: str,
+        appliances: Iterable[ApplianceStatus],
+        *,
+        divides_time: bool = False,
+        namespaces: Iterable[str] = (),
+    ) -> None:
         """The whole inventory of a pool, whether it changed or not.
 
-        `divides_time`: what claims are guaranteed of a GPU's time is together at most all of it.
+        `divides_time`: what claims are guaranteed of a GPU's time is together at most all of it. `namespaces`: whose
+        claims it serves; none named: all.
         """
-        inventory = Inventory.of(name, appliances, divides_time=divides_time)
+        inventory = Inventory.of(name, appliances, divides_time=divides_time, namespaces=namespaces)
         if self._inventories.get(name) != inventory:
             self._inventories[name] = inventory
             self._rooms.pop(name, None)
@@ -373,6 +381,9 @@ class Allocator:
 
     def _try_anew(self, inventory: Inventory, request: Request, group: Group, walk: Walk) -> Placed | _Refused:
         """On the GPUs that suit it best."""
+        if inventory.namespaces and request.namespace not in inventory.namespaces:
+            said = f"pool {inventory.pool} is for other namespaces than {request.namespace}: name another pool"
+            return _Refused(Reason.NAMESPACE_NOT_ALLOWED, said)
         candidates = group.candidates(inventory)
         if not candidates.slots:
             return _Refused(candidates.reason, candidates.message)

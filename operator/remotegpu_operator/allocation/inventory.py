@@ -50,6 +50,7 @@ class Inventory:
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
     divides_time: bool = False
+    namespaces: frozenset[str] = frozenset()  # that may use it; none named: all
     # GPUs that serve the same requests, as bits; and of each GPU which of these it is.
     kinds: tuple[int, ...] = field(default=(), compare=False, repr=False)
     kind_of: tuple[int, ...] = field(default=(), compare=False, repr=False)
@@ -58,7 +59,14 @@ class Inventory:
     _at: dict[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, pool: str, appliances: Iterable[ApplianceStatus], *, divides_time: bool = False) -> "Inventory":
+    def of(
+        cls,
+        pool: str,
+        appliances: Iterable[ApplianceStatus],
+        *,
+        divides_time: bool = False,
+        namespaces: Iterable[str] = (),
+    ) -> "Inventory":
         ordered = tuple(sorted(appliances, key=lambda appliance: appliance.name))
         slots = (
             Slot(
@@ -82,7 +90,7 @@ class Inventory:
         for index, kind in enumerate(kind_of):
             members[kind].append(index)
         kinds = tuple(bits(len(standing), indices) for indices in members)
-        made = cls(pool, ordered, standing, divides_time, kinds, kind_of)
+        made = cls(pool, ordered, standing, divides_time, frozenset(namespaces), kinds, kind_of)
         made._at.update({(slot.appliance, slot.gpu.uuid): index for index, slot in enumerate(standing)})
         return made
 

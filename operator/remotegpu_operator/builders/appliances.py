@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 from remotegpu.api.addresses import EVERYWHERE
@@ -16,7 +17,7 @@ from remotegpu.api.kubernetes import (
     DATA_PORT,
     HTTP_PORT,
     LOCAL,
-    LOCAL_ON_NODE,
+    LOCAL_SOCKETS,
     MANAGER_LABEL,
     NAME_LABEL,
     POOL_LABEL,
@@ -25,6 +26,7 @@ from remotegpu.api.kubernetes import (
 from remotegpu.api.modes import Backend, ComputeMode
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import format_quantity
+from remotegpu_operator.builders.memory import memory_limit
 
 Object = dict[str, Any]
 
@@ -71,6 +73,7 @@ class Plan:
     pool: GPUPool
     node: str
     gpus: int
+    memory_limit: int | None = None  # bytes, where the pool says nothing
 
 
 def appliance_name(pool: GPUPool, node: str) -> str:
@@ -81,8 +84,12 @@ def appliance_name(pool: GPUPool, node: str) -> str:
 def plans(pool: GPUPool, nodes: list[Object]) -> list[Plan]:
     """One appliance for every node that the pool selects, whose taints it tolerates, and which has GPUs."""
     chosen = (node for node in nodes if _selected(pool, node) and _tolerated(pool, node))
-    found = [(node["metadata"]["name"], _gpus(pool, node)) for node in chosen]
-    return [Plan(appliance_name(pool, node), pool, node, gpus) for node, gpus in sorted(found) if gpus > 0]
+    found = [(node["metadata"]["name"], _gpus(pool, node), node) for node in chosen]
+    return [
+        Plan(appliance_name(pool, name), pool, name, gpus, memory_limit(pool, node, gpus))
+        for name, gpus, node in sorted(found, key=itemgetter(0))
+        if gpus > 0
+    ]
 
 
 def labels(pool: str, appliance: str = "") -> dict[str, str]:
@@ -180,7 +187,6 @@ def _pod_spec(plan: Plan, installation: Installation) -> Object:
         "volumes": [
             {"name": "tls", "secret": {"secretName": tls_secret_name(plan.name), "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {"sizeLimit": format_quantity(spec.temporary_storage)}},
-            {"name": "local", "hostPath": {"path": LOCAL_ON_NODE, "type": "DirectoryOrCreate"}},
         ],
     }
     if spec.tolerations:
@@ -198,8 +204,13 @@ def _container(plan: Plan, installation: Installation) -> Object:
     requests = {key: value for key, value in _REQUESTS.items() if key not in resources.get("limits", {})}
     if requests := requests | resources.get("requests", {}):
         resources["requests"] = requests
+    if plan.memory_limit is not None:
+        resources["limits"] = resources.get("limits", {}) | {"memory": format_quantity(plan.memory_limit)}
     if spec.backend is Backend.CUDA:
         resources["limits"] = resources.get("limits", {}) | {CUDA_RESOURCE: str(plan.gpus)}
+    if spec.local_sockets:
+        # The device plugin mounts the folder: a pod that names a folder of its node does not comply with `restricted`.
+        resources["limits"] = resources.get("limits", {}) | {LOCAL_SOCKETS: "1"}
     return {
         "name": "appliance",
         "image": spec.image or installation.image,
@@ -227,7 +238,6 @@ def _container(plan: Plan, installation: Installation) -> Object:
         "volumeMounts": [
             {"name": "tls", "mountPath": TLS_DIRECTORY, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (in the pod, an emptyDir of its own)
-            {"name": "local", "mountPath": LOCAL},
         ],
     }
 
@@ -236,10 +246,11 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
     spec = plan.pool.spec
     options = {
         "--name": plan.name,
+        "--pool": plan.pool.name,
         "--listen": f"[{EVERYWHERE}]:{CONTROL_PORT}",
         "--cert": f"{TLS_DIRECTORY}/tls.crt",
         "--key": f"{TLS_DIRECTORY}/tls.key",
-        "--local-sockets": LOCAL,
+        **({"--local-sockets": LOCAL} if spec.local_sockets else {}),
         "--http": f"[{EVERYWHERE}]:{HTTP_PORT}",
         "--operator-account": f"{installation.namespace}:remotegpu-operator",
         "--backend": spec.backend.value,

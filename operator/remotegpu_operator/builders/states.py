@@ -1,12 +1,12 @@
 """How an appliance stands, from its StatefulSet, its pod and what it says itself; and a pool, from its appliances."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from remotegpu.api import addresses
 from remotegpu.api.conditions import Condition, ConditionStatus, with_condition
-from remotegpu.api.kubernetes import CONTROL_PORT, server_name
+from remotegpu.api.kubernetes import APPLIANCE_LABEL, AUDIENCE, CONTROL_PORT, appliance_audience, server_name
 from remotegpu.api.modes import Landlock
 from remotegpu.api.pools import (
     AppliancePhase,
@@ -18,6 +18,7 @@ from remotegpu.api.pools import (
     PoolStatus,
 )
 from remotegpu_operator.allocation import Capacity
+from remotegpu_operator.builders.memory import limited
 
 Object = dict[str, Any]
 
@@ -48,6 +49,13 @@ def pod_address(pod: Object | None) -> str:
     if not ip or any("running" not in (each.get("state") or {}) for each in status.get("containerStatuses") or []):
         return ""
     return addresses.joined(ip, CONTROL_PORT)
+
+
+def audience(pod: Object) -> str:
+    """Of the operator's token for this appliance. One of the release before knows no pool, and has none of its own."""
+    containers = pod["spec"].get("containers") or [{}]
+    known = "--pool" in (containers[0].get("args") or ())
+    return appliance_audience(pod["metadata"]["labels"][APPLIANCE_LABEL]) if known else AUDIENCE
 
 
 def incarnation(pod: Object) -> str:
@@ -83,8 +91,10 @@ def appliance_status(seen: Seen) -> ApplianceStatus:
     )
 
 
-def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> PoolStatus:
-    """`renewal`: why certificates are not renewed; empty if they are."""
+def pool_status(
+    pool: GPUPool, capacity: Capacity, renewal: str, now: str, limits: Mapping[str, int | None] | None = None
+) -> PoolStatus:
+    """`renewal`: why certificates are not renewed; empty if they are. `limits`: of memory, by node."""
     phase, reason, message = _pool_phase(capacity.appliances)
     mixed = capacity.mixed_memory
     conditions = with_condition(
@@ -121,6 +131,7 @@ def pool_status(pool: GPUPool, capacity: Capacity, renewal: str, now: str) -> Po
         ),
     )
     conditions = with_condition(conditions, _landlock(pool, now))
+    conditions = with_condition(conditions, limited(pool, limits or {}, now))
     if pool.spec.schedules:
         conditions = with_condition(conditions, _schedules(pool, now))
     return PoolStatus(

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from remotegpu.api.failures import ApplianceError
-from remotegpu.api.kubernetes import server_name
+from remotegpu.api.kubernetes import appliance_audience, server_name
 from remotegpu.api.pools import ApplianceStatus
 from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.state import Json, Scope
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+from remotegpu_operator.appliance_tokens import NoTokenError, Tokens
 from remotegpu_operator.authority import CA_SECRET, SECRETS
 from remotegpu_operator.builders.replacement import SERVING
 from remotegpu_operator.kube import Api
@@ -30,11 +31,11 @@ _THREADS: Final = 8
 
 class Loads:
     def __init__(
-        self, api: Api, namespace: str, token_file: Path, appliances: Callable[[], Iterable[ApplianceStatus]]
+        self, api: Api, namespace: str, tokens: Tokens, appliances: Callable[[], Iterable[ApplianceStatus]]
     ) -> None:
         self._api = api
         self._namespace = namespace
-        self._token_file = token_file
+        self._tokens = tokens
         self._appliances = appliances
         self._readings: dict[str, Reading] = {}
         self._due = float("-inf")
@@ -66,19 +67,28 @@ class Loads:
             if bundle != self._bundle:
                 self._bundle = bundle
                 self._ca.write_bytes(bundle)
-        loop = asyncio.get_running_loop()
-        read = (loop.run_in_executor(self._threads, self._read, each) for each in serving)
-        found = await asyncio.gather(*read)
+        self._tokens.keep(appliance_audience(each.name) for each in serving)
+        found = await asyncio.gather(*map(self._reading, serving))
         self._readings = {each.name: reading for each, reading in zip(serving, found, strict=True)}
 
-    def _read(self, appliance: ApplianceStatus) -> Reading:
+    async def _reading(self, appliance: ApplianceStatus) -> Reading:
+        try:
+            token = await self._tokens.token(appliance_audience(appliance.name))
+        except NoTokenError as error:
+            return _unread(self._readings.get(appliance.name), str(error))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, appliance, token)
+
+    def _read(self, appliance: ApplianceStatus, token: str) -> Reading:
         before = self._readings.get(appliance.name)
         try:
-            access = Access(self._token_file.read_text().strip(), self._ca, server_name(appliance.name))
+            access = Access(token, self._ca, server_name(appliance.name))
             client = ApplianceClient(parse_endpoint(appliance.address), access, _CALL_SECONDS)
             with contextlib.closing(client):
                 inventory = client.inventory()
         except (ApplianceError, OSError) as error:
-            last = before or Reading(pb.InventoryReply(), time.monotonic())
-            return replace(last, busy={}, problem=str(error))
+            return _unread(before, str(error))
         return Reading.after(before, inventory, time.monotonic())
+
+
+def _unread(before: Reading | None, problem: str) -> Reading:
+    return replace(before or Reading(pb.InventoryReply(), time.monotonic()), busy={}, problem=problem)

@@ -4,6 +4,7 @@ other site's page can send."""
 import asyncio
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -16,12 +17,16 @@ from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSign
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.usage import BY, RANGES, Prices, Recorded
+from remotegpu_operator.door import Door, Places
 from remotegpu_operator.events import EVENTS
 from remotegpu_operator.kube import Api, ApiError, Unanswered
 
 _log = logging.getLogger(__name__)
 
 _MOST_STREAMS: Final = 200
+_MOST_STREAMS_OF_READER: Final = 32
+# Behind a proxy all readers are one peer.
+PLACES: Final = Places(waiting=256, waiting_of_peer=64, answering=512, answering_of_peer=384)
 ABOUT: Final = {"of": "cluster", "signIn": True}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -38,26 +43,27 @@ class Dashboard:
         self._usage_access = Access(api, recorded.namespaces)
         self._whole = live.snapshot()
         self._seen: dict[Scope, Snapshot] = {}
-        self._streams = 0
+        self.door = Door(PLACES)
+        # Pages that are open, by their readers.
+        self._streams: Counter[str] = Counter()
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[_with_json_errors])
         app.on_response_prepare.append(_add_headers)
-        app.add_routes(
-            [
-                web.get("/", _page),
-                web.get("/api/about", _about),
-                web.get("/api/snapshot", self._snapshot),
-                web.get("/api/events", self._events),
-                web.get("/api/claims/{namespace}/{name}/events", self._events_of),
-                web.get("/api/claims/{namespace}/{name}/why", self._why),
-                web.get("/api/claims/{namespace}/{name}/usage", self._usage_of),
-                web.get("/api/load", self._load),
-                web.get("/api/usage", self._usage),
-                web.get(page.VENDORED, _vendored),
-                web.static("/static", page.STATIC),
-            ]
-        )
+        ways: dict[str, Handler] = {
+            "/": _page,
+            "/api/about": _about,
+            "/api/snapshot": self._snapshot,
+            "/api/events": self._events,
+            "/api/claims/{namespace}/{name}/events": self._events_of,
+            "/api/claims/{namespace}/{name}/why": self._why,
+            "/api/claims/{namespace}/{name}/usage": self._usage_of,
+            "/api/load": self._load,
+            "/api/usage": self._usage,
+            page.VENDORED: _vendored,
+        }
+        app.add_routes([web.get(path, self.door.counted(handler)) for path, handler in ways.items()])
+        app.add_routes([web.static("/static", page.STATIC)])
         return app
 
     async def _snapshot(self, request: web.Request) -> web.Response:
@@ -67,11 +73,12 @@ class Dashboard:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """All of it first, then what has changed, at most once a second, until the reader may not see it any more."""
         reader = await self._reader(request)
-        if self._streams >= _MOST_STREAMS:
-            raise web.HTTPServiceUnavailable(text=f"{_MOST_STREAMS} pages are open already: close some, or try later")
+        if self._streams.total() >= _MOST_STREAMS or self._streams[reader.user] >= _MOST_STREAMS_OF_READER:
+            most = f"{_MOST_STREAMS} pages, {_MOST_STREAMS_OF_READER} of one user,"
+            raise web.HTTPServiceUnavailable(text=f"{most} are open at a time: close some, or try later")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        self._streams += 1
+        self._streams[reader.user] += 1
         try:
             first = self._seen_by(reader)
             await _send(response, {"user": reader.user, **first.to_object()})
@@ -86,7 +93,8 @@ class Dashboard:
             await _send(response, {"error": _refusal(error).text})
             return response
         finally:
-            self._streams -= 1
+            self._streams[reader.user] -= 1
+            self._streams += Counter()  # forgets who has none
 
     async def _events_of(self, request: web.Request) -> web.Response:
         _, namespace, name = await self._claim(request)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from remotegpu_operator.appliance_tokens import tokens
 from remotegpu_operator.beside import beside
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
@@ -43,14 +44,20 @@ def _tell(task: asyncio.Task[None]) -> None:
 async def _serve(settings: Settings, port: int) -> None:
     async with Api(await configuration()) as api:
         live = Live(api)
-        loads = Loads(api, settings.namespace, settings.token_file, live.appliances)
-        served = Dashboard(api, live, Recorded(api, settings.namespace), loads).application()
-        runner = web.AppRunner(served, access_log=None, shutdown_timeout=1)
+        loads = Loads(
+            api,
+            settings.namespace,
+            tokens(api, settings.namespace, settings.token_file, settings.pod),
+            live.appliances,
+        )
+        dashboard = Dashboard(api, live, Recorded(api, settings.namespace), loads)
+        runner = web.AppRunner(dashboard.application(), access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
-            await web.TCPSite(runner, EVERYWHERE, port).start()  # a Service's requests come from outside
-            _log.info("dashboard on port %d", port)
-            await live.run()
+            assert runner.server is not None
+            async with dashboard.door.open(runner.server, EVERYWHERE, port):  # a Service's requests come from outside
+                _log.info("dashboard on port %d", port)
+                await live.run()
         finally:
             await runner.cleanup()
             loads.close()

@@ -17,6 +17,7 @@ from remotegpu.api.kubernetes import (
     SESSION_FILE,
     STATUS_PREFIX,
     TOKEN_FILE,
+    pool_audience,
 )
 from remotegpu.api.pods import Object, PodError, containers, limits, milli_of, read_ask
 from remotegpu_operator.webhook.offload import with_offload
@@ -26,29 +27,18 @@ from remotegpu_operator.webhook.volumes import with_mount, with_volume
 
 TOKEN_SECONDS: Final = 3600
 
-# As the API server stores it, with its defaults: a second call then changes nothing.
-VOLUME: Final[Mapping[str, Any]] = {
-    "name": POD_VOLUME,
-    "projected": {
-        "defaultMode": 0o444,
-        "sources": [
-            {"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": TOKEN_FILE}},
-            {
-                "downwardAPI": {
-                    "items": [
-                        {
-                            "path": SESSION_FILE,
-                            "fieldRef": {
-                                "apiVersion": "v1",
-                                "fieldPath": f"metadata.annotations['{SESSION_ANNOTATION}']",
-                            },
-                        }
-                    ]
-                }
-            },
-        ],
-    },
-}
+
+def volume(audience: str) -> Object:
+    """As the API server stores it, with its defaults: a second call then changes nothing."""
+    session = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{SESSION_ANNOTATION}']"}
+    token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": TOKEN_FILE}
+    sources = [
+        {"serviceAccountToken": token},
+        {"downwardAPI": {"items": [{"path": SESSION_FILE, "fieldRef": session}]}},
+    ]
+    return {"name": POD_VOLUME, "projected": {"defaultMode": 0o444, "sources": sources}}
+
+
 MOUNT: Final[Mapping[str, Any]] = {"name": POD_VOLUME, "mountPath": POD_DIRECTORY, "readOnly": True}
 
 
@@ -75,7 +65,9 @@ def rewrite_pod(pod: Object, origin: Origin) -> Rewritten:
         # A default of others may have been beside a `remotegpu/milli: 0`.
         return Rewritten(pod if spec is sent else {**pod, "spec": spec})
     refuse_node_name(spec)
-    spec = _mounted(_gated(_with_clients(spec)))
+    # A claim that the pod names may be in any pool.
+    audience = AUDIENCE if ask.claim else pool_audience(ask.pool)
+    spec = _mounted(_gated(_with_clients(spec)), audience)
     if ask.offload:
         spec = with_offload(spec, ask.offload, has_client)
     labels = {**at(pod, ("metadata", "labels")), POD_LABEL: POD_LABEL_VALUE}
@@ -135,6 +127,20 @@ def _gated(spec: Object) -> Object:
     return {**spec, "schedulingGates": [*gates, {"name": GATE}]}
 
 
-def _mounted(spec: Object) -> Object:
+def _mounted(spec: Object, audience: str) -> Object:
     """The volume with session and token, in every container that has the client."""
-    return each_container(with_volume(spec, VOLUME), lambda container: with_mount(container, MOUNT), has_client)
+    wanted = volume(audience)
+    spec = {**spec, "volumes": [wanted if _is_ours(each) else each for each in spec.get("volumes") or []]}
+    return each_container(with_volume(spec, wanted), lambda container: with_mount(container, MOUNT), has_client)
+
+
+def _is_ours(found: Object) -> bool:
+    """A volume as we make it for any pool: in a manifest that was copied from a pod of another one, or of before."""
+    if found.get("name") != POD_VOLUME:
+        return False
+    try:
+        audience = found["projected"]["sources"][0]["serviceAccountToken"]["audience"]
+    except (KeyError, IndexError, TypeError):
+        return False
+    known = audience == AUDIENCE or str(audience).startswith(pool_audience(""))
+    return known and found == volume(audience)

@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client import Gauge, Histogram
 
 from remotegpu_operator import probes
+from remotegpu_operator.door import Door, Places
 from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
@@ -21,6 +22,8 @@ from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
 log = logging.getLogger(__name__)
 
 RELOAD_SECONDS: Final = 5.0
+# An API server asks as much at a time as its pods come; connections that it keeps and others' wait.
+PLACES: Final = Places(waiting=256, waiting_of_peer=64, answering=512, answering_of_peer=128)
 # For a client that still sends when it has its answer.
 _LINGER_SECONDS: Final = 2.0
 
@@ -71,11 +74,12 @@ class Certificate:
 class Webhook:
     certificate: Certificate
     bodies: body.Bodies = field(default_factory=body.Bodies)
+    door: Door = field(default_factory=lambda: Door(PLACES))
     stopping: bool = False
 
     def admission(self) -> web.Application:
         app = web.Application()
-        app.add_routes([web.post(path, self._review) for path in (PODS_PATH, TEMPLATES_PATH)])
+        app.add_routes([web.post(path, self.door.counted(self._review)) for path in (PODS_PATH, TEMPLATES_PATH)])
         return app
 
     async def _review(self, request: web.Request) -> web.Response:
@@ -127,9 +131,10 @@ async def serving(
         for runner in runners:
             await runner.setup()
         tls = webhook.certificate.context
-        await web.TCPSite(runners[0], host, port, ssl_context=tls, reuse_port=reuse_port).start()
         await web.TCPSite(runners[1], host, http_port).start()
-        yield
+        assert runners[0].server is not None
+        async with webhook.door.open(runners[0].server, host, port, tls, reuse_port=reuse_port):
+            yield
     finally:
         reloading.cancel()
         for runner in runners:

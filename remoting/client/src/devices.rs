@@ -326,6 +326,9 @@ fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
     })?;
     let (here, memory) = (share.clone(), ticket.clone());
     session.share_memory_by(move || connect::open_memory(&here, &memory));
+    if share.claim.is_some() {
+        session.show_end();
+    }
     let (share, hello) = (share.clone(), hello.clone());
     session.stripe_by(wanted_stripes(), move |number| connect::open_stripe(&share, &hello, &ticket, number));
     Ok(session)

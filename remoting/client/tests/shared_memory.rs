@@ -7,7 +7,7 @@ use protocol::{CopyToDeviceLate, CopyToDeviceShared, CopyToHostShared, Extent, N
 use remotegpu_client::session::{DeviceBox, HostBox, Reconnect, Retry, Session};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use std::io::{IoSliceMut, Write};
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -119,4 +119,20 @@ fn a_worker_that_takes_back_its_connection_is_given_nothing_more() {
     assert!(!session.shares(&HostBox::linear(address, SIZE as u64)));
     // SAFETY: as above.
     assert!(!unsafe { session.back_shared(1, address, SIZE) }, "the connection is closed");
+}
+
+#[test]
+fn the_connection_stays_open_with_the_process_though_nothing_is_shared() {
+    for answer in [None, Some(&b"?"[..])] {
+        let (ours, theirs) = UnixStream::pair().expect("socket pair");
+        let (session, _worker) = start(ours);
+        session.show_end();
+        if let Some(answer) = answer {
+            let (memory, _file, _connection) = shared(&session, theirs.try_clone().expect("a copy"), answer);
+            assert!(!session.shares(&memory));
+        }
+        theirs.set_nonblocking(true).expect("set");
+        let end = (&theirs).read(&mut [0]).expect_err("neither bytes nor an end");
+        assert_eq!(end.kind(), ErrorKind::WouldBlock);
+    }
 }

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     NOT_SEEN = "NotSeen"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     NO_SUCH_POOL = "NoSuchPool"
+    NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
     POOL_NOT_READY = "PoolNotReady"
     NO_ENVIRONMENT = "NoEnvironment"
     NO_MATCHING_GPU = "NoMatchingGPU"

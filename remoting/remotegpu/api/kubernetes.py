@@ -15,6 +15,8 @@ FRACTION: Final = "remotegpu/fraction"
 MILLI: Final = "remotegpu/milli"
 # Mounts the client and counts nothing: for pods whose share is a claim made by hand, or is asked for by memory.
 CLIENT: Final = "remotegpu/client"
+# Mounts the folder of a node's local sockets, to write into: for appliances. Not with the prefix of what users write.
+LOCAL_SOCKETS: Final = "remotegpu.io/local-sockets"
 
 # Annotations of a user's pod; any other key with this prefix is refused.
 USER_PREFIX: Final = "remotegpu.io/"
@@ -55,8 +57,10 @@ GATE: Final = "remotegpu.io/claim"
 
 DEFAULT_POOL: Final = "default"
 
-# In the user's container: one projected volume with the session annotation and a token for this audience.
+# Of the tokens that appliances are shown. This one is for pods whose webhook did not know the pool: they name a claim,
+# or are older than `pool_audience`.
 AUDIENCE: Final = "remotegpu.io"
+# In the user's container: one projected volume with the session annotation and a token.
 POD_VOLUME: Final = "remotegpu"
 POD_DIRECTORY: Final = "/var/run/secrets/remotegpu.io"
 SESSION_FILE: Final = "session"
@@ -82,11 +86,20 @@ MANAGER_LABEL: Final = "app.kubernetes.io/managed-by"
 
 CONTROL_PORT: Final = 7070
 DATA_PORT: Final = 7071
-# Where appliances and containers see the sockets of the appliances on their node, and where the node has them.
+# Where appliances and containers see the sockets of the appliances on their node.
 LOCAL: Final = "/run/remotegpu"
-LOCAL_ON_NODE: Final = "/var/lib/remotegpu/local"
 # Plain HTTP of an appliance: /healthz, /readyz, /metrics.
 HTTP_PORT: Final = 7072
+
+
+def pool_audience(pool: str) -> str:
+    """Of a pod's token: the appliances of one pool take it, since a pod's volume is fixed before a GPU is chosen."""
+    return f"{AUDIENCE}/pools/{pool}"
+
+
+def appliance_audience(appliance: str) -> str:
+    """Of the operator's token for one appliance: another one that is shown it refuses it."""
+    return f"{AUDIENCE}/appliances/{appliance}"
 
 
 def server_name(appliance: str) -> str:

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
+# What reading an object raises that is not as its schema says, or whose schema is another release's.
+UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
 def readable(
@@ -19,7 +21,7 @@ def readable(
     for each in stored:
         try:
             found.append(read(each))
-        except (KeyError, ValueError) as error:
+        except UNREADABLE as error:
             metadata = each["metadata"]
             name = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
             left_out(f"{name} cannot be read and is left out: {error}")

@@ -198,6 +198,8 @@ class PoolSpec:
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
     compute_mode: ComputeMode = ComputeMode.SHARED
+    namespaces: frozenset[str] = frozenset()  # whose claims it serves; none named: all
+    local_sockets: bool = True  # for pods on an appliance's node; its pod asks for what the device plugin offers
     public_code: str | None = None  # the namespace whose device code all others may have; None: none
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
     schedules: tuple[Schedule, ...] = ()
@@ -228,6 +230,8 @@ class PoolSpec:
             limits=LimitsSpec.from_object(stored.get("limits", {})),
             offload=tuple(map(EnvironmentSpec.from_object, stored.get("offload", ()))),
             compute_mode=ComputeMode(stored.get("compute", {}).get("mode", ComputeMode.SHARED)),
+            namespaces=frozenset(stored.get("namespaces", ())),
+            local_sockets=stored.get("localSockets", True),
             public_code=stored.get("publicCode"),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
             schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
@@ -259,6 +263,8 @@ class PoolSpec:
             limits=self.limits.to_object() or None,
             offload=[each.to_object() for each in self.offload] or None,
             compute=None if self.compute_mode is ComputeMode.SHARED else {"mode": str(self.compute_mode)},
+            namespaces=sorted(self.namespaces) or None,
+            localSockets=None if self.local_sockets else False,
             publicCode=self.public_code,
             landlock=self.landlock and str(self.landlock),
             schedules=[each.to_object() for each in self.schedules] or None,

@@ -1,11 +1,8 @@
-"""What one lease and one tenant may have beside memory of a GPU. Pure, but for reading /proc."""
+"""What one lease and one tenant may have beside memory of a GPU. Pure."""
 
-import contextlib
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from remotegpu.api.quantities import format_bytes
@@ -24,8 +21,6 @@ SESSION_BUDGETS: Final = (
     "pinned-bytes",
     "mirror-bytes",
 )
-# Memory that a process has for itself or shares, without files of programs and libraries. Unit of the file: KiB.
-_HELD: Final = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 def part_of_sessions(sessions: int, size: int, shareable: int) -> int:
@@ -36,15 +31,6 @@ def part_of_sessions(sessions: int, size: int, shareable: int) -> int:
 def tenant_of(lease: Lease) -> str:
     """Whose budget it counts in: a namespace, or the name of a token; empty where there are no tokens."""
     return lease.claim.namespace if lease.claim else lease.owner
-
-
-def held_by(pid: int) -> int:
-    """Bytes of this machine's memory that a process holds, 0 once it has ended. What processes share counts for each.
-    One of the software GPU holds its memory, too; of a real one page-locked memory is not seen."""
-    with contextlib.suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        return sum(int(kibibytes) << 10 for kibibytes in _HELD.findall(status))
-    return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class Cgroups:
     """Where groups can be made; `controllers` are those of memory and pids that limit anything."""
 
     def __init__(self) -> None:
-        self._parents = list(_usable(_own()))
+        self._parents = list(_usable(own_groups()))
         self.controllers = sorted({name for parent in self._parents for name in parent.controllers})
 
     def create(self, name: str, memory_bytes: int, processes: int) -> Group:
@@ -125,7 +125,7 @@ class LeaseGroups:
             await asyncio.to_thread(group.remove)
 
 
-def _own() -> Iterable[Parent]:
+def own_groups() -> Iterable[Parent]:
     """Our own group in every hierarchy that has a controller of ours."""
     mounts = _mounts()
     for line in _lines("/proc/self/cgroup"):

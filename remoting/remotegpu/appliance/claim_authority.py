@@ -4,12 +4,14 @@ from typing import Final
 
 import grpc
 
+from remotegpu.api.kubernetes import AUDIENCE, appliance_audience, pool_audience
 from remotegpu.appliance.authority import Caller, Tenant
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError, RefusalLog
 from remotegpu.appliance.reviews import BusyError, Identity, Reviews, TokenRefusedError, UnreachableError
+from remotegpu.appliance.settings import Kubernetes
 from remotegpu.appliance.state import Lease, Session
 
 # How far the watch may be behind a pod that the operator has just let start.
@@ -19,11 +21,18 @@ _FREEING_SECONDS: Final = 4.0
 _SHOWN: Final = 64
 
 
+def audiences(ours: Kubernetes) -> tuple[str, ...]:
+    """Of the tokens that an appliance takes: the operator's for it alone, then those of pods."""
+    pools = (pool_audience(ours.pool),) if ours.pool else ()
+    return (appliance_audience(ours.name), *pools, AUDIENCE)
+
+
 class ClaimAuthority:
-    def __init__(self, claims: ClaimLeases, reviews: Reviews, operator: str, counters: Counters) -> None:
+    def __init__(self, claims: ClaimLeases, reviews: Reviews, ours: Kubernetes, counters: Counters) -> None:
         self._claims = claims
         self._reviews = reviews
-        self._operator = operator
+        self._operator = ours.operator
+        self._own_audience, *self._pods_audiences = audiences(ours)
         self._counters = counters
         self._log = RefusalLog()
 
@@ -50,6 +59,9 @@ class ClaimAuthority:
         if identity.account != self._operator:
             message = f"only the operator's account {self._operator} may do this"
             raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, who=identity)
+        if self._own_audience not in identity.audiences:
+            message = f"the operator's token is not for this appliance: it wants one with audience {self._own_audience}"
+            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, message, who=identity)
 
     async def onlooker(self, caller: Caller) -> str | None:
         await self.administrator(caller)
@@ -69,6 +81,9 @@ class ClaimAuthority:
             message = "no such claim is allocated on this appliance"
             raise self._refuse(caller, grpc.StatusCode.NOT_FOUND, message, claim=lease_id)
         identity = await self._identity(caller, claim)
+        if not identity.audiences.intersection(self._pods_audiences):
+            message = f"the token is for none of the audiences {', '.join(self._pods_audiences)}"
+            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, message, who=identity, claim=str(claim))
         if not await self._claims.wait_for(lambda: self._consumes(identity, lease_id) or None, _WATCH_LAG_SECONDS):
             message = f"{identity} is no consumer of claim {claim}"
             raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, who=identity, claim=str(claim))

@@ -9,6 +9,7 @@ from typing import Any
 
 from remotegpu.api.claims import Allocation, Mode, Move, Phase, PodReference, Reason, compute_from_object, lease_id_of
 from remotegpu.api.kubernetes import OFFLOAD_ANNOTATION
+from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.quantities import TIME_AS_MEMORY, Compute, QuantityError
 
 
@@ -50,25 +51,30 @@ class Claim:
 
 
 def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None:
-    """The part of a GPUClaim that this appliance serves; None if there is none (any more)."""
+    """The part of a GPUClaim that this appliance serves; None if there is none (any more). Raises BadClaimError, and
+    nothing else whatever the claim contains."""
+    try:
+        return _part_of(claim, appliance)
+    except UNREADABLE as error:
+        raise BadClaimError(f"its status cannot be read: {error!r}") from None
+
+
+def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
     metadata, status = claim["metadata"], claim.get("status") or {}
     phase = status.get("phase")
     if phase not in (Phase.ALLOCATED, Phase.SUSPENDED) or metadata.get("deletionTimestamp"):
         return None
     # The operator decides: what the claim's spec says, it has seen or will see.
     ends = phase == Phase.SUSPENDED or status.get("reason") in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
-    try:
-        allocations = tuple(map(Allocation.from_object, status.get("allocations") or ()))
-        move = None if status.get("move") is None else Move.from_object(status["move"])
-        arrives = move is not None and any(each.appliance == appliance for each in move.to)
-        if move is not None and arrives:
-            allocations = move.to
-        places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)
-        resize = map(Allocation.from_object, status.get("resize") or ())
-        sizes = tuple(each.memory for each in resize if each.appliance == appliance)
-        consumers = frozenset(PodReference.from_object(pod).uid for pod in status.get("consumers") or ())
-    except (KeyError, TypeError) as error:
-        raise BadClaimError(f"its status cannot be read: {error!r}") from None
+    allocations = tuple(map(Allocation.from_object, status.get("allocations") or ()))
+    move = None if status.get("move") is None else Move.from_object(status["move"])
+    arrives = move is not None and any(each.appliance == appliance for each in move.to)
+    if move is not None and arrives:
+        allocations = move.to
+    places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)
+    resize = map(Allocation.from_object, status.get("resize") or ())
+    sizes = tuple(each.memory for each in resize if each.appliance == appliance)
+    consumers = frozenset(PodReference.from_object(pod).uid for pod in status.get("consumers") or ())
     if len({gpu for gpu, _ in places}) < len(places):
         raise BadClaimError("its status names a GPU twice")
     if not places:

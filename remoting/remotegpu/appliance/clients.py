@@ -27,6 +27,7 @@ class Client:
         self.name = name
         self.ended = False
         self._watched: int | None = None
+        self._closed = False
 
     @classmethod
     def of(cls, pid: int, name: str) -> Self | None:
@@ -37,12 +38,18 @@ class Client:
         """Whether both are one process. It has one session of a lease, so the earlier one is over: it called exec."""
         return other is not None and (self.pid, self.name) == (other.pid, other.name)
 
-    def watch(self, on_end: Callable[[], None]) -> None:
+    async def watch(self, on_end: Callable[[], None]) -> None:
         """Call when it has ended, if it is a process of this machine that we see."""
+        pid: int | None = self.pid
+        if identity(self.pid) != self.name:
+            # Of a container that was started beside us: here it has another number.
+            pid = await asyncio.to_thread(_number_here, self.pid, self.name)
+        if pid is None or self._closed:
+            return
         with contextlib.suppress(OSError):
-            watched = os.pidfd_open(self.pid)
+            watched = os.pidfd_open(pid)
             # By then its number cannot become another one's unseen.
-            if identity(self.pid) != self.name:
+            if identity(pid) != self.name:
                 os.close(watched)
                 return
             self._watched = watched
@@ -50,6 +57,7 @@ class Client:
 
     def close(self) -> None:
         """Watch it no more."""
+        self._closed = True
         if self._watched is not None:
             asyncio.get_running_loop().remove_reader(self._watched)
             os.close(self._watched)
@@ -62,10 +70,34 @@ class Client:
 
 
 def identity(pid: int) -> str:
-    """What a client of this number says of itself, if it is a process that we see; else empty."""
+    """What a client says of itself that has this number here, if it is a process that we see; else empty."""
     with contextlib.suppress(OSError, IndexError):
-        # Its namespace is ours: another one's numbers are not to be seen here, or are others.
-        namespace = Path("/proc/self/ns/pid").readlink()
+        # Of one in our namespace we may not be allowed to ask.
+        inside = len(_numbers(pid)) > 1
+        namespace = Path(f"/proc/{pid}/ns/pid" if inside else "/proc/self/ns/pid").readlink()
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return f"{_BOOT_ID.read_text().strip()} {namespace} {fields[_START].decode()}"
+        return f"{_boot()} {namespace} {fields[_START].decode()}"
     return ""
+
+
+def _number_here(pid: int, name: str) -> int | None:
+    """Which number a process of a namespace below ours has here, if there is one that has this number there."""
+    if not name.startswith(f"{_boot()} "):
+        return None
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal():
+            with contextlib.suppress(OSError):
+                numbers = _numbers(int(each.name))
+                if len(numbers) > 1 and numbers[-1] == pid and identity(numbers[0]) == name:
+                    return numbers[0]
+    return None
+
+
+def _boot() -> str:
+    return _BOOT_ID.read_text().strip()
+
+
+def _numbers(pid: int) -> list[int]:
+    """Its number in our namespace and in each below, down to its own (proc_pid_status(5))."""
+    lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    return next(([int(each) for each in line.split()[1:]] for line in lines if line.startswith("NSpid:")), [])

@@ -98,13 +98,17 @@ class Part:
     limit: int
 
 
-def _events(packet: Packet) -> list[Event]:
+def events(packet: Packet) -> list[Event]:
+    """What a gateway says; nothing for what is no event, since it reads what strangers send."""
     some_id = str(packet.get("id", ""))
-    if packet.get("op") == "used":
-        times = packet.get("times") or ()
-        return [Used(str(each["lease"]), int(each["gpu"]), int(each["nanoseconds"])) for each in times]
+    if packet.get("op") == "used" and isinstance(times := packet.get("times"), list):
+        return [_used(each) for each in times if isinstance(each, dict)]
     event = _event(packet, some_id)
     return [] if event is None else [event]
+
+
+def _used(times: Packet) -> Used:
+    return Used(str(times.get("lease")), whole_number(times, "gpu"), whole_number(times, "nanoseconds"))
 
 
 def _event(packet: Packet, some_id: str) -> Event | None:
@@ -369,7 +373,7 @@ class Gateway:
             if done is not None and not done.done():
                 done.set_result(None)
         else:
-            for event in _events(packet):
+            for event in events(packet):
                 listener(event)
 
     def _closed(self) -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, Protocol, Self
 
 import aiohttp
 from kubernetes.aio import client, config, watch
 
-from remotegpu.api.kubernetes import AUDIENCE, CLAIMS, GROUP, VERSION
+from remotegpu.api.kubernetes import CLAIMS, GROUP, VERSION
 from remotegpu.appliance.reviews import Identity, TokenRefusedError, UnreachableError
 
 _REVIEW_SECONDS: Final = 2.0
@@ -39,13 +39,16 @@ class Listener(Protocol):
 
 
 class ApiServer:
-    def __init__(self, api: client.ApiClient) -> None:
+    """`audiences`: of the tokens that it asks about."""
+
+    def __init__(self, api: client.ApiClient, audiences: Sequence[str]) -> None:
         self._api = api
+        self._audiences = list(audiences)
         self._objects = client.CustomObjectsApi(api)
         self._authentication = client.AuthenticationV1Api(api)
 
     @classmethod
-    async def connect(cls) -> Self:
+    async def connect(cls, audiences: Sequence[str]) -> Self:
         """That of the pod's cluster; outside of one that of KUBECONFIG."""
         configuration = client.Configuration()
         try:
@@ -55,24 +58,25 @@ class ApiServer:
                 config.load_incluster_config(client_configuration=configuration)
         except (config.ConfigException, OSError) as error:
             raise NoClusterError(str(error)) from None
-        return cls(client.ApiClient(configuration))
+        return cls(client.ApiClient(configuration), audiences)
 
     async def close(self) -> None:
         await self._api.close()
 
     async def review(self, token: str) -> Identity:
         """As `reviews.Review`."""
-        request = {"spec": {"token": token, "audiences": [AUDIENCE]}}
+        request = {"spec": {"token": token, "audiences": self._audiences}}
         try:
             reply = await self._authentication.create_token_review(request, _request_timeout=_REVIEW_SECONDS)
         except _NO_ANSWER as error:
             raise UnreachableError(_one_line(error)) from None
         status = reply.status
-        if not status.authenticated or AUDIENCE not in (status.audiences or ()):
-            raise TokenRefusedError(" ".join((status.error or "it is not for this audience").split()))
+        audiences = frozenset(status.audiences or ()) & frozenset(self._audiences)
+        if not status.authenticated or not audiences:
+            raise TokenRefusedError(" ".join((status.error or "it is for another audience").split()))
         extra = status.user.extra or {}
         name, uid = (next(iter(extra.get(key) or ()), "") for key in (_POD_NAME, _POD_UID))
-        return Identity(status.user.username, name, uid)
+        return Identity(status.user.username, name, uid, audiences)
 
     async def follow_claims(self, listener: Listener) -> None:
         """Tell of all claims, then of each change, forever; begin anew whenever the thread is lost.

@@ -197,8 +197,11 @@ def _want_no_more(session: Session, device: int) -> None:
             other.heir = None
 
 
-def hand_on(session: Session, device: int, size: int, file: FileIO | None) -> None:
-    """A session that ends hands memory on to who wants it, if that one still does; it overwrites it if not."""
+def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, zeroed: bool) -> None:
+    """A session hands memory that it leaves or returned on to who wants it, if that one still does.
+
+    `zeroed`: it has overwritten it; if not, who gets it does.
+    """
     heir, session.heir = session.heir, None
     assert session.process is not None
     taken = False
@@ -209,7 +212,7 @@ def hand_on(session: Session, device: int, size: int, file: FileIO | None) -> No
         lives, names = not session.offers, (session.session_id, to.session_id)
         if wants and to.process is not None and (taken := quota.move(*names, size, leaves=lives)):
             to.inherited[device] = to.inherited.get(device, 0) + size
-            to.process.send({"op": "inherit", "device": device, "size": size}, [file.fileno()])
+            to.process.send({"op": "inherit", "device": device, "size": size, "zeroed": zeroed}, [file.fileno()])
     session.process.send({"op": "handedon", "taken": taken})
     note_change(session.lease)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc.aio
 
 from remotegpu.api.modes import ComputeMode, Landlock
+from remotegpu.api.quantities import format_bytes
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.arrivals import Arrivals
 from remotegpu.appliance.authority import Authority, SecretAuthority, WithAcceptors
@@ -23,7 +24,7 @@ from remotegpu.appliance.backends.xids import Effect, classify
 from remotegpu.appliance.budgets import HostMemory
 from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
-from remotegpu.appliance.claim_authority import ClaimAuthority
+from remotegpu.appliance.claim_authority import ClaimAuthority, audiences
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.dashboard import Dashboard, Source
@@ -47,13 +48,15 @@ from remotegpu.appliance.hardware import Hardware, SelfTest, probe, self_test, w
 from remotegpu.appliance.http import HttpServer
 from remotegpu.appliance.images import Images
 from remotegpu.appliance.leases import Leases
+from remotegpu.appliance.memory_watch import MemoryWatch
 from remotegpu.appliance.metrics import Counters, Gauges
 from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.reviews import Reviews
+from remotegpu.appliance.room import own_room
 from remotegpu.appliance.secret_files import open_to_others, secret_files
 from remotegpu.appliance.service import PROGRAM, ControlService
 from remotegpu.appliance.sessions import Sessions
-from remotegpu.appliance.settings import Settings, physical_bytes
+from remotegpu.appliance.settings import Kubernetes, Settings, physical_bytes
 from remotegpu.appliance.spares import Spares
 from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.suspension import Suspensions
@@ -105,7 +108,7 @@ async def _run(settings: Settings, handed: State | None) -> None:
     tokens = _read_tokens(settings.tokens)
     own = _own_token(settings, handed)
     certificate = _certificate(settings)
-    api_server = await _api_server() if settings.kubernetes else None
+    api_server = await _api_server(settings.kubernetes) if settings.kubernetes else None
     async with contextlib.AsyncExitStack() as stack:
         if api_server is not None:
             stack.push_async_callback(api_server.close)
@@ -124,12 +127,32 @@ async def _run(settings: Settings, handed: State | None) -> None:
                 "this kernel has no Landlock, which keeps sessions from each other's files and from ours: use Linux "
                 "5.13 or later with Landlock among its security modules, or let sessions do without: --landlock warn"
             )
+        cgroups = Cgroups()
+        if "memory" not in cgroups.controllers:
+            _without_cgroup(settings)
         uids = Uids(settings.uid_base) if handed is None else Uids.adopted(handed["uids"])
         stack.callback(uids.close)
         socket_file = staging.private("control") / "socket"
         gateway = Gateway(dist.program("remotegpu-gateway"), certificate, socket_file, settings.local_sockets)
-        appliance = Appliance(settings, gateway, worker, backend, hardware, uids, staging, own)
+        appliance = Appliance(settings, gateway, worker, backend, hardware, uids, staging, own, cgroups)
         await appliance.serve(UsersToken(own) if own else tokens, api_server, socket_file, handed)
+
+
+def _without_cgroup(settings: Settings) -> None:
+    """Refuse to start, or say what is not enforced. Raises StartError."""
+    lacks = "no cgroup with a limit of memory can be made here"
+    if settings.require_cgroup:
+        raise StartError(
+            f"{lacks}, and --require-cgroup wants one: run the appliance as a unit of systemd with Delegate=yes, as "
+            "`remotegpu appliance init` writes it, or as root with the cgroup file system writable"
+        )
+    room = own_room()
+    _log.warning(
+        "%s: the kernel holds no session to its budget of this machine's memory; the appliance measures every two "
+        "seconds, and ends who is past it%s",
+        lacks,
+        "" if room is None else f" or, near the {format_bytes(room.limit)} of its own container, who holds most",
+    )
 
 
 async def _hardware_again(backend: Backend, worker: Path, handed: State) -> Hardware:
@@ -154,6 +177,7 @@ class Appliance:
         uids: Uids,
         staging: Staging,
         own: OwnToken | None,
+        cgroups: Cgroups,
     ) -> None:
         self._settings = settings
         self._own = own
@@ -179,9 +203,12 @@ class Appliance:
             test=(lambda gpu: self_test(backend, gpus[gpu].uuid_text)) if settings.self_test else None,
             tells_recovery=lambda gpu: backend.tells_recovery(gpus[gpu].uuid_text),
         )
+        hidden = [*secret_files(settings, own), staging.private("control")]
+        # Of the node: what a worker would write there is nobody's.
+        local = [] if settings.local_sockets is None else [settings.local_sockets.absolute()]
         workers = Workers(
             worker,
-            worker_arguments(settings, backend, overhead, self._code.most_of_tenant, secret_files(settings, own)),
+            worker_arguments(settings, backend, overhead, self._code.most_of_tenant, hidden + local),
             worker_environment(backend, overhead),
             gpus,
             take_turns=turns,
@@ -190,7 +217,7 @@ class Appliance:
         self._sessions = Sessions(
             gateway=gateway,
             workers=workers.start if self._spares is None else self._spares.start,
-            groups=LeaseGroups(Cgroups()),
+            groups=LeaseGroups(cgroups),
             limits=limits,
             host_memory=host_memory(settings),
             code=self._code,
@@ -200,7 +227,6 @@ class Appliance:
             on_unhealthy=self._health.suspect,
             unhealthy=lambda gpu: allocator.gpus[gpu].unhealthy,
         )
-        hidden = secret_files(settings, own)
         counters, sessions = self._counters, self._sessions
         self._environments = make_environments(
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
@@ -235,7 +261,7 @@ class Appliance:
             self._claims = ClaimLeases(named.name, self._leases, self._suspensions, self._hardware.snapshot.gpus)
             self._arrivals.claims = self._claims
             self._reviews = Reviews(api_server.review, named.believe_seconds, self._counters)
-            authority = ClaimAuthority(self._claims, self._reviews, named.operator, self._counters)
+            authority = ClaimAuthority(self._claims, self._reviews, named, self._counters)
         if handed is None:
             _require_free(settings.host, settings.port)
         server = _control_server(socket_file)
@@ -387,7 +413,8 @@ class Appliance:
         if self._settings.parent_fd is not None:
             loop.add_reader(self._settings.parent_fd, self._drain.begin, 0)
         watches = [asyncio.create_task(self._health.watch(self._leases.settle))] + ([follow] if follow else [])
-        watches.append(asyncio.create_task(self._sessions.measure()))
+        memory = MemoryWatch(self._sessions, host_memory(self._settings), own_room())
+        watches.append(asyncio.create_task(memory.run()))
         watches.append(asyncio.create_task(self._start_anew(server, asked)))
         drained = asyncio.create_task(self._drain.finished())
         endings: list[asyncio.Future[Any]] = [drained, *watches, self._gateway.failed]
@@ -507,14 +534,14 @@ def _has_terminal() -> bool:
     return True
 
 
-async def _api_server() -> "ApiServer":
+async def _api_server(ours: Kubernetes) -> "ApiServer":
     # Imported here: only an appliance in Kubernetes needs its client.
     try:
         from remotegpu.appliance.kubernetes import ApiServer, NoClusterError  # noqa: PLC0415
     except ImportError as error:
         raise StartError(f"--kubernetes needs {error.name}: install `remotegpu[kubernetes]`") from None
     try:
-        return await ApiServer.connect()
+        return await ApiServer.connect(audiences(ours))
     except NoClusterError as error:
         raise StartError(f"--kubernetes: no API server ({error}); run it in a pod, or set KUBECONFIG") from None
 

@@ -136,11 +136,12 @@ class ControlService(pb_grpc.ControlServicer):
             data_port=self._data_port(),
             refusal=refusal_of_versions(self._versions, request.versions),
             tls=self._tls,
-            environments=self._environments_now(),
             managed_mib=self._managed_mib,
         )
         if request.lease_id and not reply.refusal:
             reply.devices.extend((await self._tenant("Hello", request, context)).lease.devices)
+            # A stranger does not learn which packages there are.
+            reply.environments.extend(self._environments_now())
         return reply
 
     @_streaming

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from io import FileIO
 from operator import itemgetter
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from remotegpu.appliance.budgets import HostMemory, held_by, tenant_of
+from remotegpu.appliance.budgets import HostMemory, tenant_of
 from remotegpu.appliance.cgroups import LeaseGroups
 from remotegpu.appliance.clients import Client
 from remotegpu.appliance.code_cache import CodeCache
@@ -58,8 +58,6 @@ _MAX_LOG_LINE: Final = 500
 _MOST_LINES: Final = 200
 _MOST_COMPLAINTS: Final = 8
 _MOST_ARRIVALS: Final = 16
-# Of sessions' memory of this machine.
-_MEASURE_SECONDS: Final = 2.0
 # Clients ask at once how a session ended.
 _MAX_ENDED: Final = 256
 
@@ -266,19 +264,6 @@ class Sessions:
         """The lease has no session any more, and gets none."""
         await self._groups.leave(lease.lease_id)
 
-    async def measure(self) -> NoReturn:
-        """Look from time to time what sessions hold of this machine's memory and disk, and end those of which there is
-        too much."""
-        while True:
-            for session in self.all():
-                session.host_bytes = held_by(session.process.pid) if session.process is not None else 0
-            for excess in self._host_memory.excesses(list(self.leases())):
-                for session in excess.sessions:
-                    session.ended = True  # before the tenant is looked at
-                    _log.warning("session %s ends: %s", session.session_id[:8], excess.sentence)
-                    self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, excess.sentence))
-            await asyncio.sleep(_MEASURE_SECONDS)
-
     async def finish_ends(self) -> None:
         """Wait until those that end, and those that just began, are gone or there, and every request for memory is
         answered."""
@@ -316,7 +301,7 @@ class Sessions:
             for other in session.lease.sessions.values():
                 if other is not session and session.client.is_same(other.client):
                     note(other)
-            session.client.watch(functools.partial(note, session))
+            self._spawn(session.client.watch(functools.partial(note, session)))
 
     async def _make_room(self, lease: Lease, client: Client | None) -> bool:
         """Wait for a session of a lease that ends, or end the one that has had no connection for longest.
@@ -627,7 +612,8 @@ def _share(session: Session, process: SessionProcess, operation: str, packet: Pa
             process.send({"op": "released", "token": token, "last": exports.release(name, token)})
             note_change(session.lease)
         case "handon":
-            hand_on(session, whole_number(packet, "device"), whole_number(packet, "size"), file)
+            device, size = whole_number(packet, "device"), whole_number(packet, "size")
+            hand_on(session, device, size, file, zeroed=packet.get("zeroed") is True)
         case "freed":
             exports.freed(name, str(packet.get("token")))
             note_change(session.lease)

@@ -7,11 +7,13 @@ from pathlib import Path
 from remotegpu.api.modes import ComputeMode, Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.appliance.images import ImageRoom
+from remotegpu.appliance.room import own_room
 
 
 def physical_bytes() -> int:
-    """Memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Memory of this machine, or what of it our container may have."""
+    whole, room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), own_room()
+    return whole if room is None else min(whole, room.limit)
 
 
 def default_code_cache_bytes() -> int:
@@ -44,6 +46,7 @@ class Kubernetes:
 
     name: str
     operator: str  # NAMESPACE:NAME of its service account
+    pool: str = ""  # whose pods' tokens it takes
     believe_seconds: float = 3600.0  # an identity, while the API server does not answer
 
 
@@ -89,6 +92,7 @@ class Settings:
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE
     compute_mode: ComputeMode = ComputeMode.SHARED
+    require_cgroup: bool = False  # refuse to start where the kernel limits no session's memory
     self_test: bool = True
     limits: Limits = field(default_factory=Limits)
     offload: tuple[EnvironmentOption, ...] = ()

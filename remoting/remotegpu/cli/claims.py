@@ -10,7 +10,7 @@ from rich.console import Console
 
 from remotegpu.api.claims import GPUClaim, Phase, Reason, gpus_text
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
-from remotegpu.api.objects import readable
+from remotegpu.api.objects import UNREADABLE, readable
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
@@ -158,7 +158,7 @@ def _change(target: Target, spec: dict[str, Any], done: str, outcome: Outcome, *
 def _read(stored: Object) -> GPUClaim:
     try:
         return GPUClaim.from_object(stored)
-    except (KeyError, ValueError) as error:
+    except UNREADABLE as error:
         raise unreadable(stored["metadata"]["namespace"], stored["metadata"]["name"], error) from None
 
 

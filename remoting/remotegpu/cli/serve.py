@@ -85,6 +85,7 @@ def appliance(
     ] = "",
     kubernetes: Annotated[bool, typer.Option("--kubernetes", help="Serve the GPUClaims of the cluster.")] = False,
     name: Annotated[str, typer.Option(help="With --kubernetes: how allocations name this appliance.")] = "",
+    pool: Annotated[str, typer.Option(help="With --kubernetes: its GPUPool, whose pods' tokens it takes.")] = "",
     operator_account: Annotated[
         str,
         typer.Option(metavar="NAMESPACE:NAME", help="With --kubernetes: the service account that sees everything."),
@@ -190,6 +191,10 @@ def appliance(
         Landlock,
         typer.Option(case_sensitive=False, help="Warn: start on a kernel that has no Landlock to keep sessions apart."),
     ] = Landlock.REQUIRE,
+    require_cgroup: Annotated[
+        bool,
+        typer.Option("--require-cgroup", help="Refuse to start where the kernel limits no session's memory."),
+    ] = False,
     self_test: Annotated[bool, typer.Option("--self-test/--no-self-test", help="Prove every GPU at the start.")] = True,
     quiet: Annotated[bool, typer.Option(help="Log only errors.")] = False,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -237,7 +242,7 @@ def appliance(
         local_sockets=local_sockets,
         tokens=tokens,
         anybody=anybody,
-        kubernetes=Kubernetes(name, operator_account, believe_seconds) if kubernetes else None,
+        kubernetes=Kubernetes(name, operator_account, pool, believe_seconds) if kubernetes else None,
         drain_seconds=drain_seconds,
         grace_seconds=_duration("--grace", grace),
         images=_image_room(suspend_memory, suspend_disk),
@@ -248,6 +253,7 @@ def appliance(
         uid_base=uid_base,
         landlock=landlock,
         compute_mode=compute_mode,
+        require_cgroup=require_cgroup,
         self_test=self_test,
         limits=Limits(
             max_leases,

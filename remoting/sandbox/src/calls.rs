@@ -220,7 +220,9 @@ fn alone(own: u64) -> Vec<(i64, Vec<Condition>)> {
 
 fn denied(process: Process, own: u64) -> Denied {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
-    let mut denied = Denied { always: SYSTEM.to_vec(), partly: Vec::new() };
+    // What the appliance may not look into it cannot count.
+    let hiding = (libc::SYS_prctl, vec![(0, Eq, libc::PR_SET_DUMPABLE as u64)]);
+    let mut denied = Denied { always: SYSTEM.to_vec(), partly: vec![hiding] };
     match process {
         Process::Worker { opens_files } => {
             denied.always.extend(OTHERS.iter().chain(OTHERS_OF_WORKERS));
@@ -231,6 +233,8 @@ fn denied(process: Process, own: u64) -> Denied {
         }
         Process::Session { alone: is_alone } => {
             denied.always.extend(SYSTEM_OF_SESSIONS);
+            // Memory that no process need have mapped, nor a descriptor of.
+            denied.always.push(libc::SYS_shmget);
             // Typing into the terminal of somebody else.
             denied.partly.extend([TIOCSTI, TIOCLINUX].map(|request| (libc::SYS_ioctl, vec![(1, Eq, request)])));
             if is_alone {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// What may be written to.
 #[derive(Debug, Clone, Copy)]
 pub enum Writable<'a> {
-    /// Landlock does not look at it: other rules decide.
-    Anything,
+    /// What is not hidden, but of `/proc`, where the files of every process of our user lie, its own alone.
+    AllButHidden,
     /// What lies beneath these paths. Such files may be read too.
     Beneath(&'a [PathBuf]),
 }
@@ -39,15 +39,20 @@ pub fn confine(
     let read = BitFlags::from(AccessFs::ReadFile);
     let change = AccessFs::from_write(ABI::V3);
     let mut ruleset = Ruleset::default().handle_access(read)?.scope(Scope::Signal | Scope::AbstractUnixSocket)?;
-    let mut allowed = Vec::new();
-    if let Writable::Beneath(paths) = writable {
-        ruleset = ruleset.handle_access(change)?;
-        allowed.extend(paths.iter().map(|path| (path.clone(), read | change)));
-    }
+    ruleset = ruleset.handle_access(change)?;
     if !network {
         ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4))?;
     }
     let hidden: Vec<_> = hidden.iter().map(|path| real(path)).collect();
+    let mut allowed: Vec<_> = match writable {
+        Writable::Beneath(paths) => paths.iter().map(|path| (path.clone(), read | change)).collect(),
+        Writable::AllButHidden => {
+            let (mut covered, mut closed) = (vec!["/proc/self".into()], hidden.clone());
+            closed.push("/proc".into());
+            beside(Path::new("/"), &closed, &mut covered);
+            covered.into_iter().map(|path| (path, read | change)).collect()
+        }
+    };
     let mut covered = Vec::new();
     for path in readable {
         beside(&real(path), &hidden, &mut covered);

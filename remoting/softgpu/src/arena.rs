@@ -9,7 +9,7 @@ use driverapi::errors::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
 use driverapi::memory_operations::Width;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::ffi::R;
 
@@ -146,6 +146,47 @@ pub fn forget(at: u64, len: u64) {
     }
 }
 
+/// Makes `[at, at + len)` read as zeros: where there are pages, they are written, which is faster than to have the system
+/// take them and make them again; where there is none, none is made.
+pub fn clear(at: u64, len: u64) {
+    let end = at + len;
+    let (mut from, mut done) = (at, at);
+    while from < end {
+        let to = ((from / PIECE + 1) * PIECE).min(end);
+        if is_resident(from, to) {
+            forget(done, from - done);
+            find(from, to);
+            fill(from, to - from);
+            done = to;
+        }
+        from = to;
+    }
+    forget(done, end - done);
+}
+
+/// Are all of these pages, of one piece, in memory? What is swapped out is not: what is not resident may be no zeros.
+fn is_resident(from: u64, to: u64) -> bool {
+    let mut resident = [0; (PIECE / PAGE) as usize];
+    // New memory has none of its pages: the first tells that.
+    [PAGE.min(to - from), to - from].into_iter().all(|len| {
+        // SAFETY: whole pages inside the arena, where `from` begins one, and no more than there are bytes for.
+        let known = unsafe { libc::mincore(address(from), len as usize, resident.as_mut_ptr()) } == 0;
+        known && resident[..len.div_ceil(PAGE) as usize].iter().all(|page| page & 1 == 1)
+    })
+}
+
+/// What is cleared at a time.
+const PIECE: u64 = 2 << 20;
+/// Where a file's pages are not mapped yet, a read maps so much at once, and a write a page.
+const AROUND: u64 = 64 << 10;
+
+fn find(from: u64, to: u64) {
+    for at in (from..to).step_by(AROUND as usize) {
+        // SAFETY: inside the arena, which is always readable.
+        unsafe { (*address::<AtomicU8>(at)).load(Ordering::Relaxed) };
+    }
+}
+
 fn fill(at: u64, len: u64) {
     // SAFETY: the callers stay inside the arena, which is always writable.
     unsafe { ptr::write_bytes(address::<u8>(at), 0, len as usize) };
@@ -156,9 +197,32 @@ pub fn show(at: u64, len: u64, file: BorrowedFd<'_>, offset: u64) -> R {
     replace(at, len, libc::MAP_SHARED, file.as_raw_fd(), offset)
 }
 
-/// Puts zero pages back at a range that showed a file.
+/// Puts zero pages back at a range that showed a file. The page tables of much memory are moved aside for that, and taken
+/// down by a thread of their own.
 pub fn unmap(at: u64, len: u64) -> R {
-    replace(at, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0)
+    let aside = if len >= MANY_PAGES { move_aside(at, len) } else { None };
+    let replaced = replace(at, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0);
+    if let Some(aside) = aside {
+        let take_down = move || {
+            // SAFETY: a mapping that was made just now, and that nobody knows.
+            unsafe { libc::munmap(address(aside), len as usize) };
+        };
+        if std::thread::Builder::new().spawn(take_down).is_err() {
+            take_down();
+        }
+    }
+    replaced
+}
+
+const MANY_PAGES: u64 = 64 << 20;
+
+/// Where the pages of a range are now. The range still shows its file, so that a kernel which runs finds memory there. None
+/// if this kernel cannot (before Linux 5.13).
+fn move_aside(at: u64, len: u64) -> Option<u64> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+    // SAFETY: a mapped range of the arena, which stays mapped; the system chooses a place where nothing is.
+    let aside = unsafe { libc::mremap(address(at), len as usize, len as usize, flags) };
+    (aside != libc::MAP_FAILED).then_some(aside as u64)
 }
 
 fn replace(at: u64, len: u64, flags: i32, fd: i32, offset: u64) -> R {

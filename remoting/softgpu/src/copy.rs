@@ -150,8 +150,10 @@ pub struct Fill {
     /// Elements of a row.
     pub width: u64,
     pub height: u64,
-    /// On a null GPU, a range that is not kept; on any, many zeros, for which the system's empty pages do.
+    /// On a null GPU, a range that is not kept.
     pub forgets: bool,
+    /// Zeros that are worth a look at which pages there are.
+    pub clears: bool,
 }
 
 impl Fill {
@@ -161,8 +163,11 @@ impl Fill {
         }
         for y in 0..self.height {
             let row = self.address + y * self.pitch;
+            let len = self.width * self.pattern.size();
             if self.forgets {
-                arena::forget(row, self.width * self.pattern.size());
+                arena::forget(row, len);
+            } else if self.clears {
+                arena::clear(row, len);
             } else {
                 arena::set(row, self.pattern, self.width);
             }

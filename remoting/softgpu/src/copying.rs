@@ -18,8 +18,8 @@ pub enum Mode {
 /// What a null GPU writes by itself, by a fill or from device memory to device memory, is kept up to this length. Longer
 /// ranges are forgotten instead: they read as zeros, and cost no memory of the machine.
 const KEPT_BY_NULL: u64 = 1 << 20;
-/// So many zeros are pages that the system is given back, and makes again when they are used: a worker overwrites all that a
-/// process had before the next one gets it, which then takes a few milliseconds, as on a GPU.
+/// Of so many zeros, pages that nobody has written yet stay the system's: a worker zeroes all new memory, and overwrites
+/// what a process had before the next one gets it, which then takes some milliseconds, as on a GPU.
 const MANY_ZEROS: u64 = 64 << 20;
 
 impl Driver {
@@ -57,9 +57,8 @@ impl Driver {
         if !address.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let zeros = found == Found::Device && height == 1 && pattern.is_zero() && bytes >= MANY_ZEROS;
-        let forgets = self.forgets(extent.bytes()) || zeros;
-        Ok((Fill { forgets, ..fill }, found))
+        let clears = found == Found::Device && height == 1 && pattern.is_zero() && bytes >= MANY_ZEROS;
+        Ok((Fill { forgets: self.forgets(extent.bytes()), clears, ..fill }, found))
     }
 
     pub fn copy(&self, copy: Copy, mode: Mode, stream: &Stream) -> R {

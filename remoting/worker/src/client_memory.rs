@@ -35,6 +35,8 @@ pub struct Shared {
 #[derive(Default)]
 pub struct ClientMemory {
     socket: Option<OwnedFd>,
+    /// The client keeps its end as long as its process runs this program, and no network can cut it.
+    closed: bool,
     /// What came before its context was made.
     waits: Option<(SharedMemory, OwnedFd)>,
     /// A helper registers memory with the driver, in this context.
@@ -47,6 +49,12 @@ impl ClientMemory {
     /// By which the client gives more from now on.
     pub fn follow(&mut self, socket: OwnedFd) {
         self.socket = Some(socket);
+        self.closed = false;
+    }
+
+    /// Has the client's process ended, or run another program?
+    pub fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Where the next descriptor comes from, unless one is being looked at.
@@ -107,7 +115,10 @@ impl Session {
                 self.end_sharing(SharedMemory::decode(&packet).address);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            _ => self.client_memory.socket = None,
+            done => {
+                self.client_memory.closed = matches!(done, Ok((0, None)));
+                self.client_memory.socket = None;
+            }
         }
     }
 

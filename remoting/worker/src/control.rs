@@ -39,6 +39,8 @@ pub enum Order {
     Inherit {
         device: u32,
         size: u64,
+        #[serde(default)]
+        zeroed: bool,
     },
     /// Tell what the client has sent so far.
     Settle {
@@ -113,7 +115,7 @@ impl Session {
             }
             Order::HandOn { device, least } => self.hand_on(device, least),
             Order::HandedOn { taken } => self.handed_on(taken),
-            Order::Inherit { device, size } => self.inherit(device, size, file),
+            Order::Inherit { device, size, zeroed } => self.inherit(device, size, zeroed, file),
             Order::Settle { id } => self.settling.push((id, None)),
             Order::Memory { id, limit, free } => {
                 let Some(seq) = self.requests.answered(id) else { return };

@@ -1,11 +1,15 @@
 //! Large memory that a process gave back and that lives on: for a moment it is offered to another process of its lease, as
-//! what a session leaves is (`heirs`). Nobody overwrites it before, and the driver does not have it in between. What nobody
-//! wants is overwritten where nothing of the tenant's reaches it, and released.
+//! what a session leaves is (`heirs`). The driver does not have it in between. It is overwritten before, unless a kernel
+//! still runs, behind which that might wait; then by who gets it, or, if nobody wants it, where nothing of the tenant's
+//! reaches it.
 
 use crate::driver::Result;
 use crate::heirs::SLACK;
+use crate::overwriting::scrub;
 use crate::session::Session;
 use crate::slabs::Slab;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Smaller memory is overwritten in less time than anybody notices.
@@ -15,7 +19,7 @@ const OFFER: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// A helper takes it away from the tenant.
+    /// A helper overwrites it and takes it away from the tenant.
     Unmapping,
     OpenUntil(Instant),
     /// The appliance has its descriptor; whether the heir has it is not known yet.
@@ -27,6 +31,8 @@ pub struct Freed {
     device: u32,
     size: u64,
     memory: u64,
+    /// A helper has overwritten it.
+    zeroed: Arc<AtomicBool>,
     stage: Stage,
 }
 
@@ -36,12 +42,18 @@ impl Session {
         slab.size >= LEAST && slab.shared.is_none() && !self.hold.holds() && !self.hold.sends_ahead
     }
 
-    /// Takes memory away from `address`, and offers it.
+    /// Overwrites memory and takes it away from `address`, and offers it.
     pub fn offer_freed(&mut self, slab: &Slab, address: u64) {
         let Slab { size, device, memory, .. } = *slab;
-        self.memory.freed.push(Freed { device, size, memory, stage: Stage::Unmapping });
+        let zeroed = Arc::new(AtomicBool::new(false));
+        self.memory.freed.push(Freed { device, size, memory, zeroed: Arc::clone(&zeroed), stage: Stage::Unmapping });
+        let filler = if self.is_quiet() { self.filler(device) } else { None };
         self.helpers.start_in_order(
-            move |driver| driver.memory_unmap(address, size),
+            move |driver| {
+                let done = filler.is_some() && scrub(driver, device, address, size, filler).is_ok();
+                zeroed.store(done, Ordering::Release);
+                driver.memory_unmap(address, size)
+            },
             move |session: &mut Session, unmapped: Result<()>| {
                 session.memory.unmapping.retain(|range| *range != (address, size));
                 if let Err(code) = unmapped {
@@ -96,8 +108,8 @@ impl Session {
             return;
         };
         each.stage = Stage::Handed;
-        let size = each.size;
-        self.requests.hand_on(device, size, file);
+        let (size, zeroed) = (each.size, each.zeroed.load(Ordering::Acquire));
+        self.requests.hand_on(device, size, zeroed, file);
     }
 
     /// The appliance has passed on what was freed, or there is nobody any more who wants it. Returns whether anything was
@@ -129,7 +141,7 @@ impl Session {
         true
     }
 
-    /// Overwrites what nobody asked for in time. Returns when to look again.
+    /// Releases what nobody asked for in time. Returns when to look again.
     pub fn look_after_freed(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let over = |each: &Freed| matches!(each.stage, Stage::OpenUntil(until) if until <= now);
@@ -151,11 +163,11 @@ impl Session {
     }
 
     fn overwrite_freed(&mut self, at: usize) {
-        let Freed { device, size, memory, .. } = self.memory.freed.swap_remove(at);
+        let Freed { device, size, memory, zeroed, .. } = self.memory.freed.swap_remove(at);
         let hidden = self.memory.hide(&self.driver, size);
         let range = hidden.map(|hidden| (hidden, size)).ok();
         self.memory.unmapping.extend(range);
-        self.overwrite_hidden((device, size, memory), hidden, move |session| {
+        self.overwrite_hidden((device, size, memory), hidden, zeroed, move |session| {
             session.memory.unmapping.retain(|each| Some(*each) != range);
             session.return_memory();
         });

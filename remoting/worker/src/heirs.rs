@@ -1,6 +1,6 @@
 //! Memory that a session leaves goes to the next process of its lease that waits for as much: the same physical memory, by
-//! a descriptor which the appliance passes on. Nobody overwrites it before, since it stays the lease's; who gets it zeroes
-//! it where it is hidden, as all that is mapped. What nobody waits for, or does not fit, is overwritten and released.
+//! a descriptor which the appliance passes on. Who had it overwrites it before, while the next one starts; what was freed
+//! beside a kernel that still runs is zeroed by who gets it, where it is hidden, as all new memory is.
 
 use crate::driver::{Driver, Handle, Result};
 use crate::mapping::{place, unmap};
@@ -19,11 +19,13 @@ pub const OFFER: Duration = Duration::from_millis(400);
 /// So much larger than asked for it may be: what a process is granted in advance.
 pub const SLACK: u64 = 64 << 20;
 
-/// Memory that another process of the lease had; nobody has zeroed it yet.
+/// Memory that another process of the lease had.
 #[derive(Debug)]
 pub struct Inherited {
     pub device: u32,
     pub size: u64,
+    /// Who had it has overwritten it.
+    pub zeroed: bool,
     pub file: OwnedFd,
 }
 
@@ -43,6 +45,9 @@ impl Session {
     pub fn offers_memory(&mut self) -> bool {
         let has = self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none());
         let offers = has && self.memory.offer.is_none() && self.is_quiet();
+        if offers {
+            self.begin_overwriting();
+        }
         self.memory.offer = Some(if offers { Offer::Open } else { Offer::Over });
         offers
     }
@@ -78,14 +83,15 @@ impl Session {
                 && (least..=least.saturating_add(SLACK)).contains(&slab.size)
         };
         let found = self.memory.slabs.iter().filter(|(_, slab)| fits(slab)).min_by_key(|(_, slab)| slab.size);
-        let exported =
-            found.and_then(|(&at, slab)| Some((at, slab.size, self.driver.memory_export(slab.memory).ok()?)));
+        let found = found.map(|(&at, slab)| (at, slab.size, slab.memory));
+        let found = found.filter(|(at, ..)| self.was_overwritten(*at));
+        let exported = found.and_then(|(at, size, memory)| Some((at, size, self.driver.memory_export(memory).ok()?)));
         let Some((address, size, file)) = exported else {
             self.memory.offer = Some(Offer::Over);
             return;
         };
         self.memory.offer = Some(Offer::Handed(address));
-        self.requests.hand_on(device, size, file);
+        self.requests.hand_on(device, size, true, file);
     }
 
     /// The appliance has passed it on, or there is nobody any more who wants it.
@@ -112,29 +118,39 @@ impl Session {
     }
 
     /// Memory that another process of the lease had is this session's now.
-    pub fn inherit(&mut self, device: u32, size: u64, file: Option<OwnedFd>) {
+    pub fn inherit(&mut self, device: u32, size: u64, zeroed: bool, file: Option<OwnedFd>) {
         let Some(file) = file.filter(|_| device < self.device_count) else { return };
         self.memory.granted(device, size);
-        self.memory.inherited.push(Inherited { device, size, file });
+        self.memory.inherited.push(Inherited { device, size, zeroed, file });
     }
 
     /// Maps what was inherited, if it is as large as this slab.
     pub fn map_inherited(&mut self, seq: u64, c: &SlabMap, hidden: u64) -> Option<Outcome> {
         let fits = |each: &Inherited| (each.device, each.size) == (c.device, c.size);
-        let Inherited { device, size, file } =
+        let Inherited { device, size, zeroed, file } =
             self.memory.inherited.swap_remove(self.memory.inherited.iter().position(fits)?);
         let (filler, address) = (self.filler(device), c.address);
         let context = self.context_on(device).map_or(0, |(id, _)| id);
         self.helpers.start_in_order(
             move |driver| {
                 let ordinal = driver.device(device as i32)?;
-                show_zeroed(driver, device, ordinal, hidden, size, &file, filler).map(|memory| (memory, ordinal))
+                let memory = if zeroed {
+                    driver.memory_import(file.as_fd())
+                } else {
+                    show_zeroed(driver, device, ordinal, hidden, size, &file, filler)
+                };
+                memory.map(|memory| (memory, ordinal))
             },
             move |session: &mut Session, shown: Result<(u64, i32)>| {
                 let code = match shown {
                     Ok((memory, device)) => {
                         let slab = NewSlab { context, address, size, place: hidden, memory, device };
-                        session.slab_zeroed(&slab, 0)
+                        if zeroed {
+                            session.memory.hidden.retain(|(at, _)| *at != hidden);
+                            session.show(&slab, 0)
+                        } else {
+                            session.slab_zeroed(&slab, 0)
+                        }
                     }
                     Err(code) => {
                         session.memory.remove(address);
@@ -168,7 +184,10 @@ impl Session {
     }
 
     fn overwrite_inherited(&mut self, at: usize) {
-        let Inherited { device, size, file } = self.memory.inherited.swap_remove(at);
+        let Inherited { device, size, zeroed, file } = self.memory.inherited.swap_remove(at);
+        if zeroed {
+            return;
+        }
         let (filler, hidden) = (self.filler(device), self.memory.hide(&self.driver, size));
         if let Ok(hidden) = hidden {
             // Who maps meanwhile waits for it.

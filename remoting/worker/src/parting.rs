@@ -7,6 +7,8 @@ use crate::overwriting::scrub;
 use crate::requests::{Request, Token};
 use crate::session::Session;
 use crate::slabs::Slab;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Session {
     /// Takes shared memory away from `address`, and asks whether anybody else has it.
@@ -56,21 +58,26 @@ impl Session {
     fn overwrite_shared(&mut self, token: Token, slab: &Slab) {
         let Slab { size, device, memory, .. } = *slab;
         let hidden = self.memory.hide(&self.driver, size);
-        self.overwrite_hidden((device, size, memory), hidden, move |session| {
+        self.overwrite_hidden((device, size, memory), hidden, Arc::default(), move |session| {
             session.requests.push(Request::Freed { token });
         });
     }
 
-    /// Overwrites memory of a device that is mapped nowhere, at a hidden place, and releases it.
+    /// Overwrites memory of a device that is mapped nowhere, at a hidden place, and releases it. What a helper has `zeroed` by
+    /// then is released alone.
     pub fn overwrite_hidden(
         &mut self,
         (device, size, memory): (u32, u64, u64),
         hidden: Result<u64>,
+        zeroed: Arc<AtomicBool>,
         then: impl FnOnce(&mut Session) + Send + 'static,
     ) {
         let filler = self.filler(device);
         self.helpers.start_in_order(
             move |driver| {
+                if zeroed.load(Ordering::Acquire) {
+                    return (driver.memory_release(memory).is_ok(), hidden);
+                }
                 let shown = driver.device(device as i32).and_then(|ordinal| {
                     let hidden = hidden.inspect_err(|_| {
                         let _ = driver.memory_release(memory);

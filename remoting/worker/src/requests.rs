@@ -50,10 +50,11 @@ pub enum Request {
     Ending {
         offers: bool,
     },
-    /// With a descriptor: memory for who asked for it.
+    /// With a descriptor: memory for who asked for it. `zeroed`: it has been overwritten.
     HandOn {
         device: u32,
         size: u64,
+        zeroed: bool,
     },
     Memory {
         id: u64,
@@ -244,8 +245,8 @@ impl Requests {
     }
 
     /// For the process that wants it.
-    pub fn hand_on(&mut self, device: u32, size: u64, file: OwnedFd) {
-        self.queue.push_back((Request::HandOn { device, size }, Some(file)));
+    pub fn hand_on(&mut self, device: u32, size: u64, zeroed: bool, file: OwnedFd) {
+        self.queue.push_back((Request::HandOn { device, size, zeroed }, Some(file)));
     }
 
     /// Asks for what another session exported.

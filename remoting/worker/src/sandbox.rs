@@ -31,18 +31,22 @@ pub enum Landlock {
 /// # Errors
 /// If the system refuses.
 pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
-    use rustix::process::{Resource, Rlimit, setrlimit};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let most = |number| Rlimit { current: Some(number), maximum: Some(number) };
-    // It would hold a tenant's memory.
-    setrlimit(Resource::Core, most(0))?;
+    // It would hold a tenant's memory. At 0 the kernel writes none, but hands one to the program that `core_pattern` may
+    // name; at 1 it does neither. Who may not raise it to 1 stays at 0.
+    setrlimit(Resource::Core, most(getrlimit(Resource::Core).maximum.unwrap_or(1).min(1)))?;
+    // If memory runs out, the kernel ends a session, not the appliance. Not every container has the file.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     if let Some(threads) = threads {
         setrlimit(Resource::Nproc, most(threads))?;
     }
     Ok(())
 }
 
-/// Before the driver is loaded, while there is one thread: the process cannot gain rights, be looked into, or look into
-/// another one; and of all files it cannot read the `hidden` ones (or what is beneath them).
+/// Before the driver is loaded, while there is one thread: the process cannot gain rights, or look into another one; and of
+/// all files it cannot read or change the `hidden` ones (or what is beneath them). Landlock keeps other sessions from
+/// looking into it; the appliance has to, to count its memory. Without Landlock nobody of its user may.
 ///
 /// # Errors
 /// If the system refuses, or has no Landlock where that is required.
@@ -50,10 +54,12 @@ pub fn prepare(hidden: &[PathBuf], landlock: Landlock) -> Result<(), String> {
     if !stands(Defence::Sandbox) {
         return Ok(());
     }
-    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
+    use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior};
     rustix::thread::set_no_new_privs(true).map_err(|e| e.to_string())?;
-    let confined = files::confine(&["/".into()], hidden, Writable::Anything, true).map_err(|e| e.to_string())?;
+    let confined = files::confine(&["/".into()], hidden, Writable::AllButHidden, true).map_err(|e| e.to_string())?;
+    if !confined || getrlimit(Resource::Core).current != Some(1) {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
+    }
     if confined || landlock == Landlock::Welcome {
         return Ok(());
     }

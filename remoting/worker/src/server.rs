@@ -177,7 +177,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
     let mut spin = Spin::default();
     let mut stats_at = Instant::now() + STATS_EVERY;
     let mut window = Window { stopped: false, look_at: Instant::now() + WINDOW_EVERY };
-    let mut connected = true;
+    let mut told = (true, false);
     loop {
         let kept = session.out.kept();
         let more = take_frames(session, &mut reader);
@@ -197,12 +197,13 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         if acknowledged || matches!(sent, Some(Ok(true))) {
             moved |= session.retry_blocked();
         }
-        if session.client_ended {
+        if session.client_ended || session.client_memory.is_closed() {
             connection.note_end_of_client();
         }
-        if connection.socket().is_some() != connected {
-            connected = !connected;
-            session.requests.push(Request::Connection { connected, closed: connection.is_hung_up() });
+        let (connected, closed) = (connection.socket().is_some(), connection.is_hung_up());
+        if (connected, closed) != told {
+            told = (connected, closed);
+            session.requests.push(Request::Connection { connected, closed });
         }
         if !session.settling.is_empty() && !more {
             // What has come, or has not, is seen above.

@@ -12,6 +12,7 @@ use driverapi::errors::*;
 use protocol::SlabMap;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 #[derive(Debug)]
 pub struct Slab {
@@ -69,6 +70,8 @@ pub struct Memory {
     pub inherited: Vec<Inherited>,
     /// While the session ends.
     pub offer: Option<Offer>,
+    /// At the end of the session, addresses of the slabs that a helper has overwritten.
+    pub overwritten: Arc<Mutex<BTreeSet<u64>>>,
     pub gives_way: bool,
     /// Returned, and offered for a moment.
     pub freed: Vec<Freed>,

@@ -15,7 +15,10 @@ use crate::session::{Outcome, Session};
 use crate::slabs::{Memory, overlap};
 use driverapi::errors::*;
 use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What is left when a session ends may take this long to overwrite: a kernel may have the whole device.
@@ -69,7 +72,7 @@ impl Session {
 
     /// Shows a slab to its tenant, unless `code` says that it was not zeroed.
     pub fn slab_zeroed(&mut self, slab: &NewSlab, code: Code) -> Result<()> {
-        let NewSlab { address, size, place: hidden, memory, device, .. } = *slab;
+        let NewSlab { size, place: hidden, memory, .. } = *slab;
         let failed = code != 0;
         self.helpers.start_in_order(
             move |driver| if failed { unmap(driver, hidden, size, memory) } else { driver.memory_unmap(hidden, size) },
@@ -80,6 +83,12 @@ impl Session {
                 }
             },
         );
+        self.show(slab, code)
+    }
+
+    /// Shows memory that is nowhere else to its tenant, unless `code` says that it may not be.
+    pub fn show(&mut self, slab: &NewSlab, code: Code) -> Result<()> {
+        let NewSlab { address, size, memory, device, .. } = *slab;
         let shown = match code {
             0 => place(&self.driver, memory, address, size, device).and_then(|_| {
                 self.show_to_peers(address).inspect_err(|_| {
@@ -100,31 +109,48 @@ impl Session {
         self.context_on(device).map(|(_, context)| Filler { context: context.handle, stream: context.internal })
     }
 
+    /// Begins to overwrite what a session that ends still has, and shares with nobody.
+    pub fn begin_overwriting(&mut self) {
+        let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 && slab.shared.is_none());
+        let slabs: Vec<_> = slabs.map(|(at, slab)| (slab.device, *at, slab.size, self.filler(slab.device))).collect();
+        let overwritten = Arc::clone(&self.memory.overwritten);
+        let job = move |driver: &Driver| {
+            for (device, at, size, filler) in slabs {
+                if !is_in(&overwritten, at) && scrub(driver, device, at, size, filler).is_ok() {
+                    overwritten.lock().unwrap_or_else(PoisonError::into_inner).insert(at);
+                }
+            }
+        };
+        self.helpers.start_in_order(job, |_: &mut Session, ()| ());
+    }
+
+    /// Waits for what helpers overwrite at the end of the session. Returns whether they have come to an end in time.
+    fn wait_for_helpers(&mut self) -> bool {
+        let (done, is_done) = channel();
+        self.helpers.start_in_order(move |_| done.send(()), |_: &mut Session, _| ());
+        is_done.recv_timeout(LAST_SCRUB).is_ok()
+    }
+
+    /// Waits until it is known whether the session, which ends, has overwritten this slab.
+    pub fn was_overwritten(&mut self, address: u64) -> bool {
+        self.wait_for_helpers() && is_in(&self.memory.overwritten, address)
+    }
+
     /// Overwrites what the session still has, after what helpers are overwriting already. What cannot be is told.
     pub fn scrub_everything(&mut self) {
         self.overwrite_all_freed();
-        let slabs: Vec<_> =
-            self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 && slab.shared.is_none()).collect();
-        let slabs: Vec<_> =
-            slabs.into_iter().map(|(at, slab)| (slab.device, *at, slab.size, self.filler(slab.device))).collect();
-        if slabs.is_empty() && self.helpers.is_idle() {
-            return;
-        }
-        let all: u64 =
-            slabs.iter().map(|(_, _, size, _)| size).chain(self.memory.unmapping.iter().map(|(_, s)| s)).sum();
-        let (done, left) = std::sync::mpsc::channel();
-        self.helpers.start_in_order(
-            move |driver| {
-                let left = slabs
-                    .iter()
-                    .filter(|(device, at, size, filler)| scrub(driver, *device, *at, *size, *filler).is_err());
-                let _ = done.send(left.map(|(_, _, size, _)| size).sum::<u64>());
-            },
-            |_: &mut Session, ()| (),
-        );
-        match left.recv_timeout(LAST_SCRUB).unwrap_or(all) {
+        self.begin_overwriting();
+        let in_time = self.wait_for_helpers();
+        let still = self.memory.unmapping.iter().map(|(_, size)| if in_time { 0 } else { *size });
+        let own = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 && slab.shared.is_none());
+        let own = own.filter(|(at, _)| !is_in(&self.memory.overwritten, **at)).map(|(_, slab)| slab.size);
+        match still.chain(own).sum() {
             0 => {}
             size => self.requests.push(Request::Left { size }),
         }
     }
+}
+
+fn is_in(addresses: &Mutex<BTreeSet<u64>>, address: u64) -> bool {
+    addresses.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
 }

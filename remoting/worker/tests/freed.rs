@@ -3,7 +3,7 @@
 mod common;
 
 use common::client::{CONTEXT, row};
-use common::session::{B, NON_BLOCKING};
+use common::session::{A, B, NON_BLOCKING, start};
 use common::worker::Worker;
 use protocol::{CopyToDevice, CopyToHost, Grant, GrantReturn, MemoryQuery, SlabUnmap, StreamSynchronize, UNCOUNTED};
 use serde_json::json;
@@ -57,12 +57,18 @@ fn ask(worker: &Worker, least: u64) {
 /// What a worker has given back, and hands on.
 fn handed_on() -> (Worker, u64, File) {
     let (mut worker, base) = with_secret(LARGE);
-    give_back(&mut worker, base, LARGE);
+    let file = hand_on(&mut worker, base, true);
+    assert!(!is_in(&file), "it is overwritten before");
+    (worker, base, file)
+}
+
+fn hand_on(worker: &mut Worker, base: u64, zeroed: bool) -> File {
+    give_back(worker, base, LARGE);
     assert_eq!(worker.wait_told("leaving", 0)["offers"], true);
-    ask(&worker, LARGE - 4096);
-    assert_eq!(worker.wait_told("handon", 0)["size"], LARGE);
-    let file = worker.files.lock().expect("list").pop().expect("the memory");
-    (worker, base, File::from(file))
+    ask(worker, LARGE - 4096);
+    let told = worker.wait_told("handon", 0);
+    assert_eq!((&told["size"], &told["zeroed"]), (&json!(LARGE), &json!(zeroed)));
+    File::from(worker.files.lock().expect("list").pop().expect("the memory"))
 }
 
 fn is_in(memory: &File) -> bool {
@@ -74,11 +80,10 @@ fn is_in(memory: &File) -> bool {
 #[test]
 fn what_was_returned_goes_to_another_of_the_lease_that_waits_for_it() {
     let (mut first, base, file) = handed_on();
-    assert!(is_in(&file), "nobody has overwritten it");
     let mut next = Worker::start("normal", GRANTED);
     let there = next.client.open().arena_base;
     next.client.stream(B, NON_BLOCKING, 0);
-    next.order(&json!({"op": "inherit", "device": 0, "size": LARGE}), Some(file.as_fd()));
+    next.order(&json!({"op": "inherit", "device": 0, "size": LARGE, "zeroed": true}), Some(file.as_fd()));
     first.order(&json!({"op": "handedon", "taken": true}), None);
     next.client.map(there, LARGE);
     assert_eq!(read(&mut next, there), vec![0; SECRET.len()]);
@@ -96,7 +101,29 @@ fn what_was_returned_goes_to_another_of_the_lease_that_waits_for_it() {
 }
 
 #[test]
-fn what_was_not_taken_is_overwritten_and_returned() {
+fn beside_a_kernel_it_is_not_waited_for_and_who_gets_it_zeroes_it() {
+    let mut first = start("normal");
+    let kernel = first.load();
+    let (base, flag) = (first.base, first.base + LARGE);
+    assert_eq!(first.client().call(0, &Grant { device: 0, least: SMALL, want: SMALL }, &[]).0, 0);
+    first.client().map(flag, SMALL);
+    write(&mut first.worker, base);
+    first.launch(A, kernel("spin"), 1, 1, &flag.to_le_bytes());
+    let file = hand_on(&mut first.worker, base, false);
+    assert!(is_in(&file), "it would have waited for the kernel");
+    first.write(B, LARGE, &[1]);
+    let mut next = Worker::start("normal", GRANTED);
+    let there = next.client.open().arena_base;
+    next.client.stream(B, NON_BLOCKING, 0);
+    next.order(&json!({"op": "inherit", "device": 0, "size": LARGE}), Some(file.as_fd()));
+    first.worker.order(&json!({"op": "handedon", "taken": true}), None);
+    next.client.map(there, LARGE);
+    assert_eq!(read(&mut next, there), vec![0; SECRET.len()]);
+    assert!(!is_in(&file));
+}
+
+#[test]
+fn what_was_not_taken_is_returned() {
     let (first, _, file) = handed_on();
     first.order(&json!({"op": "handedon", "taken": false}), None);
     assert_eq!(first.wait_told("return", 0)["size"], LARGE);
@@ -109,10 +136,12 @@ fn a_session_that_ends_waits_until_it_is_known_whose_it_is() {
         let (mut first, _, file) = handed_on();
         first.client.link.stream.shutdown(Shutdown::Both).expect("connected");
         first.wait_told("ending", 0);
+        // As who gets it may.
+        file.write_all_at(SECRET, 0).expect("written");
         assert!(first.process.try_wait().expect("a process").is_none() && is_in(&file));
         first.order(&json!({"op": "handedon", "taken": taken}), None);
         assert!(first.process.wait().expect("ended").success());
-        assert_eq!(is_in(&file), taken);
+        assert!(is_in(&file), "it is not written to any more");
     }
 }
 

@@ -276,18 +276,18 @@ fn left(asked: u64) -> (Session, Option<File>) {
 fn what_a_process_leaves_goes_to_the_next_of_its_lease_that_waits_for_it() {
     let (mut tenant, file) = left(SLAB - 4096);
     let file = file.expect("the memory");
-    assert!(is_in(&file), "nobody has overwritten it");
+    assert_eq!(tenant.worker.wait_told("handon", 0)["zeroed"], true);
+    assert!(!is_in(&file), "it is overwritten before");
     let mut next = next_of_the_lease();
-    next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB}), Some(file.as_fd()));
-    tenant.worker.order(&json!({"op": "handedon", "taken": true}), None);
-    assert!(tenant.worker.process.wait().expect("ended").success());
-    assert!(is_in(&file), "it is another session's");
+    next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB, "zeroed": true}), Some(file.as_fd()));
     let base = next.base;
     next.client().map(base, SLAB);
     assert_eq!(next.read(0, SLAB), vec![0; SLAB as usize]);
-    assert!(!is_in(&file));
     next.write(0, SECRET);
     assert!(is_in(&file), "it is the same memory");
+    tenant.worker.order(&json!({"op": "handedon", "taken": true}), None);
+    assert!(tenant.worker.process.wait().expect("ended").success());
+    assert!(is_in(&file), "it is another session's");
     assert_eq!(next.worker.hang_up().iter().filter(|packet| packet["op"] == "left").count(), 0);
     assert!(!is_in(&file), "who has it overwrites it");
 }
@@ -311,6 +311,7 @@ fn what_is_not_as_large_as_was_asked_for_is_handed_to_nobody() {
 fn what_was_inherited_and_does_not_fit_is_overwritten_before_it_is_released() {
     let (_tenant, file) = left(SLAB);
     let file = file.expect("the memory");
+    file.write_all_at(SECRET, 0).expect("written");
     let mut next = next_of_the_lease();
     next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB}), Some(file.as_fd()));
     // With it, it was granted as much as it maps, and that is no slab of this size.
@@ -322,10 +323,25 @@ fn what_was_inherited_and_does_not_fit_is_overwritten_before_it_is_released() {
 }
 
 #[test]
+fn what_was_inherited_is_zeroed_unless_it_was_said_to_be() {
+    for zeroed in [false, true] {
+        let (_tenant, file) = left(SLAB);
+        let file = file.expect("the memory");
+        file.write_all_at(SECRET, 0).expect("written");
+        let mut next = next_of_the_lease();
+        next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB, "zeroed": zeroed}), Some(file.as_fd()));
+        let base = next.base;
+        next.client().map(base, SLAB);
+        assert_eq!(next.read(0, SECRET.len() as u64) == SECRET, zeroed);
+    }
+}
+
+#[test]
 fn what_was_inherited_and_never_mapped_is_overwritten_at_the_end_or_when_it_is_given_back() {
     for gives_back in [false, true] {
         let (_tenant, file) = left(SLAB);
         let file = file.expect("the memory");
+        file.write_all_at(SECRET, 0).expect("written");
         let mut next = next_of_the_lease();
         next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB}), Some(file.as_fd()));
         assert_eq!(next.client().call(0, &MemoryQuery { device: 0 }, &[]).0, 0);

@@ -4,12 +4,14 @@ mod common;
 
 use common::client::{Link, Received, encoded};
 use common::session::{A, B, LIMIT, PROFILES, Test, start_on};
-use common::worker::Worker;
+use common::worker::{Worker, pass};
 use protocol::{
     Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, Header, HostFunction, Message, Probe,
 };
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 fn started(profile: &str, grace: &str) -> Test {
@@ -124,6 +126,32 @@ fn the_appliance_is_told_when_there_is_no_connection() {
     t.worker.client.link.reconnect();
     assert_eq!(t.synchronize(A), 0);
     wait_for(&t, &[false, true]);
+}
+
+#[test]
+fn a_client_that_has_closed_its_connection_for_memory_has_ended() {
+    for closes_first in [false, true] {
+        let mut t = started("normal", "60");
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        pass(&t.worker.client.link.data, theirs.as_fd(), br#"{"op":"memory"}"#);
+        drop(theirs);
+        assert_eq!(t.synchronize(A), 0);
+        let stream = t.worker.client.link.stream.try_clone().expect("a copy");
+        let shut = || stream.shutdown(std::net::Shutdown::Both).expect("connected");
+        if closes_first {
+            drop(ours);
+            assert_eq!(t.synchronize(A), 0);
+            shut();
+        } else {
+            shut();
+            assert_eq!(t.worker.wait_told("connection", 0)["closed"], false);
+            drop(ours);
+        }
+        let mut told = (0..2).map(|number| t.worker.wait_told("connection", number));
+        assert!(told.any(|told| told["connected"] == false && told["closed"] == true));
+        // Long before the grace is over.
+        assert!(t.worker.process.wait().expect("ended").success());
+    }
 }
 
 #[test]

@@ -405,7 +405,11 @@ fn a_worker_dumps_no_memory_and_has_as_many_threads_as_it_is_told() {
         let line = limits.lines().find(|line| line.starts_with(name)).expect("the limit");
         line.trim_start_matches(name).split_whitespace().nth(1).expect("two values").to_owned()
     };
-    assert_eq!([hard("Max core file size"), hard("Max processes")], ["0", "500"]);
+    assert_eq!(
+        [hard("Max core file size"), hard("Max processes")],
+        ["1", "500"],
+        "1: no file, and none for a program either"
+    );
 }
 
 #[test]

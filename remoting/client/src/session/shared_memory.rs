@@ -14,7 +14,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// Copies of less than this go by the wire: there they cost no round trip. Nor is smaller memory shared.
@@ -31,7 +31,10 @@ enum Channel {
     #[default]
     Unused,
     Open(OwnedFd),
-    Closed,
+    /// Nothing is shared any more. What was open stays so: its end tells the worker that this process has ended.
+    Over {
+        _kept: Option<OwnedFd>,
+    },
 }
 
 #[derive(Default)]
@@ -76,6 +79,23 @@ impl Session {
         let _ = self.shared.connect.set(Box::new(connect));
     }
 
+    /// Connects for memory at once: by the end of that connection a worker on this machine sees the end of this process,
+    /// whatever network the session goes by.
+    pub fn show_end(&self) {
+        drop(self.channel());
+    }
+
+    fn channel(&self) -> MutexGuard<'_, Channel> {
+        let mut channel = lock(&self.shared.channel);
+        if let Channel::Unused = *channel {
+            let opened = self.shared.connect.get().and_then(|connect| connect());
+            let opened = opened.filter(|channel| set_socket_timeout(channel, Timeout::Recv, Some(PATIENCE)).is_ok());
+            opened.iter().for_each(|channel| process::close_in_children(channel.as_raw_fd()));
+            *channel = opened.map_or(Channel::Over { _kept: None }, Channel::Open);
+        }
+        channel
+    }
+
     /// Backs addresses of this process with memory that the worker has too, zeroed. False if the worker is elsewhere, or
     /// there is no memory; nothing was changed then.
     ///
@@ -85,13 +105,7 @@ impl Session {
         if (size as u64) < LEAST || self.wire < since(CopyToDeviceShared::CODE) {
             return false;
         }
-        let mut channel = lock(&self.shared.channel);
-        if let Channel::Unused = *channel {
-            let opened = self.shared.connect.get().and_then(|connect| connect());
-            let opened = opened.filter(|channel| set_socket_timeout(channel, Timeout::Recv, Some(PATIENCE)).is_ok());
-            opened.iter().for_each(|channel| process::close_in_children(channel.as_raw_fd()));
-            *channel = opened.map_or(Channel::Closed, Channel::Open);
-        }
+        let mut channel = self.channel();
         let Channel::Open(open) = &*channel else { return false };
         let Ok(file) = file(size as u64) else { return false };
         // SAFETY: as the caller vouches; the file has this size for good.
@@ -137,7 +151,9 @@ impl Session {
 
     /// All copies go by the wire from now on.
     fn share_nothing(&self, channel: &mut Channel) {
-        *channel = Channel::Closed;
+        if let Channel::Open(open) = std::mem::take(channel) {
+            *channel = Channel::Over { _kept: Some(open) };
+        }
         self.shared.any.store(false, SeqCst);
         lock(&self.shared.pieces).clear();
     }

@@ -26,7 +26,7 @@ fn rows(
     let mode = if stream.is_some() { Mode::Async } else { Mode::Sync };
     let stream = default.resolve(stream.unwrap_or(ptr::null_mut()))?;
     let (width, height, pitch) = (width as u64, height as u64, pitch as u64);
-    driver()?.set(Fill { address: dst, pitch, pattern, width, height, forgets: false }, mode, &stream)
+    driver()?.set(Fill { address: dst, pitch, pattern, width, height, forgets: false, clears: false }, mode, &stream)
 }
 
 stream_entry_points! { default;

@@ -60,7 +60,7 @@ pub fn fill_work(p: CUDA_MEMSET_NODE_PARAMS) -> R<Work> {
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     let (address, pitch, width, height) = (p.dst, p.pitch as u64, p.width as u64, p.height as u64);
-    driver()?.check_fill(Fill { address, pitch, pattern, width, height, forgets: false }).map(Work::Fill)
+    driver()?.check_fill(Fill { address, pitch, pattern, width, height, forgets: false, clears: false }).map(Work::Fill)
 }
 
 pub fn copy_work(params: CUDA_MEMCPY3D) -> R<Work> {

@@ -199,7 +199,7 @@ impl Mirrors {
     }
 
     /// What is to be read of all mirrors.
-    fn to_be_read(&mut self, driver: &Driver, is_mapped: impl Fn(u64, u64) -> bool) -> VecDeque<Rc<Window>> {
+    fn windows_to_read(&mut self, driver: &Driver, is_mapped: impl Fn(u64, u64) -> bool) -> VecDeque<Rc<Window>> {
         let mut plan = self.plan.take().unwrap_or_else(|| self.plan(&is_mapped));
         let (mut places, mut is_lasting) = (Vec::new(), true);
         for group in &mut plan.groups {

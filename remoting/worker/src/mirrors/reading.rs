@@ -134,7 +134,7 @@ impl Session {
         if !self.mirrors.is_dirty {
             return Some(Reading { windows: [].into(), under_way: 0, then });
         }
-        let windows = self.mirrors.to_be_read(&self.driver, |start, len| self.memory.is_mapped(start, len));
+        let windows = self.mirrors.windows_to_read(&self.driver, |start, len| self.memory.is_mapped(start, len));
         self.mirrors.all.values_mut().for_each(|mirror| mirror.changed.clear());
         let busy = |(id, stream): (u64, &crate::objects::Stream)| stream.in_flight > 0 && !self.mirrors.is_carrier(id);
         let is_dirty = self.streams.live().any(busy);

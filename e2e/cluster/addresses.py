@@ -1,0 +1,68 @@
+"""The cluster's addresses: of IPv4 alone, or of both families, of which the first is what Kubernetes prefers."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+
+CHOICE = "REMOTEGPU_E2E_FAMILY"
+
+
+@dataclass(frozen=True)
+class Network:
+    """What one family of addresses has for host, nodes, pods and Services."""
+
+    version: int
+    hosts: str
+    pods: str
+    services: str
+
+    @property
+    def host(self) -> str:
+        """The machine's own, on the bridge."""
+        return self._host(1)
+
+    @property
+    def everywhere(self) -> str:
+        return "0.0.0.0/0" if self.version == 4 else "::/0"
+
+    @property
+    def api(self) -> str:
+        """The API server's Service."""
+        return str(ipaddress.ip_network(self.services)[1])
+
+    def node(self, number: int) -> str:
+        return self._host(10 + number)
+
+    def node_pods(self, number: int) -> str:
+        """A 256th of the network for pods, as a node has it."""
+        whole = ipaddress.ip_network(self.pods)
+        return str(list(whole.subnets(prefixlen_diff=8))[number])
+
+    def with_prefix(self, address: str) -> str:
+        """An address on the bridge, as `ip address add` takes it."""
+        return f"{address}/{ipaddress.ip_network(self.hosts).prefixlen}"
+
+    def _host(self, number: int) -> str:
+        return str(ipaddress.ip_network(self.hosts)[number])
+
+
+IPV4 = Network(4, "10.100.0.0/24", "10.244.0.0/16", "10.96.0.0/16")
+IPV6 = Network(6, "fd00:100::/64", "fd00:244::/56", "fd00:96::/112")
+FAMILIES = {"ipv4": (IPV4,), "dual": (IPV4, IPV6), "dual-ipv6-first": (IPV6, IPV4)}
+
+
+def chosen(name: str) -> tuple[Network, ...]:
+    """The networks that REMOTEGPU_E2E_FAMILY names; RuntimeError for another name."""
+    if name not in FAMILIES:
+        raise RuntimeError(f"{CHOICE}={name} is none of {', '.join(FAMILIES)}; set it to one of them, or leave it out")
+    return FAMILIES[name]
+
+
+def joined(values: list[str]) -> str:
+    """As Kubernetes' programs take one value of each family."""
+    return ",".join(values)
+
+
+FAMILY = os.environ.get(CHOICE) or "ipv4"

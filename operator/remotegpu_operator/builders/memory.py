@@ -1,0 +1,57 @@
+"""How much memory an appliance's container may have, where its pool does not say so."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from remotegpu.api.conditions import Condition
+from remotegpu.api.modes import Backend
+from remotegpu.api.pools import GPUPool
+from remotegpu.api.quantities import QuantityError, parse_quantity
+
+Object = dict[str, Any]
+
+# A node's allocatable memory moves a little with its kubelet's settings; no pod is to be made anew for that.
+_STEP: Final = 256 << 20
+
+
+def allocatable_bytes(node: Object) -> int | None:
+    """Of pods on this node; None if it does not say so."""
+    try:
+        return int(parse_quantity(((node.get("status") or {}).get("allocatable") or {})["memory"]))
+    except (KeyError, TypeError, QuantityError):
+        return None
+
+
+def has_own_limit(pool: GPUPool) -> bool:
+    return "memory" in pool.spec.resources.get("limits", {})
+
+
+def memory_limit(pool: GPUPool, node: Object, gpus: int) -> int | None:
+    """Three quarters of what pods of the node may have, or what the pool's budgets need if that is more: the appliance
+    ends who holds too much before this limit, and the rest of the node is others'. None: the pool has a limit, or
+    nobody knows what the node has."""
+    allocatable = allocatable_bytes(node)
+    if has_own_limit(pool) or allocatable is None:
+        return None
+    limits = pool.spec.limits
+    software = gpus * pool.spec.software.memory if pool.spec.backend is Backend.SOFTWARE else 0
+    budget = max(limits.host_memory_per_claim or 0, limits.host_memory_per_namespace or 0) + software
+    wanted = max(allocatable * 3 // 4, budget * 5 // 4)
+    return min(wanted, allocatable) // _STEP * _STEP or None
+
+
+def limited(pool: GPUPool, limits: Mapping[str, int | None], now: str) -> Condition:
+    """`limits`: of each node with an appliance. Whether the memory of all of them has a limit."""
+    unknown = () if has_own_limit(pool) else sorted(node for node, limit in limits.items() if limit is None)
+    if unknown:
+        return Condition("MemoryLimited", "False", "AllocatableUnknown", _unknown(unknown), now, pool.generation)
+    message = "as spec.resources.limits says" if has_own_limit(pool) else "from what pods of each node may have"
+    return Condition("MemoryLimited", "True", "Limited", message, now, pool.generation)
+
+
+def _unknown(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return (
+        f"appliances on {', '.join(nodes[:3])}{more} have no limit of memory, because these nodes do not say how much "
+        "pods may have (status.allocatable): set spec.resources.limits.memory"
+    )

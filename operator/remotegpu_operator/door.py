@@ -1,0 +1,194 @@
+"""Connections of an HTTP server that anybody may reach: how many there are, in all and of one peer.
+
+They are counted before TLS, and those that are not being answered leave: the oldest of a peer that has its share, or of
+the peer that has most, for each newcomer. So nobody waits for those who sit still.
+"""
+
+import asyncio
+import asyncio.sslproto
+import contextlib
+import ipaddress
+import logging
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+
+from remotegpu.api.addresses import EVERYWHERE, to_listen_on
+
+_log = logging.getLogger(__name__)
+
+# To send a request whose head is complete, TLS's handshake included.
+_HEAD_SECONDS: Final = 5.0
+_SWEEP_SECONDS: Final = 0.5
+_BACKLOG: Final = 128
+# After an error of `accept`, as when there is no descriptor.
+_PAUSE_SECONDS: Final = 0.1
+
+# Each connection has a buffer of this size under TLS, from its first byte on: asyncio's own are of 256 KiB.
+asyncio.sslproto.SSLProtocol.max_size = 16 << 10
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`waiting`: connections that are not being answered; `answering`: requests at a time."""
+
+    waiting: int
+    waiting_of_peer: int
+    answering: int
+    answering_of_peer: int
+
+
+@dataclass(slots=True, eq=False)
+class _Visitor:
+    connection: socket.socket
+    descriptor: int
+    peer: str
+    since: float = field(default_factory=time.monotonic)
+    asked: bool = False  # a request of it was complete once
+    answers: int = 0  # requests of it that are being answered
+    transport: asyncio.BaseTransport | None = None
+
+    def show_out(self) -> None:
+        if isinstance(self.transport, asyncio.WriteTransport):
+            self.transport.abort()
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class Door:
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        # By descriptor, in the order of their arrival.
+        self._visitors: dict[int, _Visitor] = {}
+
+    def counted(self, handler: Handler) -> Handler:
+        """A handler whose requests count as being answered."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            with self._answering(request):
+                return await handler(request)
+
+        return answer
+
+    @contextlib.contextmanager
+    def _answering(self, request: web.Request) -> Iterator[None]:
+        found = None if request.transport is None else request.transport.get_extra_info("socket")
+        visitor = None if found is None else self._visitors.get(found.fileno())
+        if visitor is None:
+            yield
+            return
+        busy = [each.peer for each in self._visitors.values() if each.answers]
+        if len(busy) >= self._places.answering or busy.count(visitor.peer) >= self._places.answering_of_peer:
+            raise web.HTTPServiceUnavailable(text="too many requests at a time: try again\n")
+        visitor.asked = True
+        visitor.answers += 1
+        try:
+            yield
+        finally:
+            visitor.answers -= 1
+            visitor.since = time.monotonic()
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        server: web.Server,
+        host: str | None,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        reuse_port: bool = False,
+    ) -> AsyncIterator[None]:
+        """Accept inside. `host`: None for all addresses, of both families."""
+        address = to_listen_on(host or EVERYWHERE)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server(
+            (address, port),
+            family=family,
+            backlog=_BACKLOG,
+            reuse_port=reuse_port,
+            dualstack_ipv6=address == EVERYWHERE,
+        )
+        listening.setblocking(False)
+        tasks = [asyncio.create_task(self._accept(listening, server, tls)), asyncio.create_task(self._sweep())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            listening.close()
+
+    async def _accept(self, listening: socket.socket, server: web.Server, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        serving: set[asyncio.Task[None]] = set()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except OSError as error:
+                _log.warning("a connection cannot be accepted: %s", error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            visitor = _Visitor(connection, connection.fileno(), peer_of(str(address[0])))
+            if leaves := self._who_leaves(visitor.peer):
+                self._forget(leaves)
+                leaves.show_out()
+            # The descriptor may have been that of one who has just gone.
+            self._visitors.pop(visitor.descriptor, None)
+            self._visitors[visitor.descriptor] = visitor
+            task = asyncio.create_task(self._serve(visitor, server, tls))
+            serving.add(task)
+            task.add_done_callback(serving.discard)
+
+    async def _serve(self, visitor: _Visitor, server: web.Server, tls: ssl.SSLContext | None) -> None:
+        loop, seconds = asyncio.get_running_loop(), _HEAD_SECONDS if tls else None
+        try:
+            visitor.transport, _ = await loop.connect_accepted_socket(
+                server, visitor.connection, ssl=tls, ssl_handshake_timeout=seconds
+            )
+        except (OSError, asyncio.CancelledError):
+            visitor.connection.close()  # it spoke no TLS, left, or was shown out
+            self._forget(visitor)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            late = time.monotonic() - _HEAD_SECONDS
+            for visitor in list(self._visitors.values()):
+                gone = visitor.transport is not None and visitor.transport.is_closing()
+                if gone or (not visitor.asked and visitor.since < late):
+                    self._forget(visitor)
+                    visitor.show_out()
+
+    def _who_leaves(self, peer: str) -> _Visitor | None:
+        return who_leaves(
+            [(each, each.peer) for each in self._visitors.values() if not each.answers], peer, self._places
+        )
+
+    def _forget(self, visitor: _Visitor) -> None:
+        if self._visitors.get(visitor.descriptor) is visitor:
+            del self._visitors[visitor.descriptor]
+
+
+def who_leaves(waiting: list[tuple[_Visitor, str]], peer: str, places: Places) -> _Visitor | None:
+    """Of those who wait, in the order of their arrival with their peers, who makes room for a newcomer."""
+    peers = [each for _, each in waiting]
+    if peers.count(peer) < places.waiting_of_peer:
+        if len(peers) < places.waiting:
+            return None
+        peer = max(peers, key=peers.count)
+    return next(visitor for visitor, its in waiting if its == peer)
+
+
+def peer_of(host: str) -> str:
+    """An address of IPv4, or the /64 that a host of IPv6 usually has to itself."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
