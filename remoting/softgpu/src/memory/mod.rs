@@ -1,0 +1,16 @@
+pub mod allocations;
+pub mod arena;
+pub mod arrays;
+pub mod backing;
+pub mod frames;
+pub mod peers;
+pub mod physical;
+pub mod pool;
+pub mod pooled;
+pub mod process_handle;
+pub mod ranges;
+pub mod registered;
+pub mod shared_memory;
+pub mod tensor_map;
+pub mod vmm;
+pub mod writes;
