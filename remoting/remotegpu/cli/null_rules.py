@@ -1,4 +1,4 @@
-"""Rules of a null GPU, which remoting/softgpu/src/rules.rs applies: a run in which one matched no kernel fails."""
+"""Rules of a null GPU, which remoting/softgpu/src/kernels/rules.rs applies: a run in which one matched no kernel fails."""
 
 import contextlib
 import struct

@@ -1,7 +1,8 @@
 //! The life of this library in a process: fresh, initialised, a forked child of an initialised process, gone.
 
 use crate::Code;
-use crate::{connect, session, stats, sys};
+use crate::program::{stats, sys};
+use crate::{connect, session};
 use driverapi::errors::{CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_INITIALIZED};
 use driverapi::forks::Owner;
 use std::fs;

@@ -11,13 +11,13 @@ pub use host::User;
 
 use crate::Code;
 
-use crate::context::{self, Context, Live};
-use crate::devices::{self, Access, Device, unreachable_device};
-use crate::handles::{Kind, Table};
 use crate::memory::host::HostRange;
 use crate::memory::{Piece, synchronous};
+use crate::objects::context::{self, Context, Live};
+use crate::objects::devices::{self, Access, Device, unreachable_device};
+use crate::objects::handles::{Kind, Table};
+use crate::objects::ticket::Token;
 use crate::session::{lock, mint};
-use crate::ticket::Token;
 use driverapi::constants::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 use driverapi::errors::*;
 use driverapi::types::CUmemAllocationProp;

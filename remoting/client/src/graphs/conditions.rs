@@ -2,9 +2,9 @@
 //! graph is built the worker puts the driver's in its place, so that a graph can be built as often as the program wants.
 
 use crate::Code;
-use crate::context::Live;
-use crate::graph::{Condition, Conditional, GRAPHS, Work};
+use crate::graphs::graph::{Condition, Conditional, GRAPHS, Work};
 use crate::launch::Prepared;
+use crate::objects::context::Live;
 use crate::session::lock;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use graphs::{SharedGraph, Step, steps};

@@ -1,10 +1,10 @@
 //! Contexts, and which one each thread uses.
 
 use crate::Code;
-use crate::answers::Answers;
-use crate::devices::{self, Access, Device};
-use crate::handles::{Kind, Table};
-use crate::process;
+use crate::objects::answers::Answers;
+use crate::objects::devices::{self, Access, Device};
+use crate::objects::handles::{Kind, Table};
+use crate::program::process;
 use crate::session::{Known, Session, in_callback, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
 use driverapi::context_storage;

@@ -1,6 +1,6 @@
 //! System calls that the standard library does not offer in the form needed here.
 
-use crate::stats;
+use crate::program::stats;
 use driverapi::descriptors::apart;
 use std::ffi::c_void;
 use std::io;

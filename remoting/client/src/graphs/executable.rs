@@ -3,15 +3,15 @@
 
 use crate::Code;
 use crate::boundary::refused;
-use crate::conditions;
-use crate::context::{self, Context, Live};
-use crate::event::{self, Event};
-use crate::graph::{GRAPHS, Work, capture};
-use crate::handles::{Kind, Table};
+use crate::graphs::conditions;
+use crate::graphs::graph::{GRAPHS, Work, capture};
 use crate::launch::Prepared;
 use crate::memory::{host, pinned};
+use crate::objects::context::{self, Context, Live};
+use crate::objects::event::{self, Event};
+use crate::objects::handles::{Kind, Table};
+use crate::objects::stream::Target;
 use crate::session::{lock, mint};
-use crate::stream::Target;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use graphs::{Backed, Graph, SharedGraph, Step, steps};

@@ -4,8 +4,8 @@
 use crate::Code;
 use crate::memory::host::{self, HostKind, HostRange};
 use crate::memory::{mapped, pinned};
+use crate::program::sys;
 use crate::session::shared_file;
-use crate::sys;
 use driverapi::constants::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
 use driverapi::errors::*;
 use std::collections::BTreeSet;

@@ -25,7 +25,7 @@ pub fn enabled(level: Level) -> bool {
 /// Writes in one system call, so that lines of several processes do not mix; never panics if stderr is closed.
 pub fn line(level: Level, text: &str) {
     if enabled(level) {
-        crate::sys::write_all(libc::STDERR_FILENO, format!("remotegpu: {text}\n").as_bytes());
+        crate::program::sys::write_all(libc::STDERR_FILENO, format!("remotegpu: {text}\n").as_bytes());
     }
 }
 

@@ -3,11 +3,11 @@
 
 use crate::Code;
 use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Patience, SessionTicket, Share};
-use crate::context::Context;
 use crate::memory::DeviceMemory;
-use crate::pool::Pool;
+use crate::objects::context::Context;
+use crate::objects::pool::Pool;
+use crate::program::{log, process, stats, sys};
 use crate::session::{Opening, Reconnect, Retry, Session, lock, wanted_stripes};
-use crate::{log, process, stats, sys};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::settings;

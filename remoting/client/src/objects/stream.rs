@@ -2,10 +2,10 @@
 
 use crate::Code;
 use crate::boundary::DefaultStream;
-use crate::context::{self, Context, GREATEST_PRIORITY, LEAST_PRIORITY, Live};
-use crate::handles::{Kind, Table};
 use crate::memory::mapped;
-use crate::process;
+use crate::objects::context::{self, Context, GREATEST_PRIORITY, LEAST_PRIORITY, Live};
+use crate::objects::handles::{Kind, Table};
+use crate::program::process;
 use crate::session::lock;
 use driverapi::constants::{CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
 use driverapi::errors::*;

@@ -2,13 +2,13 @@
 
 use crate::Code;
 use crate::boundary::refused;
-use crate::context::{Context, Live};
-use crate::copy::{self, Copying, Timing, in_one_context};
-use crate::event::Event;
-use crate::fill::{self, Found};
-use crate::host_function::HostCall;
+use crate::copies::copy::{self, Copying, Timing, in_one_context};
+use crate::copies::fill::{self, Found};
 use crate::launch::Prepared;
-use crate::stream::Target;
+use crate::objects::context::{Context, Live};
+use crate::objects::event::Event;
+use crate::objects::host_function::HostCall;
+use crate::objects::stream::Target;
 use driverapi::constants::*;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::CUDA_MEMSET_NODE_PARAMS;

@@ -1,9 +1,9 @@
 //! Memory pools. All pools of a device share its slabs; a pool is an account and a set of preferences.
 
 use crate::Code;
-use crate::devices::{self, Access, Device, unreachable_device};
-use crate::handles::{Kind, Table};
-use crate::process;
+use crate::objects::devices::{self, Access, Device, unreachable_device};
+use crate::objects::handles::{Kind, Table};
+use crate::program::process;
 use crate::session::{lock, mint};
 use driverapi::errors::*;
 use driverapi::types::CUmemoryPool;

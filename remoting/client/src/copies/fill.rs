@@ -4,11 +4,11 @@
 //! fills are complete when the call returns: those of page-locked memory without "Async" in their name, and no others.
 
 use crate::Code;
-use crate::context::Live;
-use crate::copy::{self, Shape, Side, Timing};
+use crate::copies::copy::{self, Shape, Side, Timing};
 use crate::memory::{host, mapped};
+use crate::objects::context::Live;
+use crate::objects::stream::Target;
 use crate::session::HostBox;
-use crate::stream::Target;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::CUDA_MEMSET_NODE_PARAMS;
 use protocol::{Writer, function};

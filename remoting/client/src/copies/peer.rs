@@ -2,9 +2,9 @@
 //! program's threads go on.
 
 use crate::Code;
-use crate::context::{LEAST_PRIORITY, Live};
+use crate::objects::context::{LEAST_PRIORITY, Live};
+use crate::objects::stream::Target;
 use crate::session::{DeviceBox, PeerSource, Session, lock};
-use crate::stream::Target;
 use driverapi::constants::CU_STREAM_NON_BLOCKING;
 use protocol::{StreamSynchronize, UNCOUNTED};
 use std::sync::atomic::AtomicU64;

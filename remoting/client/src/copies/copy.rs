@@ -1,12 +1,16 @@
 //! Copies: which way the bytes go, and when the caller's memory is read or written.
 
 use crate::Code;
-use crate::context::Live;
+use crate::copies::peer;
 use crate::memory::host::{self, HostKind};
+use crate::memory::vmm;
 use crate::memory::{Piece, find_allocation, mapped, variables};
+use crate::module;
+use crate::objects::arrays;
+use crate::objects::context::Live;
+use crate::objects::stream::Target;
+use crate::program::sys;
 use crate::session::{self, DeviceBox, HostBox, Known, is_any_waiting, is_unsettled};
-use crate::stream::Target;
-use crate::{arrays, module, peer, sys, vmm};
 use driverapi::errors::*;
 use protocol::{CopyOnDevice, Extent, Message, Symbol, Writer};
 use std::sync::Arc;

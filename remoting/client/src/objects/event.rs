@@ -2,13 +2,13 @@
 
 use crate::Code;
 use crate::boundary::refused;
-use crate::context::{self, Live};
-use crate::handles::{Kind, Table};
-use crate::process;
+use crate::objects::context::{self, Live};
+use crate::objects::handles::{Kind, Table};
+use crate::objects::shared_event;
+use crate::objects::stream::Target;
+use crate::objects::ticket::Token;
+use crate::program::process;
 use crate::session::{Known, Progress, lock, mint};
-use crate::shared_event;
-use crate::stream::Target;
-use crate::ticket::Token;
 use driverapi::constants::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS};
 use driverapi::errors::*;
 use driverapi::types::CUevent;

@@ -2,11 +2,11 @@
 //! record, wait and question is a round trip: another process may ask as soon as the call has returned.
 
 use crate::Code;
-use crate::context;
-use crate::event::{self, Event};
+use crate::objects::context;
+use crate::objects::event::{self, Event};
+use crate::objects::stream::Target;
+use crate::objects::ticket::Token;
 use crate::session::mint;
-use crate::stream::Target;
-use crate::ticket::Token;
 use driverapi::errors::*;
 use protocol::{
     EventExport, EventImport, Exported, Gate, SharedEventGate, SharedEventQuery, SharedEventRecord,

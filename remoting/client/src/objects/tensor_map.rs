@@ -2,7 +2,7 @@
 //! so that a program that encodes one before every launch asks once.
 
 use crate::Code;
-use crate::context::Live;
+use crate::objects::context::Live;
 use crate::session::lock;
 use protocol::{Message, TensorMap, Writer};
 use std::collections::HashMap;

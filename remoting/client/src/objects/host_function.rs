@@ -2,7 +2,7 @@
 
 use crate::Code;
 use crate::memory::mapped;
-use crate::stream::Target;
+use crate::objects::stream::Target;
 use driverapi::types::CUhostFn;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What a process that called any function writes to `REMOTEGPU_STATS`: a file, or a folder for files of several processes.
 //! It does so when it ends, and every tenth of a second, for then it may end by a signal or `_exit`.
 
-use crate::{log, process, sys};
+use crate::program::{log, process, sys};
 use driverapi::descriptors::apart;
 use std::cell::Cell;
 use std::collections::BTreeMap;

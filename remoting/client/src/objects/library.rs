@@ -1,11 +1,11 @@
 //! Libraries: images that are loaded into a context as a module when something of them is first used there.
 
 use crate::Code;
-use crate::context::{self, Live};
-use crate::handles::{Kind, Table};
 use crate::memory::variables;
 use crate::module::{Function, Image, JitOptions, Module};
-use crate::process;
+use crate::objects::context::{self, Live};
+use crate::objects::handles::{Kind, Table};
+use crate::program::process;
 use crate::session::lock;
 use driverapi::errors::*;
 use driverapi::types::{CUkernel, CUlibrary};
