@@ -3,7 +3,7 @@
 //!
 //! Called by everything. It knows nothing of CUDA.
 
-pub mod log;
-pub mod process;
+pub(crate) mod log;
+pub(crate) mod process;
 pub mod stats;
-pub mod sys;
+pub(crate) mod sys;
