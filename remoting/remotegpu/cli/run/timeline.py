@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from remotegpu.api.quantities import format_bytes
-from remotegpu.cli.trace import Record, Recording
+from remotegpu.cli.run.trace import Record, Recording
 
 # By the first prefix that fits.
 _KINDS: Final = (

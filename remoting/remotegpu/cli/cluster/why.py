@@ -11,7 +11,7 @@ from remotegpu.api.durations import format_duration
 from remotegpu.api.kubernetes import API_VERSION, CLAIM_ANNOTATION, CLAIMS, GATE, POD_LABEL, POD_LABEL_VALUE, POOLS
 from remotegpu.api.waiting import Answer
 from remotegpu.cli import exits
-from remotegpu.cli.cluster import Cluster, Object, RefusedError
+from remotegpu.cli.cluster.objects import Cluster, Object, RefusedError
 from remotegpu.cli.output import console, print_json, say
 
 _MOST_NAMED: Final = 5

@@ -14,9 +14,9 @@ from remotegpu.api.objects import UNREADABLE, readable
 from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.quantities import MILLI_PER_GPU, format_bytes, format_milli
 from remotegpu.cli import exits
-from remotegpu.cli.cluster import Cluster, Object, RefusedError, Target
+from remotegpu.cli.cluster.objects import Cluster, Object, RefusedError, Target
+from remotegpu.cli.cluster.why import claim_name, next_step, unreadable
 from remotegpu.cli.output import add_row, console, json_text, new_table, present, say
-from remotegpu.cli.why import claim_name, next_step, unreadable
 
 _POLL_SECONDS: Final = 0.5
 _MOST_EVENTS: Final = 20

@@ -13,8 +13,8 @@ from rich.table import Table
 from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.bench.lab import on_cpus
-from remotegpu.cli.local import local_appliance
 from remotegpu.cli.output import console, print_json
+from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import find_dist
 
 _SECONDS: Final = 10.0

@@ -14,7 +14,7 @@ from remotegpu.api.names import SOFTGPU_MEMORY_ENV
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import Ask, QuantityError, parse_memory
 from remotegpu.cli import exits
-from remotegpu.cli.child import stop_if_interrupted
+from remotegpu.cli.run.child import stop_if_interrupted
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0

@@ -10,10 +10,10 @@ from rich.table import Table
 from remotegpu.api import names
 from remotegpu.api.quantities import Ask
 from remotegpu.cli.bench.lab import output_of
-from remotegpu.cli.leasing import leases
-from remotegpu.cli.local import local_appliance
 from remotegpu.cli.output import console, print_json
-from remotegpu.cli.run import remote_environment
+from remotegpu.cli.run.command import remote_environment
+from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 

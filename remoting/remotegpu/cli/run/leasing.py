@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.objects import Share
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.child import stop_if_interrupted
-from remotegpu.cli.placement import possible, spread
+from remotegpu.cli.run.child import stop_if_interrupted
+from remotegpu.cli.run.placement import possible, spread
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 

@@ -8,8 +8,8 @@ from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
 from remotegpu.cli import exits
-from remotegpu.cli.claims import places, refusals
-from remotegpu.cli.cluster import Cluster, Object, RefusedError
+from remotegpu.cli.cluster.claims import places, refusals
+from remotegpu.cli.cluster.objects import Cluster, Object, RefusedError
 from remotegpu.cli.output import console, say
 
 _PATH: Final = f"/apis/{API_VERSION}/{POOLS}"

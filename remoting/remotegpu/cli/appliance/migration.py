@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from remotegpu.api.quantities import format_bytes
-from remotegpu.cli.suspension import find_lease, follow
+from remotegpu.cli.appliance.suspension import find_lease, follow
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 

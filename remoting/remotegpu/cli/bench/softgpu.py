@@ -12,7 +12,7 @@ from rich.table import Table
 from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.output import console, print_json
-from remotegpu.cli.run import native_environment
+from remotegpu.cli.run.command import native_environment
 from remotegpu.paths import find_dist
 
 NO_CUPY: Final = "CuPy is not installed beside remotegpu"
@@ -29,7 +29,7 @@ def bench(*, as_json: bool) -> None:
     else:
         # One thread of NumPy: what the ratio says is then the same on every machine.
         one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "remotegpu.cli.bench_cupy"]
+        command = [sys.executable, "-m", "remotegpu.cli.bench.cupy"]
         result |= _json_of(command, {**environment, **one_thread})
     if as_json:
         print_json(result)

@@ -1,4 +1,7 @@
-"""Rules of a null GPU, which remoting/softgpu/src/kernels/rules.rs applies: a run in which one matched no kernel fails."""
+"""Rules of a null GPU: a run in which one matched no kernel fails.
+
+They are applied by remoting/softgpu/src/kernels/rules.rs.
+"""
 
 import contextlib
 import struct

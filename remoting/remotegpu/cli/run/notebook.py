@@ -21,7 +21,6 @@ from remotegpu.api.failures import ApplianceError
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli import exits
-from remotegpu.cli.leasing import HeldLease
 from remotegpu.cli.options import (
     ApplianceOption,
     CaOption,
@@ -35,7 +34,8 @@ from remotegpu.cli.options import (
     read_access,
     split,
 )
-from remotegpu.cli.run import RunOptions, parse_ask, shares
+from remotegpu.cli.run.command import RunOptions, parse_ask, shares
+from remotegpu.cli.run.leasing import HeldLease
 from remotegpu.paths import Dist, NotBuiltError, find_dist
 from remotegpu.rpc import pb
 

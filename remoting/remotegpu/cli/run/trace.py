@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from remotegpu.api import names
 from remotegpu.cli import exits
-from remotegpu.cli.child import block_signals, find_command, run_child
+from remotegpu.cli.run.child import block_signals, find_command, run_child
 from remotegpu.frameworks import prepend
 from remotegpu.paths import Dist, find_dist
 

@@ -14,11 +14,11 @@ from remotegpu.api.objects import Share, shares_to_env
 from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, parse_compute, parse_fraction, parse_memory
 from remotegpu.cli import exits
-from remotegpu.cli.child import block_signals, find_command, run_child
-from remotegpu.cli.leasing import HeldLease, leases
-from remotegpu.cli.local import local_appliance, software_memory
-from remotegpu.cli.null_rules import code_with_rules, tallied
-from remotegpu.cli.report import reporting
+from remotegpu.cli.run.child import block_signals, find_command, run_child
+from remotegpu.cli.run.leasing import HeldLease, leases
+from remotegpu.cli.run.local import local_appliance, software_memory
+from remotegpu.cli.run.null_rules import code_with_rules, tallied
+from remotegpu.cli.run.report import reporting
 from remotegpu.frameworks import keep_ptx, prepend, suit_frameworks, use_client
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
@@ -104,7 +104,7 @@ def _open(file: Path) -> TextIO:
 def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterator[dict[str, str]]:
     """The environment of a program whose calls go to `file` with their times; behind the block a summary is printed."""
     # Only here: a run without it starts sooner.
-    from remotegpu.cli import timeline, trace  # noqa: PLC0415
+    from remotegpu.cli.run import timeline, trace  # noqa: PLC0415
 
     recordings: list[trace.Recording] = []
     with trace.timed(environment, dist, recordings) as traced:

@@ -13,8 +13,8 @@ from remotegpu.api.durations import parse_duration
 from remotegpu.api.modes import ComputeMode, Landlock
 from remotegpu.api.profiles import Profile
 from remotegpu.cli import exits
-from remotegpu.cli.null_rules import code_with_rules, tallied
 from remotegpu.cli.options import bytes_of
+from remotegpu.cli.run.null_rules import code_with_rules, tallied
 
 if TYPE_CHECKING:
     from remotegpu.appliance.images import ImageRoom
@@ -344,7 +344,7 @@ def init_appliance(
     backend: BackendOfAppliance = "software",
 ) -> None:
     """Make certificates, tokens and a unit of systemd for an appliance that other machines reach."""
-    from remotegpu.cli.init import init  # noqa: PLC0415
+    from remotegpu.cli.appliance.init import init  # noqa: PLC0415
 
     typer.echo(init(folder, host or [], backend))
 

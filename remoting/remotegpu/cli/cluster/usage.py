@@ -16,7 +16,7 @@ from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import format_milli
 from remotegpu.api.usage import USAGE_LABEL, Record, amounts, read
 from remotegpu.cli import exits
-from remotegpu.cli.cluster import Cluster, Object, RefusedError
+from remotegpu.cli.cluster.objects import Cluster, Object, RefusedError
 from remotegpu.cli.output import add_row, console, new_table, print_json
 
 Output = Literal["table", "csv", "json"]
