@@ -14,7 +14,7 @@ from attacker.table import ATTACKS
 from attacker.undefended_appliance import PATCHES
 from support.system import DIST, ROOT
 
-DEFENCES = ROOT / "remoting" / "worker" / "src" / "defences.rs"
+DEFENCES = ROOT / "remoting" / "worker" / "src" / "guard" / "defences.rs"
 PLACES = {Where.NETWORK: network, Where.SESSION: sessions, Where.ACCEPTOR: acceptors}
 
 
