@@ -84,7 +84,7 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
 /// Tells which of the lease's other processes have ended: the kernel here knows of those that the appliance does not see.
 /// One that cannot be told waits, as for a network that is cut.
 fn tell_of_ends(share: &Share, neighbours: &[Neighbour]) {
-    let ended = neighbours.iter().filter(|one| crate::process::has_ended(one.pid, &one.process));
+    let ended = neighbours.iter().filter(|one| crate::program::process::has_ended(one.pid, &one.process));
     for session_id in ended.map(|one| one.session_id.clone()) {
         let request = CloseSessionRequest { session_id, lease_secret: share.lease_secret.clone(), client_ended: true };
         let _ = call(share, async move |mut control| control.close_session(request).await);
