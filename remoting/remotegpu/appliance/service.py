@@ -30,7 +30,7 @@ from remotegpu.appliance.processes import Launch
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.returns import in_use, is_going
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
-from remotegpu.appliance.state import Lease
+from remotegpu.appliance.state import Lease, Session
 from remotegpu.appliance.suspension import Suspensions
 from remotegpu.extensions import Environment, Environments, NoEnvironmentError
 from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
@@ -282,6 +282,7 @@ class ControlService(pb_grpc.ControlServicer):
             grace_seconds=session.grace_seconds,
             wire=min(self._versions.wire, request.versions.wire),
             environment=pb.Environment(**environment.to_dict()) if environment else None,
+            neighbours=_neighbours(session),
         )
 
     @_answering
@@ -293,6 +294,9 @@ class ControlService(pb_grpc.ControlServicer):
             return pb.CloseSessionReply()
         caller = _caller("CloseSession", context)
         await self._proven(caller, self._authority.closer(caller, session, request.lease_secret))
+        if request.client_ended:
+            self._sessions.client_has_ended(session)
+            return pb.CloseSessionReply()
         return pb.CloseSessionReply(exit_code=await self._sessions.close(session))
 
     @_answering
@@ -424,6 +428,16 @@ async def _progress(events: AsyncIterator[Waiting | int]) -> AsyncIterator[pb.Pr
             yield pb.Progress(waiting=waiting)
         else:
             yield pb.Progress(done=pb.Done(image_bytes=event, seconds=time.monotonic() - since))
+
+
+def _neighbours(session: Session) -> list[pb.Neighbour]:
+    """Sessions of its lease and pod whose clients its own one sees by what they say."""
+    return [
+        pb.Neighbour(session_id=other.session_id, pid=other.client.pid, process=other.client.name)
+        for other in session.lease.sessions.values()
+        if other is not session and other.pod == session.pod and other.client is not None
+        if other.client.sees(session.client) and not is_going(other)
+    ]
 
 
 def _named_caller(owner: str | None) -> str:

@@ -298,17 +298,18 @@ class Sessions:
     def _follow_client(self, session: Session) -> None:
         """Have the session give way, and end soon, when its client's process has ended, or has left it by exec."""
 
-        def note(over: Session) -> None:
-            if over.process is not None and not is_going(over):
-                over.process.send({"op": "clientended"})
-            note_change(over.lease)
-
         # A session may be over already, and is forgotten then.
         if session.client is not None and self._live.get(session.session_id) is session:
             for other in session.lease.sessions.values():
                 if other is not session and session.client.is_same(other.client):
-                    note(other)
-            self._spawn(session.client.watch(functools.partial(note, session)))
+                    _note_end(other)
+            self._spawn(session.client.watch(functools.partial(_note_end, session)))
+
+    def client_has_ended(self, session: Session) -> None:
+        """Another process of its lease, which sees it, says that the session's client has ended."""
+        if session.client is not None and self._live.get(session.session_id) is session:
+            session.client.ended = True
+            _note_end(session)
 
     async def _make_room(self, lease: Lease, client: Client | None) -> bool:
         """Wait for a session of a lease that ends, or end the one that has had no connection for longest.
@@ -571,6 +572,13 @@ class Sessions:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _note_end(session: Session) -> None:
+    """Its client's process has ended, or has left it by exec: it gives way, and ends soon."""
+    if session.process is not None and not is_going(session):
+        session.process.send({"op": "clientended"})
+    note_change(session.lease)
 
 
 def _note(session: Session, packet: Packet) -> None:

@@ -355,7 +355,7 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., process: _Optional[str] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended", "wire", "data_socket")
+    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended", "wire", "data_socket", "neighbours")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,7 @@ class OpenSessionReply(_message.Message):
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
     DATA_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     ticket: str
     data_port: int
@@ -374,15 +375,28 @@ class OpenSessionReply(_message.Message):
     suspended: str
     wire: int
     data_socket: str
-    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ..., wire: _Optional[int] = ..., data_socket: _Optional[str] = ...) -> None: ...
+    neighbours: _containers.RepeatedCompositeFieldContainer[Neighbour]
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ..., wire: _Optional[int] = ..., data_socket: _Optional[str] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+
+class Neighbour(_message.Message):
+    __slots__ = ("session_id", "pid", "process")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    pid: int
+    process: str
+    def __init__(self, session_id: _Optional[str] = ..., pid: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
-    __slots__ = ("session_id", "lease_secret")
+    __slots__ = ("session_id", "lease_secret", "client_ended")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ENDED_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     lease_secret: str
-    def __init__(self, session_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
+    client_ended: bool
+    def __init__(self, session_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., client_ended: _Optional[bool] = ...) -> None: ...
 
 class CloseSessionReply(_message.Message):
     __slots__ = ("exit_code",)
