@@ -162,7 +162,7 @@ def network(world: Acceptors) -> Outcome:
 def socket_of_the_appliance(world: Acceptors) -> Outcome:
     """The one that calls come through, past the gateway and its limits."""
     with world.session() as mallory:
-        name = _listening_socket(world.appliance.process.pid)
+        name = listening_socket(world.appliance.process.pid)
         code = f"""
 import socket
 one = socket.socket(socket.AF_UNIX)
@@ -174,7 +174,7 @@ value = one.recv(9).hex()
     return Outcome(got != "", refused)
 
 
-def _listening_socket(process: int) -> str:
+def listening_socket(process: int) -> str:
     """The path of the Unix socket on which the control service listens."""
     lines = Path(f"/proc/{process}/net/unix").read_text().splitlines()
     inodes = {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()}

@@ -138,6 +138,7 @@ class Sessions:
         while refused := self._refused_by_limits(lease):
             if not await self._make_room(lease, client):
                 raise refused
+        self._check_name(session_id)
         try:
             uid = self._uids.take()
         except NoUidsError as error:
@@ -340,6 +341,11 @@ class Sessions:
     async def settle(self, lease: Lease) -> None:
         """Have what its programs gave back counted."""
         await self._returns.settle(lease)
+
+    def _check_name(self, name: str) -> None:
+        """Two that move here may have one name: the first would not be found any more, nor what it has given back."""
+        if name in self._live:
+            raise SessionRefusedError("a session of this name is there already")
 
     def _check_limits(self, lease: Lease) -> None:
         if len(lease.sessions) >= self._limits.sessions_per_lease:
