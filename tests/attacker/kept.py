@@ -10,14 +10,13 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 from attacker import sessions
 from attacker.attack import Outcome
 from attacker.raw import CONTEXT, MIB, NEED_IMAGE, Raw, Reply
 from attacker.sessions import MALLORYS, SHARE, Sessions
 from support.stand_in import Tenant
-from support.system import until
+from support.system import open_files, until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
@@ -64,7 +63,8 @@ def image_of_a_suspended_session(world: Sessions) -> Outcome:
         client, name = world.appliance.client, tenant.granted.lease_id
         with client.suspend_lease(name) as progress:
             list(progress)
-        found = [link.read_bytes() for link in _images(world.appliance.process.pid)]
+        files = open_files(world.appliance.process.pid)
+        found = [link.read_bytes() for link, name in files.items() if "remotegpu-image" in name]
         assert found, "there is an image"
         won = any(canary in image for image in found)
         if not won:
@@ -72,8 +72,3 @@ def image_of_a_suspended_session(world: Sessions) -> Outcome:
                 list(progress)
             assert alice.read(alice.arena, 32).data == canary
         return Outcome(won, "open" if won else "sealed")
-
-
-def _images(process: int) -> list[Path]:
-    links = [link for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()]
-    return [link for link in links if "remotegpu-image" in str(link.readlink())]

@@ -16,7 +16,7 @@ from typing import Any
 
 from attacker.attack import Control, How, Outcome, launcher, put_undefended
 from support.stand_in import Session, StandIn, Tenant, make_dist
-from support.system import until
+from support.system import open_files, until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
@@ -56,11 +56,7 @@ class World:
 
     def open_files(self, name: str) -> int:
         """How many of this name the appliance has open."""
-        count = 0
-        for link in Path(f"/proc/{self.appliance.process.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                count += str(link.readlink()) == name
-        return count
+        return list(open_files(self.appliance.process.pid).values()).count(name)
 
 
 @contextlib.contextmanager
@@ -128,15 +124,9 @@ def image_that_grows(world: World) -> Outcome:
         client = world.appliance.client
         with client.suspend_lease(mallory.granted.lease_id) as progress:
             list(progress)
-        sizes = [link.stat().st_size for link in _images(world.appliance.process.pid)]
+        files = open_files(world.appliance.process.pid)
+        sizes = [link.stat().st_size for link, name in files.items() if "remotegpu-image" in name]
         return Outcome(any(size > 64 * MIB for size in sizes), "kept" if sizes else "ended")
-
-
-def _images(process: int) -> Iterator[Path]:
-    for link in Path(f"/proc/{process}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if "remotegpu-image" in str(link.readlink()):
-                yield link
 
 
 # ---- turns at the GPU
