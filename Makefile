@@ -14,7 +14,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving test-serving-values demo-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving llama-cpp test-serving-values demo-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -80,11 +80,12 @@ demo-kubernetes: cluster images ## helm install, a pod with remotegpu/fraction: 
 # Without root there are no nodes: pytest then says so, and CI takes that for a failure (REMOTEGPU_E2E_REQUIRED).
 test-e2e: .venv/.installed $(E2E_CLUSTER) ## Core's and the shard's tests on a cluster: `make cluster`'s, which needs root, or the one of context REMOTEGPU_E2E_CONTEXT
 	@echo "==> End to end on a cluster"
-	@shard=$$($(SHARD)); $(PYTHON) -m pytest -m e2e e2e --part core --part "$$shard"
+	@shard=$$($(SHARD)); if [ "$$shard" = serving-values ]; then tools/llama_cpp.sh few; fi; \
+	    $(PYTHON) -m pytest -m e2e e2e --part core --part "$$shard"
 
 # What is away in some of the tests, is away for as long as was asked for.
 test-e2e-all: export REMOTEGPU_E2E_AWAY_SECONDS ?= 300
-test-e2e-all: .venv/.installed $(E2E_CLUSTER) ## Every test on that cluster
+test-e2e-all: .venv/.installed $(E2E_CLUSTER) llama-cpp ## Every test on that cluster
 	@echo "==> End to end on a cluster, every test"
 	@$(PYTHON) -m pytest -m e2e e2e
 
@@ -128,7 +129,7 @@ shard-torch-a shard-torch-b: build target/frameworks/.installed
 	    TIMEFORMAT="    $$each: %R s, its processes %U s and %S s of CPU"; \
 	    time target/frameworks/bin/python -m pytest -q -m frameworks --part $(@:shard-%=%) "$$each" || status=$$?; done; exit "$$status"
 
-shard-programs shard-survival shard-chart-and-cli shard-security shard-suspension shard-versions: build system-tools cluster-programs
+shard-programs shard-survival shard-chart-and-cli shard-security shard-suspension shard-versions shard-serving-values: build system-tools cluster-programs
 	@$(PYTHON) -m pytest --part $(@:shard-%=%) $(BOTH)
 
 # Wheels of up to 8 GB, in venvs that share their files (target/libraries). The cases of a library stay in one process.
@@ -154,6 +155,8 @@ prometheus:
 	@tools/prometheus.sh
 
 shard-versions: release-fixture
+
+shard-serving-values: llama-cpp
 
 release-fixture: build ## Build the release before this one, for tests of neighbouring versions: some minutes the first time
 	@tools/release_fixture.sh
@@ -193,7 +196,7 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 # A person's `make test-all`, and nothing that CI runs: pods come and go for half an hour, and faults for a quarter.
 test-everything: export REMOTEGPU_CHURN_MINUTES ?= 30
 test-everything: export REMOTEGPU_CHAOS_SECONDS ?= 900
-test-everything: build target/undefended/.built target/portable/.built release-fixture headers system-tools cluster-programs
+test-everything: build target/undefended/.built target/portable/.built release-fixture llama-cpp headers system-tools cluster-programs
 	@$(LIBRARIES) install
 	@echo "==> Python and program tests: core and every shard"
 	@$(PYTHON) -m pytest
@@ -232,9 +235,12 @@ test-null-serving: build target/null-serving/.installed ## vLLM from its wheel o
 	@echo "==> vLLM on a null GPU"
 	@$(PYTHON) -m pytest -m null_serving tests/null
 
-test-serving-values: build ## llama.cpp on the software GPU, with values: it builds it from its source distribution, once
-	@tools/llama_cpp.sh
-	@echo "==> llama.cpp on the software GPU, natively and on a share"
+llama-cpp: build ## llama.cpp with CUDA into target/serving, by the kernels that shard serving-values calls: some minutes, once
+	@tools/llama_cpp.sh few
+
+test-serving-values: build ## llama.cpp's whole test of its own operations on the software GPU, whose other kernels it builds: hours
+	@tools/llama_cpp.sh all
+	@echo "==> Every operation of llama.cpp on the software GPU"
 	@$(PYTHON) -m pytest -m serving_values tests/llama_cpp
 
 target/null-serving/.installed: tests/null/serving.txt

@@ -21,7 +21,7 @@ Logits = numpy.ndarray[Any, numpy.dtype[numpy.float32]]
 
 def program(name: str) -> str:
     found = PROGRAMS / name
-    assert (FOLDER / ".built").exists(), "llama.cpp is not built: run `make test-serving-values`"
+    assert (FOLDER / ".built").exists(), "llama.cpp is not built: run `make llama-cpp`, then this test again"
     return str(found)
 
 

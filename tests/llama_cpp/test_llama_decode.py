@@ -14,7 +14,7 @@ from llama_cpp.decoding import SECONDS, Decoded, Decoder, built_decoder, error, 
 from llama_cpp.random_model import write
 from support.system import Appliance, appliance
 
-pytestmark = [pytest.mark.serving_values, pytest.mark.timeout(2 * SECONDS)]
+pytestmark = pytest.mark.timeout(2 * SECONDS)
 KINDS: Final = ("f16", "q4_0", "q4_K", "experts")
 # llama.cpp's own limit for whole models against the CPU (tests/test-llama-archs.cpp).
 TOLERANCE: Final = 1e-4

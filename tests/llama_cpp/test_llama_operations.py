@@ -10,7 +10,7 @@ import pytest
 from llama_cpp.decoding import SECONDS, native_command, program
 from support.system import Appliance, appliance
 
-pytestmark = [pytest.mark.serving_values, pytest.mark.timeout(SECONDS + 60)]
+pytestmark = pytest.mark.timeout(SECONDS + 60)
 # Operations, and a pattern of the cases' parameters: small ones, and one of each kind of kernel.
 ATTENTION = "FLASH_ATTN_EXT"
 GROUPS = {

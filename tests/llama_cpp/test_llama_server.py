@@ -17,7 +17,7 @@ from llama_cpp.random_model import write
 from llama_cpp.serving import PROMPTS, TOKENS, Server, server
 from support.system import ROOT, Appliance, appliance, until
 
-pytestmark = [pytest.mark.serving_values, pytest.mark.timeout(SECONDS + 60)]
+pytestmark = pytest.mark.timeout(SECONDS + 60)
 ATTENTIONS = {
     "without": ("--flash-attn", "off"),
     "flash": ("--flash-attn", "on"),
