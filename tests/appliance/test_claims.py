@@ -178,6 +178,11 @@ def test_a_pod_opens_closes_and_sees_nothing_beside_its_claim(
         "Inventory": {},
         "Health": {},
         "Drain": {"deadline_seconds": 0},
+        "InviteLease": {"lease_id": claim.lease_id},
+        "MoveLease": {"lease_id": claim.lease_id, "to": appliance.endpoint, "invitation": "ab" * 32},
+        "SuspendLease": {"lease_id": claim.lease_id},
+        "ResumeLease": {"lease_id": claim.lease_id},
+        "ResizeLease": {"lease_id": claim.lease_id, "milli": 1000},
     }
     for method, fields in calls.items():
         assert refusal(mine.call, method, **fields)[0] == "PERMISSION_DENIED"

@@ -18,7 +18,7 @@ from support.stand_in import StandIn, Tenant
 
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.departures import Destination
+from remotegpu.appliance.destinations import Destination, Destinations
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
@@ -50,6 +50,12 @@ def test_a_place_is_taken(to: Destination) -> None:
         (Destination("gpu.example:7070", INVITATION, b"", "a\x1b[2J"), "server name"),
         (Destination("gpu.example:7070", INVITATION, b"", "a\n"), "server name"),
         (Destination("h" * 300 + ":7070", INVITATION, b"", ""), "address"),
+        (Destination("gpu.example", INVITATION, b"", ""), "address"),
+        (Destination("gpu.example:0", INVITATION, b"", ""), "address"),
+        (Destination("gpu.example:4294967295", INVITATION, b"", ""), "address"),
+        (Destination("unix:/run/docker.sock:1", INVITATION, b"", ""), "address"),
+        (Destination("a\x1b[2J:7070", INVITATION, b"", ""), "address"),
+        (Destination("a\nb:7070", INVITATION, b"", ""), "address"),
         (Destination("gpu.example:7070", "x" * 64, b"", ""), "invitation"),
         (Destination("gpu.example:7070", INVITATION * 1000, b"", ""), "invitation"),
         (Destination("gpu.example:7070", INVITATION, b"x" * (65 << 10), ""), "certificates"),
@@ -59,6 +65,31 @@ def test_what_is_no_place_is_refused_in_one_short_line(to: Destination, says: st
     with pytest.raises(RefusalError, match=says) as refused:
         to.check()
     assert len(refused.value.message) < 200 and refused.value.message.isprintable()
+
+
+NAMED = Destinations(("gpu.example:7070", "[fe80::1]:7070"))
+
+
+@pytest.mark.parametrize("endpoint", ["gpu.example:7070", "GPU.example:7070", "fe80::1:7070", "[fe80::1]:7070"])
+def test_users_move_leases_to_where_an_administrator_says(endpoint: str) -> None:
+    NAMED.check(Destination(endpoint, INVITATION, b"", ""), "alice")
+
+
+@pytest.mark.parametrize("endpoint", ["gpu.example:7071", "gpu.example.evil:7070", "127.0.0.1:22", "10.0.0.1:7070"])
+def test_and_nowhere_else_but_administrators_do(endpoint: str) -> None:
+    to = Destination(endpoint, INVITATION, b"", "")
+    for named in (NAMED, Destinations(())):
+        with pytest.raises(RefusalError, match=r"alice moves leases only .*--move-to") as refused:
+            named.check(to, "alice")
+        assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
+        named.check(to, None)
+    Destinations(("any",)).check(to, "alice")
+
+
+@pytest.mark.parametrize("named", ["", "gpu.example", "gpu.example:0", "everywhere", "a b:7070"])
+def test_what_an_administrator_names_is_an_address(named: str) -> None:
+    with pytest.raises(ValueError, match="neither HOST:PORT nor any"):
+        Destinations((named,))
 
 
 class Leases:
@@ -153,7 +184,7 @@ def test_moves_to_where_nobody_answers_keep_nobody_waiting(dist: Path, tmp_path:
     tokens.write_text("".join(f"{name}:token-of-{name}\n" for name in (*USERS, "frank")))
     with contextlib.ExitStack() as stack:
         to = stack.enter_context(never_answering())
-        options = ("--tokens", str(tokens), "--grace", "60s")
+        options = ("--tokens", str(tokens), "--grace", "60s", "--move-to", to)
         here = stack.enter_context(StandIn(dist, *options, access=Access("token-of-frank")))
         frank = here.lease(Ask(memory_bytes=4 << 20))
         begins, moves = [], []
@@ -175,6 +206,10 @@ def test_moves_to_where_nobody_answers_keep_nobody_waiting(dist: Path, tmp_path:
                 continue
             with pytest.raises(grpc.RpcError, match="8 leases of yours move already"):
                 list(move)
+            # Whatever is at an address that nobody named, its user is not told.
+            begin.args[0].to = f"127.0.0.1:{here.endpoint.rpartition(':')[2]}"
+            with pytest.raises(grpc.RpcError, match="only to where --move-to"):
+                list(begin())
         state = pb.DeviceStateRequest(lease_id=frank.granted.lease_id, lease_secret=frank.granted.lease_secret)
         assert len(here.client._stub.DeviceState(state, timeout=20).devices) == 1
         assert not any(move.done() for move in moves), "and they wait still"

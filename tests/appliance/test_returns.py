@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -103,9 +103,15 @@ def test_one_whose_client_closed_its_socket_gives_way_before_one_that_a_network_
 def test_a_process_that_asks_without_end_is_ended() -> None:
     async def ask() -> tuple[list[str], int]:
         sessions, ended = Sessions.__new__(Sessions), list[str]()
-        tasks = set[asyncio.Task[object]]()
+        tasks = set[asyncio.Task[None]]()
         waits = asyncio.Event()
-        sessions._spawn = lambda work: tasks.add(asyncio.create_task(work))  # type: ignore[method-assign]
+
+        def spawn(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+            task = asyncio.create_task(work)
+            tasks.add(task)
+            return task
+
+        sessions._spawn = spawn  # type: ignore[method-assign]
 
         async def end(session: SessionState, code: int, reason: str) -> None:
             del code

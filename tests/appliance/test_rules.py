@@ -15,12 +15,13 @@ from remotegpu.api.modes import ComputeMode
 from remotegpu.api.objects import Share, shares_to_env
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.allocation import Capacity
+from remotegpu.appliance.asks import ask_of
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.hardware import parse_snapshot
 from remotegpu.appliance.packets import decode, whole_number
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.secret_files import open_to_others
-from remotegpu.appliance.service import ask_of, peer_and_connection, refusal_of_versions
+from remotegpu.appliance.service import peer_and_connection, refusal_of_versions
 from remotegpu.appliance.settings import Kubernetes, Settings
 from remotegpu.appliance.tokens import Holder, Role, TokenFile, parse_tokens
 from remotegpu.rpc import pb

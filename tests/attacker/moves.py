@@ -64,6 +64,15 @@ def move_another_lease(world: Network) -> Outcome:
         return Outcome(alice.granted.lease_secret in sent and session.reply.ticket in sent, code)
 
 
+def look_around(world: Network) -> Outcome:
+    """From the appliance's place in the network, by moves of mallory's own lease: who listens where?"""
+    with world.lease("mallory's", "token-of-mallory") as own, _destination() as (to, inside):
+        with world.client("token-of-mallory") as mallory:
+            request = pb.MoveLeaseRequest(lease_id=own.granted.lease_id, to=to, invitation=secrets.token_hex(32))
+            code = answer(lambda: list(mallory._stub.MoveLease(request, metadata=mallory._metadata, timeout=20)))
+        return Outcome(inside.got != [], code)
+
+
 # ---- what comes
 
 

@@ -68,6 +68,8 @@ _NETWORK = (
 
 _MOVE = (
     ("move_another_lease", "roles", "the secret of alice's lease, sent elsewhere", "NOT_FOUND", _patch("no-roles")),
+    ("look_around", "--move-to", "who listens in the appliance's network", "PERMISSION_DENIED",
+     _patch("any-destination")),
     ("forged_invitation", "invitations", "a part of the GPU", "PERMISSION_DENIED", _patch("any-invitation")),
     ("invitation_used_twice", "an invitation counts once", "a second part of the GPU", "FAILED_PRECONDITION",
      _patch("invitations-for-ever")),

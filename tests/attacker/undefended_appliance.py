@@ -18,6 +18,7 @@ from remotegpu.appliance import (
     arrivals,
     cgroups,
     code_cache,
+    destinations,
     exports,
     gateway,
     grants,
@@ -189,7 +190,7 @@ def invitations_for_ever() -> None:
     receive = arrivals.Arrivals.receive
 
     async def again(self: arrivals.Arrivals, arrival: arrivals.Arrival, request: Any) -> list[str]:
-        arrival.lease, arrival.sessions = None, []
+        arrival.lease, arrival.sessions, arrival.used, arrival.watch = None, [], False, None
         return await receive(self, arrival, request)
 
     arrivals.Arrivals.receive = again  # type: ignore[method-assign]
@@ -197,13 +198,28 @@ def invitations_for_ever() -> None:
 
 def names_twice() -> None:
     """A session may have the name of one that began since it was asked for."""
-    sessions.Sessions._check_name = lambda self, name: None  # type: ignore[method-assign]
+    made = sessions.Sessions.__init__
+
+    class Forgetful(dict[str, Any]):
+        def __contains__(self, _: object) -> bool:
+            return False
+
+    def forgetful(self: sessions.Sessions, **named: Any) -> None:
+        made(self, **named)
+        self._live = Forgetful()
+
+    sessions.Sessions.__init__ = forgetful  # type: ignore[method-assign]
 
 
 def any_name() -> None:
     """A session that comes may have the name of one that is there."""
     names_twice()
     sessions.Sessions.find = lambda self, name, *, ended=False: None  # type: ignore[method-assign,assignment]
+
+
+def any_destination() -> None:
+    """Users have their leases moved to wherever they say."""
+    destinations.Destinations.check = lambda self, to, owner: None  # type: ignore[method-assign]
 
 
 # ---- what a worker says that was taken over
@@ -321,6 +337,7 @@ PATCHES: dict[str, Callable[[], None]] = {
         invitations_for_ever,
         names_twice,
         any_name,
+        any_destination,
         descriptors_stay_open,
         events_of_workers,
         heirs_of_any_lease,

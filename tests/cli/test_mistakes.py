@@ -121,6 +121,8 @@ def test_what_only_the_python_package_has(appliance: StandIn, options: list[str]
         (["ls", "-a", ":7070"], "':7070'"),
         (["ls", "--token-file", "/none"], "/none"),
         (["bench", "-a", "one:1,two:2"], "--appliance"),
+        (["appliance", "--move-to", "any"], "--tokens"),
+        (["appliance", "--tokens", "/none", "--move-to", "nowhere"], "'nowhere' is neither HOST:PORT nor any"),
     ],
 )
 def test_usage(appliance: StandIn, arguments: list[str], words: str) -> None:

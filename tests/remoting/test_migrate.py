@@ -321,8 +321,8 @@ def test_its_user_moves_a_lease_and_others_do_not(tmp_path: Path, monkeypatch: p
     tokens.chmod(0o600)
     monkeypatch.setenv("REMOTEGPU_TOKEN", ann)
     with (
-        appliance("--tokens", str(tokens), memory_mib=1024) as one,
         appliance("--tokens", str(tokens), memory_mib=1024) as other,
+        appliance("--tokens", str(tokens), "--move-to", other.endpoint, memory_mib=1024) as one,
         keeping(one, 8) as program,
     ):
         name = lease(one)
@@ -335,6 +335,9 @@ def test_its_user_moves_a_lease_and_others_do_not(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv("REMOTEGPU_TOKEN", ann)
         moved(one, other)
         assert len(leases(other)) == 1
+        # There nobody has named a place for users.
+        back = migrate(other, one)
+        assert (back.returncode, "only to where --move-to" in back.stderr) == (DENIED, True), back.stderr
         computes(program)
         end(program)
 

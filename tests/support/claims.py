@@ -266,7 +266,7 @@ class PodTenant(Tenant):
         versions = {"versions": pb.Versions(wire=WIRE_VERSION, table_hash=7, program="test")}
         known = {**(versions if "versions" in request.DESCRIPTOR.fields_by_name else {}), **fields}
         reply = getattr(self._stub, method)(request(**known), metadata=self._metadata, timeout=10)
-        return list(reply) if method == "OpenLease" else reply
+        return list(reply) if hasattr(reply, "__next__") else reply
 
     def hello(self) -> pb.HelloReply:
         reply: pb.HelloReply = self.call("Hello", lease_id=self.granted.lease_id)

@@ -12,16 +12,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
+from uuid import UUID
 
 from support.system import REMOTEGPU, free_port, until
 
 from remotegpu.api.quantities import Ask
+from remotegpu.appliance.hardware import Snapshot, parse_snapshot
 from remotegpu.paths import find_dist
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 WORKER = Path(__file__).with_name("stand_in_worker.py")
 MEMORY_MIB = 1024
+TOTAL_BYTES = MEMORY_MIB << 20
 
 
 # What a stand-in is told to say when its client's connection is lost.
@@ -44,6 +47,13 @@ def make_dist(folder: Path, python: str = sys.executable) -> Path:
     for library in ("client/libcuda.so.1", "native/libcuda.so.1", "native/libnvidia-ml.so.1"):
         (folder / library).touch()
     return folder
+
+
+def snapshot_of(dist: Path) -> Snapshot:
+    """What a stand-in tells of its GPU."""
+    command = [str(dist / "bin" / "remotegpu-worker"), "--snapshot"]
+    uuid = {"REMOTEGPU_SOFTGPU_UUIDS": UUID(int=1).hex}
+    return parse_snapshot(subprocess.check_output(command, env={**os.environ, **uuid}, text=True))
 
 
 class StandIn:

@@ -3,14 +3,16 @@ clients; the programs' own clients follow when the lease is settled."""
 
 import asyncio
 import logging
+import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import grpc
 
 from remotegpu.api.lines import one_line
-from remotegpu.api.quantities import MILLI_PER_GPU, Ask, Compute
+from remotegpu.api.quantities import Ask
+from remotegpu.appliance.asks import ask_of, compute_of
 from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.claims import Claim
 from remotegpu.appliance.gateway import Gateway
@@ -33,6 +35,12 @@ _ADOPT_SECONDS: Final = 30.0
 # Attributes that say where a GPU is, not what it is.
 _PLACE_ATTRIBUTES: Final = (33, 34, 50)
 _HEX: Final = frozenset("0123456789abcdef")
+# The UID of a pod, as Kubernetes makes it; empty outside of a cluster.
+_POD: Final = re.compile(r"[A-Za-z0-9-]{0,64}")
+_UUID_BYTES: Final = 16
+# 8 bits of a bus and 5 of a device (PCI Local Bus Specification 3.0, 3.2.2.3.2).
+_MOST_BUS: Final = 255
+_MOST_SLOT: Final = 31
 
 
 @dataclass(slots=True, eq=False)
@@ -42,9 +50,12 @@ class Arrival:
     owner: str
     # In Kubernetes that of the claim.
     lease_id: str = ""
+    # A lease moves by it, or has tried to.
+    used: bool = False
     lease: Lease | None = None
     # With the ticket of its client, and what its worker will say.
     sessions: list[tuple[Session, str, asyncio.Future[Packet]]] = field(default_factory=list)
+    # Once there is a worker for each session.
     watch: asyncio.Task[None] | None = None
 
 
@@ -84,26 +95,35 @@ class Arrivals:
         raise RefusalError(grpc.StatusCode.PERMISSION_DENIED, message)
 
     def _expire(self, invitation: str) -> None:
-        if (arrival := self._invited.get(invitation)) and arrival.lease is None:
+        if (arrival := self._invited.get(invitation)) and not arrival.used:
             del self._invited[invitation]
 
     def _drop(self, arrival: Arrival) -> None:
         """Nobody is invited by it any more."""
         self._invited = {name: each for name, each in self._invited.items() if each is not arrival}
 
+    def _give_up(self, arrival: Arrival, why: str) -> None:
+        """Leave nothing of it here."""
+        self._drop(arrival)
+        if arrival.watch is not None:
+            arrival.watch.cancel()
+        if arrival.lease is not None:
+            self._leases.end(arrival.lease.lease_id, why)
+
     async def receive(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> list[str]:
         """Take a share and start workers: tickets, one for what each session is sent over.
 
         Raises RefusalError; then nothing is left here.
         """
-        _check_names(request)
-        # One that was here before, and comes back at once.
-        await self._leases.finish_end(request.lease_id)
-        if arrival.lease is not None:
+        _check(request)
+        if arrival.used:
             raise refused("the invitation was used before: move the lease again")
-        lease = arrival.lease = self._take_share(arrival, request)
-        tickets = []
+        arrival.used = True
+        tickets: list[str] = []
         try:
+            # One that was here before, and comes back at once.
+            await self._leases.finish_end(request.lease_id)
+            lease = arrival.lease = self._take_share(arrival, request)
             for moving in request.sessions:
                 name = one_line(moving.process_name, _MOST_NAME)
                 session, ticket = await self._sessions.open(
@@ -113,8 +133,7 @@ class Arrivals:
                 tickets.append(ticket)
         except BaseException as error:
             # The caller may have left, too, and be told nothing.
-            self._drop(arrival)
-            self._leases.end(lease.lease_id, "it does not move here")
+            self._give_up(arrival, "it does not move here")
             if isinstance(error, SessionRefusedError):
                 raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
             raise
@@ -162,22 +181,29 @@ class Arrivals:
 
     async def settle(self, arrival: Arrival, *, keep: bool) -> None:
         """Raises RefusalError if it was to be kept, and something of it has not arrived; then nothing is left here."""
+        if arrival.used and arrival.watch is None:
+            raise refused("NotArrived: its sessions are still being made here")
         self._drop(arrival)
         lease = arrival.lease
         if lease is None:
             return
-        why = await self._incomplete(arrival) if keep else "it stays where it was"
+        try:
+            why = await self._incomplete(arrival) if keep else "it stays where it was"
+        except BaseException:
+            # The caller has left, and takes it that the lease stays.
+            self._give_up(arrival, "it stays where it was")
+            raise
         if not why and self._leases.by_id(lease.lease_id) is not lease:
             why = "the lease has ended"
         if not why and self.claims is not None and self.claims.claim(lease.lease_id) is None:
             why = "its claim is not to move there any more"
-        if arrival.watch is not None:
-            arrival.watch.cancel()
         if why:
-            self._leases.end(lease.lease_id, why)
+            self._give_up(arrival, why)
             if keep:
                 raise refused(f"NotArrived: {why}")
             return
+        if arrival.watch is not None:
+            arrival.watch.cancel()
         for session, ticket, _ in arrival.sessions:
             self._gateway.replace_ticket(session.session_id, ticket)
         self._leases.settled(lease)
@@ -199,22 +225,35 @@ class Arrivals:
         self._leases.end(lease.lease_id, "the appliance that it moves from is gone")
 
 
-def _check_names(request: pb.ReceiveLeaseRequest) -> None:
-    """Raises RefusalError."""
+def _check(request: pb.ReceiveLeaseRequest) -> None:
+    """Raises RefusalError for what no appliance of ours sends: who was invited is not trusted."""
     names = [(request.lease_id, 32), (request.lease_secret, 64)]
     names += [pair for each in request.sessions for pair in ((each.session_id, 32), (each.ticket, 64))]
-    if not all(len(name) == length and _HEX.issuperset(name) for name, length in names):
-        raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "a lease, a session or a ticket has no right name")
-    if len({each.session_id for each in request.sessions}) < len(request.sessions):
-        raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, "two sessions have one name")
+    session_ids = {each.session_id for each in request.sessions}
+    wrong = (
+        (
+            not all(len(name) == length and _HEX.issuperset(name) for name, length in names),
+            "a lease, a session or a ticket has no right name",
+        ),
+        (len(session_ids) < len(request.sessions), "two sessions have one name"),
+        (not all(_POD.fullmatch(each.pod) for each in request.sessions), "a session's pod has no right name"),
+        (not all(map(_is_device, request.devices)), "a device has no right UUID or place on the PCI bus"),
+    )
+    for is_wrong, why in wrong:
+        if is_wrong:
+            raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, f"{why}: is that an appliance of remotegpu?")
+
+
+def _is_device(told: pb.Device) -> bool:
+    return len(told.uuid) == _UUID_BYTES and told.pci_bus <= _MOST_BUS and told.pci_device <= _MOST_SLOT
 
 
 def _ask_of(request: pb.ReceiveLeaseRequest) -> Ask:
     sizes = {device.memory_bytes for device in request.devices}
     if len(sizes) != 1:
         raise refused("UnequalShares: its shares of GPUs are not of one size")
-    compute = Compute(request.compute_milli, request.compute_limit_milli or MILLI_PER_GPU)
-    return Ask(len(request.devices), 0, sizes.pop(), compute)
+    ask = ask_of(len(request.devices), 0, sizes.pop())
+    return replace(ask, compute=compute_of(request.compute_milli, request.compute_limit_milli))
 
 
 def _difference(was: pb.Device, device: pb.Device) -> str:

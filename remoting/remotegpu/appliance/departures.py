@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
 import socket
 import ssl
 import sys
@@ -14,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,6 +22,7 @@ import grpc
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.lines import one_line
 from remotegpu.appliance.budgets import tenant_of
+from remotegpu.appliance.destinations import SECRET, Destination
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.hardware import Snapshot
 from remotegpu.appliance.leases import Leases, Waiting
@@ -46,43 +45,12 @@ _AHEAD_SECONDS: Final = 4096.0
 _READ_BYTES: Final = 256 << 10
 # Bytes per second (socket(7) of Linux 4.13; Python has no name for it).
 _SO_MAX_PACING_RATE: Final = 47
-
-
-# A name of DNS or an address, as a certificate has it (RFC 1035, 2.3.4), and HOST:PORT of one.
-_NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
-_MOST_ENDPOINT: Final = 262
 _MOST_PORT: Final = 65535
-# Invitations and tickets.
-_SECRET: Final = re.compile(r"[0-9a-f]{64}")
 # What one user may have move away at a time, and all: each call to another appliance takes a thread while it waits.
 _MOST_OF_ONE: Final = 8
 _THREADS: Final = ThreadPoolExecutor(64, "move")
 
 _T = TypeVar("_T")
-# Of an authority's certificates.
-_MOST_CA: Final = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where a lease is to go. Without an authority there is no TLS."""
-
-    endpoint: str
-    invitation: str
-    ca: bytes
-    server_name: str
-
-    def check(self) -> None:
-        """Raises RefusalError for what cannot be a place: who moves a lease is not trusted."""
-        wrong = (
-            (len(self.endpoint) > _MOST_ENDPOINT, "the address is too long for HOST:PORT"),
-            (not _SECRET.fullmatch(self.invitation), "the invitation is not one that InviteLease gave"),
-            (len(self.ca) > _MOST_CA, f"the authority's certificates are longer than {_MOST_CA >> 10} KiB"),
-            (self.server_name and not _NAME.fullmatch(self.server_name), "the server name is no name of a host"),
-        )
-        for is_wrong, why in wrong:
-            if is_wrong:
-                raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, f"{why}: the lease stays here")
 
 
 class Departures:
@@ -111,7 +79,6 @@ class Departures:
 
         Raises RefusalError; then the lease is here as it was.
         """
-        to.check()
         async for event in self._suspensions.follow(lease, self._move(lease, to), "its work completes and is copied"):
             yield event
 
@@ -140,7 +107,7 @@ class Departures:
             raise refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
         try:
             place = await _aside(other.receive_lease, self._described(lease, workers, to.invitation))
-            if len(place.tickets) != len(workers) or not all(map(_SECRET.fullmatch, place.tickets)):
+            if len(place.tickets) != len(workers) or not all(map(SECRET.fullmatch, place.tickets)):
                 raise refused(f"NoAppliance: {to.endpoint} answers with something else than tickets; it stays here")
             if not 0 < place.data_port <= _MOST_PORT:
                 raise refused(f"NoAppliance: {to.endpoint} answers with no data port; it stays here")

@@ -274,6 +274,7 @@ class Leases:
         lease = self._live.pop(lease_id, None)
         if lease is None:
             return None
+        lease.ended = True
         if lease.expiry is not None:
             lease.expiry.cancel()
         self._ended[lease_id] = lease

@@ -29,6 +29,7 @@ from remotegpu.appliance.claim_leases import ClaimLeases
 from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.dashboard import Dashboard, Source
 from remotegpu.appliance.departures import Departures
+from remotegpu.appliance.destinations import Destinations
 from remotegpu.appliance.drain import Drain
 from remotegpu.appliance.gateway import (
     Event,
@@ -279,6 +280,7 @@ class Appliance:
             suspensions=self._suspensions,
             arrivals=self._arrivals,
             departures=self._departures,
+            destinations=Destinations(settings.move_to),
             environments=self._environments,
             authority=WithAcceptors(authority, self._sessions, self._counters),
             name=settings.kubernetes.name if settings.kubernetes else "",

@@ -15,13 +15,14 @@ import grpc.aio
 
 from remotegpu import __version__
 from remotegpu.api.lines import one_line
-from remotegpu.api.quantities import MILLI_PER_GPU, Ask, Compute
 from remotegpu.appliance.arrivals import Arrivals
+from remotegpu.appliance.asks import ask_of, compute_of
 from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.claims import refusal_of_mode
 from remotegpu.appliance.clients import Client
-from remotegpu.appliance.departures import Departures, Destination
+from remotegpu.appliance.departures import Departures
+from remotegpu.appliance.destinations import Destination, Destinations
 from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Leases, Waiting
@@ -36,7 +37,6 @@ from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
 
 _log = logging.getLogger(__name__)
 
-_MAX_COUNT = 1024
 _MAX_NAME = 200
 # How long a request to open a session of a suspended lease is kept, before it is answered that it is.
 _SUSPENDED_SECONDS = 1.0
@@ -92,6 +92,7 @@ class ControlService(pb_grpc.ControlServicer):
         suspensions: Suspensions,
         arrivals: Arrivals,
         departures: Departures,
+        destinations: Destinations,
         environments: Environments,
         authority: Authority,
         name: str,
@@ -110,6 +111,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._suspensions = suspensions
         self._arrivals = arrivals
         self._departures = departures
+        self._destinations = destinations
         self._environments = environments
         self._authority = authority
         self._name = name
@@ -169,7 +171,8 @@ class ControlService(pb_grpc.ControlServicer):
     async def SuspendLease(  # noqa: N802
         self, request: pb.SuspendLeaseRequest, context: Context
     ) -> AsyncIterator[pb.Progress]:
-        lease, who = await self._seen("SuspendLease", request.lease_id, context)
+        lease, owner = await self._seen("SuspendLease", request.lease_id, context)
+        who = _named_caller(owner)
         _log.info("audit: %s suspends lease %s (%s)", who, lease.lease_id[:8], lease.client)
         async for event in _progress(self._suspensions.suspend(lease, f"by {who}")):
             yield event
@@ -178,19 +181,22 @@ class ControlService(pb_grpc.ControlServicer):
     async def ResumeLease(  # noqa: N802
         self, request: pb.ResumeLeaseRequest, context: Context
     ) -> AsyncIterator[pb.Progress]:
-        lease, who = await self._seen("ResumeLease", request.lease_id, context)
+        lease, owner = await self._seen("ResumeLease", request.lease_id, context)
+        who = _named_caller(owner)
         _log.info("audit: %s resumes lease %s (%s)", who, lease.lease_id[:8], lease.client)
         async for event in _progress(self._suspensions.resume(lease)):
             yield event
 
     @_answering
     async def ResizeLease(self, request: pb.ResizeLeaseRequest, context: Context) -> pb.ResizeLeaseReply:  # noqa: N802
-        lease, who = await self._seen("ResizeLease", request.lease_id, context)
+        lease, owner = await self._seen("ResizeLease", request.lease_id, context)
         before = lease.placement.sizes[0]
         ask = ask_of(len(lease.placement.gpus), request.milli, request.memory_bytes)
         self._leases.resize(lease, self._leases.sizes(lease, ask))
         after = lease.placement.sizes[0]
-        _log.info("audit: %s resizes lease %s from %d to %d bytes", who, lease.lease_id[:8], before, after)
+        _log.info(
+            "audit: %s resizes lease %s from %d to %d bytes", _named_caller(owner), lease.lease_id[:8], before, after
+        )
         return pb.ResizeLeaseReply(before_bytes=before, memory_bytes=after)
 
     @_answering
@@ -218,9 +224,11 @@ class ControlService(pb_grpc.ControlServicer):
 
     @_streaming
     async def MoveLease(self, request: pb.MoveLeaseRequest, context: Context) -> AsyncIterator[pb.Progress]:  # noqa: N802
-        lease, who = await self._seen("MoveLease", request.lease_id, context, claimed=True)
+        lease, owner = await self._seen("MoveLease", request.lease_id, context, claimed=True)
         to = Destination(request.to, request.invitation, request.ca, request.server_name)
-        where = one_line(request.to, _MAX_NAME)
+        to.check()
+        self._destinations.check(to, owner)
+        who, where = _named_caller(owner), to.endpoint
         _log.info("audit: %s moves lease %s (%s) to %s", who, lease.lease_id[:8], lease.client, where)
         async for event in _progress(self._departures.move(lease, to)):
             yield event
@@ -377,8 +385,11 @@ class ControlService(pb_grpc.ControlServicer):
         caller = _caller(method, context)
         return await self._proven(caller, self._authority.tenant(caller, request.lease_id, request.lease_secret))
 
-    async def _seen(self, method: str, lease_id: str, context: Context, *, claimed: bool = False) -> tuple[Lease, str]:
-        """A lease that the caller sees, and who that is, for people. `claimed`: it may be that of a claim."""
+    async def _seen(
+        self, method: str, lease_id: str, context: Context, *, claimed: bool = False
+    ) -> tuple[Lease, str | None]:
+        """A lease that the caller sees, and who that is: None for an administrator. `claimed`: it may be that of a
+        claim."""
         owner = await self._onlooker(method, context)
         lease = self._leases.by_id(lease_id)
         if lease is None or owner not in (None, lease.owner):
@@ -387,7 +398,7 @@ class ControlService(pb_grpc.ControlServicer):
         if lease.claim is not None and not claimed:
             message = f"it is the lease of claim {lease.claim}: change the GPUClaim instead"
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
-        return lease, "an administrator" if owner is None else owner
+        return lease, owner
 
     async def _onlooker(self, method: str, context: Context) -> str | None:
         caller = _caller(method, context)
@@ -413,6 +424,11 @@ async def _progress(events: AsyncIterator[Waiting | int]) -> AsyncIterator[pb.Pr
             yield pb.Progress(waiting=waiting)
         else:
             yield pb.Progress(done=pb.Done(image_bytes=event, seconds=time.monotonic() - since))
+
+
+def _named_caller(owner: str | None) -> str:
+    """Who that is, for people."""
+    return "an administrator" if owner is None else owner
 
 
 def _caller(method: str, context: Context) -> Caller:
@@ -462,26 +478,3 @@ def choose_environment(environments: Environments, wish: pb.Offload) -> tuple[En
     """Raises NoEnvironmentError."""
     theirs = {"python": wish.python, **wish.packages}
     return environments.choose(wish.environment, wish.backends, theirs, allow_skew=wish.allow_skew)
-
-
-def compute_of(milli: int, limit_milli: int) -> Compute:
-    """What was requested of a GPU's time, refused if it makes no sense; 0 is what was not said."""
-    if milli <= (limit_milli or MILLI_PER_GPU) <= MILLI_PER_GPU:
-        return Compute(milli, limit_milli or MILLI_PER_GPU)
-    message = (
-        f"{milli}/1000 of a GPU's time, at most {limit_milli}/1000: a limit is at least the guarantee, and at most 1"
-    )
-    raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def ask_of(count: int, milli: int, memory_bytes: int) -> Ask:
-    """What was requested as an `Ask`, refused if it makes no sense."""
-    if not 1 <= count <= _MAX_COUNT:
-        message = f"{count} GPUs were asked for; ask for 1 to {_MAX_COUNT}"
-    elif bool(milli) == bool(memory_bytes):
-        message = "a share is given by a fraction or by memory: exactly one of them"
-    elif milli > MILLI_PER_GPU:
-        message = f"{milli}/1000 is more than one GPU; a share is a part of one GPU, or several whole ones"
-    else:
-        return Ask(count, milli, memory_bytes)
-    raise RefusalError(grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -138,7 +138,10 @@ class Sessions:
         while refused := self._refused_by_limits(lease):
             if not await self._make_room(lease, client):
                 raise refused
-        self._check_name(session_id)
+        if lease.ended:
+            raise SessionRefusedError("the lease has ended: start the program again under `remotegpu run`")
+        if session_id in self._live:
+            raise SessionRefusedError("a session of this name is there already")
         try:
             uid = self._uids.take()
         except NoUidsError as error:
@@ -165,16 +168,16 @@ class Sessions:
                 self._gateway.admit_turns(session.session_id, lease.lease_id, process.turns)
                 process.turns = None
             self._gateway.admit_session(session.session_id, ticket, gateway_end, resumes=session.grace_seconds > 0)
-        except ProcessError as error:
+        except BaseException as error:
+            # The caller may have left, and be told nothing.
             if gateway_end is not None:
                 gateway_end.close()
-            await self._abandon(session)
-            raise SessionRefusedError(str(error)) from None
-        except asyncio.CancelledError:
-            if gateway_end is not None:
-                gateway_end.close()
-            self._spawn(self._abandon(session))
-            raise
+            abandoned = self._spawn(self._abandon(session))
+            if not isinstance(error, (ProcessError, OSError)):
+                raise
+            await asyncio.shield(abandoned)
+            why = str(error) if isinstance(error, ProcessError) else f"the appliance starts no process: {error}"
+            raise SessionRefusedError(why) from None
         self._counters.sessions.inc()
         self._follow_client(session)
         asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
@@ -341,11 +344,6 @@ class Sessions:
     async def settle(self, lease: Lease) -> None:
         """Have what its programs gave back counted."""
         await self._returns.settle(lease)
-
-    def _check_name(self, name: str) -> None:
-        """Two that move here may have one name: the first would not be found any more, nor what it has given back."""
-        if name in self._live:
-            raise SessionRefusedError("a session of this name is there already")
 
     def _check_limits(self, lease: Lease) -> None:
         if len(lease.sessions) >= self._limits.sessions_per_lease:
@@ -568,10 +566,11 @@ class Sessions:
         if not self._live:
             self.none_left.set()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _note(session: Session, packet: Packet) -> None:

@@ -89,6 +89,7 @@ class Settings:
     code_cache_bytes: int = field(default_factory=default_code_cache_bytes)  # 0: no code is kept for later sessions
     public_code: str | None = None  # the tenant (namespace or token's name) whose code sessions of all others may have
     move_bytes_per_second: int | None = None  # of a lease that moves to another appliance; None: no limit
+    move_to: tuple[str, ...] = ()  # appliances to which users have their leases move; "any": all
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE
     compute_mode: ComputeMode = ComputeMode.SHARED

@@ -88,6 +88,7 @@ class Lease:
     resize_problem: str = ""  # why it has not the size that its claim says
     running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
     busy: list[Busy] = field(default_factory=list)  # of each of its GPUs, where their time is divided
+    ended: bool = False  # it opens no session any more
     arriving: bool = False  # its sessions are on their way from another appliance
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # when memory comes back, or a session goes
 

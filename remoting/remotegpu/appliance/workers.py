@@ -163,12 +163,14 @@ async def start_worker(
                 umask=0o077,
                 start_new_session=True,
             )
-        except OSError as error:
+        except BaseException as error:
             control.close()
             gateway_end.close()
             if turns is not None:
                 turns.close()
-            raise ProcessError(f"the worker {program} did not start: {error.strerror or error}") from None
+            if isinstance(error, OSError):
+                raise ProcessError(f"the worker {program} did not start: {error.strerror or error}") from None
+            raise
     return Worker(process, control, on_packet, turns), gateway_end
 
 

@@ -163,6 +163,14 @@ def appliance(
         str,
         typer.Option(help="Most that a lease sends in a second when it moves to another appliance. Default: no limit."),
     ] = "",
+    move_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="An appliance to which users may have their leases move; any: all. Again for more. Default: only "
+            "administrators move leases.",
+        ),
+    ] = None,
     offload: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]PYTHON[:BACKEND]", help="An interpreter for offload sessions; repeatable."),
@@ -250,6 +258,7 @@ def appliance(
         code_cache_bytes=_code_cache_bytes(code_cache),
         public_code=public_code or None,
         move_bytes_per_second=bytes_of("--move-bandwidth", move_bandwidth) if move_bandwidth else None,
+        move_to=_move_to(move_to or [], tokens),
         uid_base=uid_base,
         landlock=landlock,
         compute_mode=compute_mode,
@@ -290,6 +299,18 @@ def appliance(
             raise exits.CliError(exits.UNAVAILABLE, str(error)) from None
         if code := code_with_rules(0, tally):
             raise typer.Exit(code)
+
+
+def _move_to(named: list[str], tokens: Path | None) -> tuple[str, ...]:
+    from remotegpu.appliance.destinations import Destinations  # noqa: PLC0415
+
+    if named and tokens is None:
+        raise exits.CliError(exits.USAGE, "--move-to is for users, and they have tokens: give it with --tokens")
+    try:
+        Destinations(named)
+    except ValueError as error:
+        raise exits.CliError(exits.USAGE, f"--move-to: {error}") from None
+    return tuple(named)
 
 
 def _image_room(memory: str, disk: str) -> "ImageRoom":
