@@ -3,25 +3,30 @@ ends, and others are served. Each for as long as REMOTEGPU_FUZZ_SECONDS says, fr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import secrets
 import socket
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
+from attacker.raw import CODES, HEADER, hex_text
 from support.mutation import changed, changed_bytes, for_a_while, seeds
 from support.stand_in import StandIn, make_dist
 
+from remotegpu.api.names import SOFTGPU_MEMORY_ENV
 from remotegpu.api.quantities import Ask
 from remotegpu.appliance.gateway import events
 from remotegpu.appliance.packets import decode, packet_pair
 from remotegpu.paths import find_dist
+from remotegpu.rpc import WIRE_VERSION
 
 SEEDS = Path(__file__).parent / "seeds"
 MIB = 1 << 20
@@ -199,3 +204,80 @@ def test_words_about_turns_keep_nobody_from_having_one(gateway: Gateway) -> None
             neighbour.send(json.dumps(done).encode())
     taken.close()
     neighbour.close()
+
+
+class Worker:
+    """The program, on the software GPU. This test is appliance, gateway and client."""
+
+    def __init__(self, errors: IO[bytes]) -> None:
+        pairs = [packet_pair(), packet_pair()]
+        (self.control, _), (self.data, _) = pairs
+        theirs = [pair[1].fileno() for pair in pairs]
+        program, driver = str(find_dist().program("remotegpu-worker")), str(find_dist().native / "libcuda.so.1")
+        options = ("--control-fd", str(theirs[0]), "--data-fd", str(theirs[1]), "--grace", "60", "--no-files")
+        environment = {"PATH": "/usr/bin:/bin", SOFTGPU_MEMORY_ENV: str(64 * MIB)}
+        self.process = subprocess.Popen(
+            [program, "--driver", driver, *options], env=environment, pass_fds=theirs, stderr=errors
+        )
+        for _, end in pairs:
+            end.close()
+        self.control.settimeout(20)
+        assert json.loads(self.control.recv(1 << 16)) == {"op": "ready"}
+        told = subprocess.run([program, "--snapshot", "--driver", driver], env=environment, capture_output=True)
+        table = json.loads(told.stdout)["table_hash"]
+        self.client, end = socket.socketpair()
+        with end:
+            socket.send_fds(self.data, [b"{}"], [end.fileno()])
+        opens = struct.pack("<IQI", WIRE_VERSION, table, 1) + hex_text("fuzz")
+        self.client.sendall(HEADER.pack(len(opens), CODES["Open"], 1, 0, 0) + opens)
+        assert self.client.recv(HEADER.size)
+        # From here on nobody is waited for.
+        for end in (self.control, self.data):
+            end.setblocking(False)
+
+    @property
+    def over(self) -> bool:
+        """It may end: it was told to, or what it was told cannot be. But not as one that stumbles does."""
+        if self.process.poll() is None:
+            return False
+        assert self.process.returncode in (0, 1), self.process.returncode
+        return True
+
+    def hear(self) -> None:
+        """What it says is let go. A worker waits for an appliance that reads nothing."""
+        with contextlib.suppress(OSError):
+            while self.control.recv(1 << 16):
+                pass
+
+    def close(self) -> None:
+        for end in (self.control, self.data, self.client):
+            end.close()
+        self.process.wait(20)
+
+
+def test_orders_and_connections_make_no_worker_stumble(tmp_path: Path) -> None:
+    """What an appliance and a gateway say to it. It may end, and is another tenant's neighbour in any case."""
+    known = [("control", each) for each in seeds(SEEDS / "worker_orders.json")]
+    known += [("data", each) for each in seeds(SEEDS / "passed.json")]
+    with (tmp_path / "errors").open("w+b") as errors:
+        worker = Worker(errors)
+        for chance in for_a_while("worker", least=20):
+            for _ in range(_BETWEEN):
+                way, seed = chance.choice(known)
+                text = json.dumps(changed(seed, chance)).encode()
+                if chance.randrange(4) == 0:
+                    text = changed_bytes(text, chance)
+                descriptors = _descriptors(chance)
+                with contextlib.suppress(OSError):
+                    to: socket.socket = getattr(worker, way)
+                    socket.send_fds(to, [text[:4000] or b" "], descriptors)
+                for each in set(descriptors):
+                    os.close(each)
+                worker.hear()
+            if worker.over or chance.randrange(10) == 0:
+                worker.close()
+                assert worker.over
+                worker = Worker(errors)
+        worker.close()
+        errors.seek(0)
+        assert b"panicked" not in errors.read()
