@@ -26,7 +26,7 @@ from remotegpu.api.pools import GPUPool
 from remotegpu.api.usage import HEAD, JOURNAL, USAGE_LABEL, Holding, Share, journal_name, read
 from remotegpu.appliance.claims import BadClaimError, claim_of_appliance
 from remotegpu_operator.allocation import request_of
-from remotegpu_operator.appliance_tokens import Tokens
+from remotegpu_operator.appliance_tokens import tokens
 from remotegpu_operator.builders.appliances import plans
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
@@ -190,7 +190,7 @@ async def _answers(requests: Iterator[bytes]) -> list[bytes]:
     """First lines of what the operator's dashboard answers, each on a connection of its own."""
     api = cast("Api", Reviews())
     live = Stored()
-    loads = Loads(api, "system", cast("Tokens", None), live.appliances)
+    loads = Loads(api, "system", tokens(api, "system", None, None), live.appliances)
     dashboard = Dashboard(api, live, Recorded(api, "system"), loads)
     runner, found = runner_of(dashboard.application(), shutdown_timeout=1), []
     await runner.setup()
