@@ -13,7 +13,8 @@ import typer
 from typer.main import get_command
 
 from remotegpu import __version__ as version
-from remotegpu.cli import app, kubectl, plain_run
+from remotegpu.cli import app, kubectl
+from remotegpu.cli.run import plain as plain_run
 
 PROGRAMS: dict[str, typer.Typer] = {"remotegpu": app.app, "kubectl remotegpu": kubectl.app}
 

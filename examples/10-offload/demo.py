@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.local import local_appliance
+from remotegpu.cli.run.local import local_appliance
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"

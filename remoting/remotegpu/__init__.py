@@ -17,4 +17,4 @@ def load_ipython_extension(shell: Any) -> None:
 
 def _notebook_share() -> Any:
     # Not before a share is asked for: a pod has one, and none of the packages that this needs.
-    return importlib.import_module("remotegpu.cli.notebook").NotebookShare()
+    return importlib.import_module("remotegpu.cli.run.notebook").NotebookShare()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from remotegpu.api.quantities import parse_fraction
 from remotegpu.api.waiting import Answer
-from remotegpu.cli.why import lines
+from remotegpu.cli.cluster.why import lines
 from remotegpu_operator.allocation import Allocator, Placed, request_of
 from remotegpu_operator.why import State, explain, lengths_of, remaining
 

@@ -21,7 +21,7 @@ from attacker.attack import Control, Outcome, launcher
 from support.stand_in import StandIn, make_dist
 
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.local import local_appliance
+from remotegpu.cli.run.local import local_appliance
 
 #: What the attacker's program does first. All that it needs of ours it has by then: the checkout may be root's alone.
 STRANGER = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from remotegpu.cli.claims import print_story
-from remotegpu.cli.cluster import Cluster, Object
+from remotegpu.cli.cluster.claims import print_story
+from remotegpu.cli.cluster.objects import Cluster, Object
 from remotegpu.cli.output import say
 
 CLEARS, TITLE = "\x1b[2J", "\x1b]0;mine\x07"

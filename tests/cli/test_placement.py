@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.placement import possible, spread
-from remotegpu.cli.run import parse_ask
+from remotegpu.cli.run.command import parse_ask
+from remotegpu.cli.run.placement import possible, spread
 from remotegpu.rpc import pb
 
 

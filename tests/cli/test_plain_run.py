@@ -10,7 +10,7 @@ import pytest
 from support.stand_in import StandIn, make_dist
 from support.system import REMOTEGPU, REMOTEGPU_RUN
 
-from remotegpu.cli.plain_run import is_plain
+from remotegpu.cli.run.plain import is_plain
 
 NAMED = {"REMOTEGPU_APPLIANCE": "gpu:7070"}
 

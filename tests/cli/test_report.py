@@ -10,7 +10,7 @@ from subprocess import CompletedProcess, run
 import pytest
 from support.system import PROGRAMS, REMOTEGPU
 
-from remotegpu.cli import report
+from remotegpu.cli.run import report
 
 # Asks for a green context twice, and for a function and a table that no CUDA has; a child of it asks once more for the
 # first and dies of SIGKILL.

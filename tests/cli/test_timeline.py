@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from support.system import PROGRAMS, REMOTEGPU
 
-from remotegpu.cli import exits, timeline
-from remotegpu.cli.trace import Record, Recording, read
+from remotegpu.cli import exits
+from remotegpu.cli.run import timeline
+from remotegpu.cli.run.trace import Record, Recording, read
 
 MS = 1_000_000
 

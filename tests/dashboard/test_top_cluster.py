@@ -20,7 +20,7 @@ from textual.pilot import Pilot
 
 from remotegpu.api.snapshot import Claim, State
 from remotegpu.cli import exits
-from remotegpu.cli.cluster import Cluster
+from remotegpu.cli.cluster.objects import Cluster
 from remotegpu.cli.top.cluster import ClusterSnapshot, ClusterSource
 from remotegpu.cli.top.screen import TopApp
 

@@ -17,8 +17,8 @@ from remotegpu.api.claims import GPUClaim
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
 from remotegpu.appliance.claims import BadClaimError, claim_of_appliance
-from remotegpu.cli import claims as cli
 from remotegpu.cli import exits
+from remotegpu.cli.cluster import claims as cli
 from remotegpu.cli.output import console
 from remotegpu_operator.allocation import request_of
 from remotegpu_operator.builders.appliances import plans

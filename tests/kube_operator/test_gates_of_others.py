@@ -12,8 +12,8 @@ from support.kubenodes import Nodes
 from support.system import until
 
 from remotegpu.api.claims import pod_claim_name
-from remotegpu.cli.cluster import Cluster
-from remotegpu.cli.why import of_pod
+from remotegpu.cli.cluster.objects import Cluster
+from remotegpu.cli.cluster.why import of_pod
 
 PODS = "/api/v1/namespaces/queues/pods"
 EVENTS = "/api/v1/namespaces/queues/events"

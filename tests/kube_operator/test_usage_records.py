@@ -18,8 +18,8 @@ from remotegpu.api import usage
 from remotegpu.api.accounts import history, idlers, rows, waits, within
 from remotegpu.api.pools import Price
 from remotegpu.api.usage import Amount, Day, Holding, Record, Share
+from remotegpu.cli.cluster.usage import by_of, time_of
 from remotegpu.cli.exits import CliError
-from remotegpu.cli.usage import by_of, time_of
 from remotegpu_operator import journal
 from remotegpu_operator.journal import Journal, Retention
 from remotegpu_operator.kube import ApiError

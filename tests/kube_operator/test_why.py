@@ -14,8 +14,8 @@ from support.kubenodes import Nodes
 from support.system import REMOTEGPU, until
 
 from remotegpu.api.waiting import Answer
-from remotegpu.cli.cluster import Cluster
-from remotegpu.cli.why import of_claim, of_pod
+from remotegpu.cli.cluster.objects import Cluster
+from remotegpu.cli.cluster.why import of_claim, of_pod
 
 SPACE = "why"
 

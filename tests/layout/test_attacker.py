@@ -14,7 +14,7 @@ from attacker.table import ATTACKS, MODULES
 from attacker.undefended_appliance import PATCHES
 from support.system import DIST, ROOT
 
-DEFENCES = ROOT / "remoting" / "worker" / "src" / "defences.rs"
+DEFENCES = ROOT / "remoting" / "worker" / "src" / "guard" / "defences.rs"
 
 
 def test_a_release_has_every_defence() -> None:

@@ -19,7 +19,7 @@ from support.builds import linked_dist, replace
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "random_program.py"
-RULES = ROOT / "remoting" / "worker" / "src" / "rules.rs"
+RULES = ROOT / "remoting" / "worker" / "src" / "order" / "rules.rs"
 PROGRAMS = int(os.environ.get("REMOTEGPU_ORDER_FAULT_PROGRAMS", "500"))
 #: No program can see these left out: the software GPU cancels what a context that is destroyed has not begun. A test of
 #: the worker does, on a driver that can be stopped: `a_context_goes_when_its_work_is_done`.

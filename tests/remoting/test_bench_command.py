@@ -14,7 +14,7 @@ from support.system import REMOTEGPU, Appliance, appliance, until
 from remotegpu.cli.bench.lab import Lab, on_cpus
 from remotegpu.cli.bench.matrix import Configuration, matrix
 from remotegpu.cli.bench.report import FIGURES
-from remotegpu.cli.bench_turns import CASES
+from remotegpu.cli.bench.turns import CASES
 from remotegpu.paths import find_dist
 
 pytestmark = pytest.mark.timeout(300)

@@ -66,9 +66,11 @@ def test_every_attribute_is_classified_once() -> None:
 def test_what_is_reported_is_provided_and_what_is_not_is_not(filtered: dict[str, int], name: str) -> None:
     functions = set(capabilities.FUNCTIONS[name])
     if filtered[name]:
-        assert functions <= provided(), "filter the attribute (worker/src/snapshot.rs), or provide the functions"
+        assert functions <= provided(), (
+            "filter the attribute (worker/src/session/snapshot.rs), or provide the functions"
+        )
     else:
-        assert not functions <= provided(), "do not filter the attribute any more (worker/src/snapshot.rs)"
+        assert not functions <= provided(), "do not filter the attribute any more (worker/src/session/snapshot.rs)"
 
 
 @pytest.mark.parametrize("name", capabilities.PROMISES)

@@ -15,7 +15,7 @@ import pytest
 from support.system import MIB, Appliance, appliance, line, until
 
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.leasing import leases
+from remotegpu.cli.run.leasing import leases
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 

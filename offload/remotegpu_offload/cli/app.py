@@ -65,7 +65,7 @@ def run(
     server_name: ServerNameOption = "",
 ) -> None:
     """Run a Python program; what its configuration names runs on an appliance. Without one: on this machine's CPU."""
-    from remotegpu.cli.child import end_like  # noqa: PLC0415
+    from remotegpu.cli.run.child import end_like  # noqa: PLC0415
     from remotegpu_offload.cli.run import RunOptions, run  # noqa: PLC0415
 
     options = RunOptions(

@@ -10,10 +10,10 @@ from remotegpu.api import names
 from remotegpu.api.objects import shares_to_env
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask
 from remotegpu.cli import exits
-from remotegpu.cli.child import block_signals, run_child
-from remotegpu.cli.leasing import leases
-from remotegpu.cli.local import local_appliance
-from remotegpu.cli.run import parse_ask
+from remotegpu.cli.run.child import block_signals, run_child
+from remotegpu.cli.run.command import parse_ask
+from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 from remotegpu_offload.cli import interpreter

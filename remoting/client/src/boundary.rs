@@ -1,8 +1,9 @@
 //! What every exported function has in common: the guard at the C boundary, and access to the caller's pointers.
 
-use crate::log::{self, Level};
-use crate::stats::Counter;
-use crate::{Code, process, sys};
+use crate::Code;
+use crate::program::log::{self, Level};
+use crate::program::stats::Counter;
+use crate::program::{process, sys};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
 use driverapi::refusals::{self, first_time, is_asked_in_passing};
 use driverapi::report;
@@ -30,10 +31,10 @@ macro_rules! exports {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, unused_variables, clippy::missing_safety_doc, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::Code {
-            static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
+            static COUNTER: $crate::program::stats::Counter = $crate::program::stats::Counter::new(stringify!($name));
             #[allow(unused_unsafe)]
             let code =
-                $crate::boundary::guard_if($crate::process::check_initialised, &COUNTER, || unsafe { $body });
+                $crate::boundary::guard_if($crate::program::process::check_initialised, &COUNTER, || unsafe { $body });
             if code != 0 {
                 $crate::boundary::failed(COUNTER.name, code, &[$(::driverapi::refusals::word(&$argument)),*]);
             }
@@ -49,7 +50,7 @@ macro_rules! early_exports {
         #[unsafe(no_mangle)]
         #[allow(clippy::missing_safety_doc)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::Code {
-            static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
+            static COUNTER: $crate::program::stats::Counter = $crate::program::stats::Counter::new(stringify!($name));
             #[allow(unused_unsafe)]
             $crate::boundary::guard_early(&COUNTER, || unsafe { $body })
         }

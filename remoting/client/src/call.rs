@@ -1,9 +1,10 @@
 //! The commands of generated functions.
 
-use crate::answers::{self, Kind};
-use crate::context::{self, Live};
+use crate::objects::answers::{self, Kind};
+use crate::objects::context::{self, Live};
+use crate::objects::event;
 use crate::session::Reply;
-use crate::{Code, event, module};
+use crate::{Code, module};
 use driverapi::types::{CUevent, CUfunction, CUmodule};
 use protocol::{NO_FUNCTION, Wire, Writer, function};
 use std::sync::Arc;

@@ -53,9 +53,9 @@ def rust(registry: Registry) -> str:
     arms = "\n".join(f"        function::{constant(f.symbol)} => {_body(f)}" for f in functions)
     return f"""{banner("//!", functions)}
 
-use crate::calls::Objects;
+use crate::session::calls::Objects;
 use crate::driver::{{Functions, Raw}};
-use crate::launch_shape::AskedLaunch;
+use crate::code::launch_shape::AskedLaunch;
 use driverapi::errors::*;
 use protocol::{{DecodeError, LaunchShape, Reader, Writer, function}};
 

@@ -8,8 +8,8 @@ use driverapi::device_bytes::device_bytes;
 use driverapi::fatbin::{Executes, for_device};
 use driverapi::image::{self, Image};
 use protocol::{Decoder, HEADER_BYTES, Header, PREFACE_BYTES, PieceHeader, Preface, PrefaceKind, RESUME_BYTES, Reader, STRIPE_BYTES, SharedMemory, Wire, Writer, reencode};
-use remotegpu_worker::command::Frame;
-use remotegpu_worker::frames::{FrameReader, Payload};
+use remotegpu_worker::order::command::Frame;
+use remotegpu_worker::io::frames::{FrameReader, Payload};
 use softgpu::engine::Program;
 
 pub use mutate::Mutator;

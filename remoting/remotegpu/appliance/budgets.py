@@ -10,7 +10,7 @@ from remotegpu.appliance.state import Lease, Session
 
 # A program that starts others, each with a context, works on the smallest share.
 LEAST_SESSIONS: Final = 4
-# By name, as the worker knows them (`remoting/worker/src/budgets.rs`).
+# By name, as the worker knows them (`remoting/worker/src/session/budgets.rs`).
 SESSION_BUDGETS: Final = (
     "contexts",
     "streams",

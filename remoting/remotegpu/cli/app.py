@@ -13,6 +13,7 @@ from remotegpu import extensions
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.profiles import Profile
 from remotegpu.cli import completion, exits
+from remotegpu.cli.appliance.serve import appliances
 from remotegpu.cli.options import (
     ApplianceOption,
     CaOption,
@@ -38,7 +39,6 @@ from remotegpu.cli.options import (
     required,
     split,
 )
-from remotegpu.cli.serve import appliances
 from remotegpu.paths import NotBuiltError
 
 LeaseArgument = Annotated[str, typer.Argument(help="The lease, as `smi` shows it.", autocompletion=completion.leases)]
@@ -116,8 +116,8 @@ def run(
     server_name: ServerNameOption = "",
 ) -> None:
     """Run a command on a share of a GPU. Without --appliance: on a software GPU of this machine."""
-    from remotegpu.cli.child import end_like  # noqa: PLC0415
-    from remotegpu.cli.run import RunOptions, parse_ask, run, with_compute  # noqa: PLC0415
+    from remotegpu.cli.run.child import end_like  # noqa: PLC0415
+    from remotegpu.cli.run.command import RunOptions, parse_ask, run, with_compute  # noqa: PLC0415
 
     options = RunOptions(
         command=command,
@@ -155,8 +155,8 @@ def trace(
     ] = None,
 ) -> None:
     """Record a program's driver calls, answer them as recorded, or compare two recordings."""
-    from remotegpu.cli import trace as tracing  # noqa: PLC0415
-    from remotegpu.cli.child import end_like  # noqa: PLC0415
+    from remotegpu.cli.run import trace as tracing  # noqa: PLC0415
+    from remotegpu.cli.run.child import end_like  # noqa: PLC0415
 
     if sum(it is not None for it in (record, replay, show, compare)) != 1:
         raise exits.CliError(exits.USAGE, "give one of --record, --replay, --show and --compare")
@@ -219,7 +219,7 @@ def suspend(
     server_name: ServerNameOption = "",
 ) -> None:
     """Give a lease's share to others until it is resumed. Its programs wait at their next CUDA call."""
-    from remotegpu.cli import suspension  # noqa: PLC0415
+    from remotegpu.cli.appliance import suspension  # noqa: PLC0415
 
     suspension.suspend(required(appliance), read_access(token, token_file, ca, server_name), lease)
 
@@ -234,7 +234,7 @@ def resume(
     server_name: ServerNameOption = "",
 ) -> None:
     """Give a suspended lease its share back, when that is free. Its programs continue."""
-    from remotegpu.cli import suspension  # noqa: PLC0415
+    from remotegpu.cli.appliance import suspension  # noqa: PLC0415
 
     suspension.resume(required(appliance), read_access(token, token_file, ca, server_name), lease)
 
@@ -251,8 +251,8 @@ def resize(
     server_name: ServerNameOption = "",
 ) -> None:
     """Give a lease more or less of its GPUs' memory, while its programs run."""
-    from remotegpu.cli import suspension  # noqa: PLC0415
-    from remotegpu.cli.run import parse_ask  # noqa: PLC0415
+    from remotegpu.cli.appliance import suspension  # noqa: PLC0415
+    from remotegpu.cli.run.command import parse_ask  # noqa: PLC0415
 
     if (fraction is None) == (memory is None):
         raise exits.CliError(exits.USAGE, "give the new size: -p FRACTION or -m MEMORY, as -m 8GiB")
@@ -275,7 +275,7 @@ def migrate(
     server_name: ServerNameOption = "",
 ) -> None:
     """Move a lease to another appliance with the same GPUs. Its programs continue there."""
-    from remotegpu.cli import migration  # noqa: PLC0415
+    from remotegpu.cli.appliance import migration  # noqa: PLC0415
 
     migration.migrate(required(appliance), read_access(token, token_file, ca, server_name), lease, to)
 
@@ -290,7 +290,7 @@ def drain(
     server_name: ServerNameOption = "",
 ) -> None:
     """Let appliances open no more leases, and end when those that they have are gone; waits for it."""
-    from remotegpu.cli import draining  # noqa: PLC0415
+    from remotegpu.cli.appliance import draining  # noqa: PLC0415
 
     draining.drain(required(appliance), read_access(token, token_file, ca, server_name), deadline)
 
@@ -312,7 +312,7 @@ def doctor(
     server_name: ServerNameOption = "",
 ) -> None:
     """Check this installation, appliances and a cluster; the exit code is 0 only without a FAIL."""
-    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+    from remotegpu.cli.cluster.objects import Cluster  # noqa: PLC0415
     from remotegpu.cli.doctor.command import DoctorOptions, doctor  # noqa: PLC0415
 
     there = Cluster(kubeconfig, context) if cluster or kubeconfig or context else None
@@ -336,8 +336,8 @@ def why(
     as_json: JsonOption = False,
 ) -> None:
     """Say why a pod of a cluster waits for its share, when it probably starts, and what would start now."""
-    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
-    from remotegpu.cli.why import why  # noqa: PLC0415
+    from remotegpu.cli.cluster.objects import Cluster  # noqa: PLC0415
+    from remotegpu.cli.cluster.why import why  # noqa: PLC0415
 
     why(Cluster(kubeconfig, context), namespace, pod, is_claim=claim, as_json=as_json)
 
@@ -367,7 +367,7 @@ def top(
 
 
 def top_of_cluster(namespace: str, kubeconfig: Path | None, context: str, *, once: bool, as_json: bool) -> None:
-    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+    from remotegpu.cli.cluster.objects import Cluster  # noqa: PLC0415
     from remotegpu.cli.top.cluster import ClusterSource  # noqa: PLC0415
     from remotegpu.cli.top.command import top  # noqa: PLC0415
 
@@ -393,8 +393,8 @@ def usage(
     as_json: JsonOption = False,
 ) -> None:
     """Say who of a cluster had which part of GPUs for how long, used it or not, and what that costs."""
-    from remotegpu.cli import usage as work  # noqa: PLC0415
-    from remotegpu.cli.cluster import Cluster  # noqa: PLC0415
+    from remotegpu.cli.cluster import usage as work  # noqa: PLC0415
+    from remotegpu.cli.cluster.objects import Cluster  # noqa: PLC0415
 
     cluster, form = Cluster(kubeconfig, context), "json" if as_json else output
     if idle:
@@ -431,17 +431,17 @@ def bench(
 ) -> None:
     """Measure latency and bandwidth of a share against raw TCP; or how fast the software GPU computes."""
     if subject == "softgpu":
-        from remotegpu.cli import bench_softgpu  # noqa: PLC0415
+        from remotegpu.cli.bench import softgpu as bench_softgpu  # noqa: PLC0415
 
         bench_softgpu.bench(as_json=as_json)
         return
     if subject == "turns":
-        from remotegpu.cli import bench_turns  # noqa: PLC0415
+        from remotegpu.cli.bench import turns as bench_turns  # noqa: PLC0415
 
         bench_turns.bench(quick=quick, as_json=as_json)
         return
     if subject == "bulk":
-        from remotegpu.cli import bench_bulk  # noqa: PLC0415
+        from remotegpu.cli.bench import bulk as bench_bulk  # noqa: PLC0415
 
         bench_bulk.bench(quick=quick, as_json=as_json)
         return

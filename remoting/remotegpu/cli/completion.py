@@ -23,8 +23,9 @@ def leases(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 def pods_or_claims(context: typer.Context, incomplete: str) -> list[str]:
     """Of the namespace and the cluster that are named before it."""
-    from remotegpu.cli import claims, exits  # noqa: PLC0415
-    from remotegpu.cli.cluster import Cluster, RefusedError  # noqa: PLC0415
+    from remotegpu.cli import exits  # noqa: PLC0415
+    from remotegpu.cli.cluster import claims  # noqa: PLC0415
+    from remotegpu.cli.cluster.objects import Cluster, RefusedError  # noqa: PLC0415
 
     given = context.params
     with contextlib.suppress(RefusedError, exits.CliError):

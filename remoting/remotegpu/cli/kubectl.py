@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from remotegpu.cli.app import start, top_of_cluster, usage, why
-from remotegpu.cli.cluster import Cluster, Target
+from remotegpu.cli.cluster.objects import Cluster, Target
 from remotegpu.cli.options import (
     ClaimsOfOption,
     ContextOption,
@@ -48,7 +48,7 @@ def ls(
     watch: WatchOption = False,
 ) -> None:
     """Pools, appliances and claims."""
-    from remotegpu.cli.claims import ls  # noqa: PLC0415
+    from remotegpu.cli.cluster.claims import ls  # noqa: PLC0415
 
     cluster = Cluster(kubeconfig, context)
     ls(cluster, "" if all_namespaces else namespace or cluster.namespace, as_json=as_json, watch=watch)
@@ -97,7 +97,7 @@ def _target(
 @_of_claim
 def describe(target: Target) -> None:
     """What a claim asked for, where it is, its conditions and what happened to it."""
-    from remotegpu.cli.claims import describe  # noqa: PLC0415
+    from remotegpu.cli.cluster.claims import describe  # noqa: PLC0415
 
     describe(target)
 
@@ -110,7 +110,7 @@ for each in (why, usage):
 @_of_claim
 def suspend(target: Target, wait: WaitOption = True) -> None:
     """Take the GPU from a claim, whose programs stand still and keep everything."""
-    from remotegpu.cli.claims import suspend  # noqa: PLC0415
+    from remotegpu.cli.cluster.claims import suspend  # noqa: PLC0415
 
     suspend(target, wait=wait)
 
@@ -119,7 +119,7 @@ def suspend(target: Target, wait: WaitOption = True) -> None:
 @_of_claim
 def resume(target: Target, wait: WaitOption = True) -> None:
     """Give a suspended claim its GPU back, when there is room."""
-    from remotegpu.cli.claims import resume  # noqa: PLC0415
+    from remotegpu.cli.cluster.claims import resume  # noqa: PLC0415
 
     resume(target, wait=wait)
 
@@ -132,7 +132,7 @@ def migrate(
     wait: WaitOption = True,
 ) -> None:
     """Move a claim to another appliance while its programs run."""
-    from remotegpu.cli.claims import migrate  # noqa: PLC0415
+    from remotegpu.cli.cluster.claims import migrate  # noqa: PLC0415
 
     migrate(target, to, wait=wait)
 
@@ -140,7 +140,7 @@ def migrate(
 @app.command()
 def cordon(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, context: ContextOption = "") -> None:
     """Give an appliance no new claims; what is there stays, and movable claims leave."""
-    from remotegpu.cli.appliances import cordon  # noqa: PLC0415
+    from remotegpu.cli.cluster.appliances import cordon  # noqa: PLC0415
 
     cordon(Cluster(kubeconfig, context), appliance, on=True)
 
@@ -148,7 +148,7 @@ def cordon(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, co
 @app.command()
 def uncordon(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, context: ContextOption = "") -> None:
     """Let an appliance have new claims again."""
-    from remotegpu.cli.appliances import cordon  # noqa: PLC0415
+    from remotegpu.cli.cluster.appliances import cordon  # noqa: PLC0415
 
     cordon(Cluster(kubeconfig, context), appliance, on=False)
 
@@ -156,7 +156,7 @@ def uncordon(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, 
 @app.command()
 def drain(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, context: ContextOption = "") -> None:
     """Cordon an appliance, and wait until no claim is on it. Claims that are not movable stay until they end."""
-    from remotegpu.cli.appliances import drain  # noqa: PLC0415
+    from remotegpu.cli.cluster.appliances import drain  # noqa: PLC0415
 
     drain(Cluster(kubeconfig, context), appliance)
 
@@ -167,7 +167,7 @@ def main() -> None:
 
 def complete() -> None:
     """What may stand in the place of the last argument, a line each, and kubectl's directive: no names of files."""
-    from remotegpu.cli.claims import names  # noqa: PLC0415
+    from remotegpu.cli.cluster.claims import names  # noqa: PLC0415
 
     *before, last = sys.argv[1:] or [""]
     commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]

@@ -1,5 +1,5 @@
 //! Runs the user's command as if we were not there: signals, stops and the exit code pass through. As
-//! `remotegpu.cli.child`.
+//! `remotegpu.cli.run.child`.
 
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::io;

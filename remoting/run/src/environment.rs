@@ -1,4 +1,4 @@
-//! What the environment of a command says so that it uses the share: as `remotegpu.cli.run` and `remotegpu.frameworks`.
+//! What the environment of a command says so that it uses the share: as `remotegpu.cli.run.command` and `remotegpu.frameworks`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -1,76 +1,20 @@
 //! The worker: executes the commands of one session on a libcuda that it loads by path. And the gateway, a program of its own
 //! that hands data connections to workers.
+//!
+//! `session` takes frames and hands them to `driver`, in the order that `order` keeps. `memory`, `copying` and `code` are
+//! what commands act on, `moving` suspends a session or makes it anew elsewhere, `io` is the connection, `guard` is what
+//! keeps tenants from harm, and `turns` is how workers share a GPU's time.
 
-mod ahead;
-mod arrays;
-mod arrival;
-mod bounds;
-mod brought;
-pub mod budgets;
-pub mod calls;
-mod client_memory;
-pub mod command;
-pub mod completer;
-mod completions;
-pub mod connection;
-mod contexts;
-pub mod control;
-mod copies;
-mod current;
-mod defences;
-mod departure;
-mod dispatch;
+pub mod code;
+mod copying;
 pub mod driver;
-pub mod frames;
-mod freed;
-mod gates;
 pub mod gateway;
 #[rustfmt::skip]
 pub mod generated;
-mod graphs;
-mod ground;
-mod heirs;
-pub mod helpers;
-mod hold;
-mod image;
-mod image_rules;
-pub mod images;
-mod late_copies;
-mod launch_events;
-mod launch_shape;
-mod layout;
-mod mapping;
+pub mod guard;
+pub mod io;
 mod memory;
-mod mirrors;
-mod modules;
-pub mod objects;
-mod overwriting;
-mod pages;
-mod parting;
-mod peers;
-mod pending;
-mod plan;
-mod replay;
-mod requests;
-pub mod rules;
-pub mod sandbox;
-pub mod sched;
-pub mod server;
+mod moving;
+pub mod order;
 pub mod session;
-mod settings;
-mod shared_code;
-mod shared_events;
-mod sharing;
-mod slabs;
-pub mod snapshot;
-mod staging;
-mod streams;
-mod stripes;
-mod suspend;
-mod taken;
-mod tensor_maps;
-pub mod text;
 pub mod turns;
-pub mod watchdog;
-mod writer;
-mod zeros;

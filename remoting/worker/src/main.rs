@@ -1,14 +1,15 @@
 //! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N] [--warm]`, or `--snapshot --driver PATH`.
 
 use driverapi::written::PAGEMAP;
-use remotegpu_worker::budgets::Budgets;
-use remotegpu_worker::connection::Connection;
 use remotegpu_worker::driver::Driver;
-use remotegpu_worker::sandbox::{Files, Landlock};
-use remotegpu_worker::session::Session;
-use remotegpu_worker::text::{Text, complain};
+use remotegpu_worker::guard::sandbox::{Files, Landlock};
+use remotegpu_worker::guard::{sandbox, watchdog};
+use remotegpu_worker::io::connection::Connection;
+use remotegpu_worker::io::text::{Text, complain};
+use remotegpu_worker::session::budgets::Budgets;
+use remotegpu_worker::session::commands::Session;
+use remotegpu_worker::session::{server, snapshot};
 use remotegpu_worker::turns::taking::Turns;
-use remotegpu_worker::{sandbox, server, snapshot, watchdog};
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;

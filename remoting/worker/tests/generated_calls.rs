@@ -1,9 +1,9 @@
 //! The fields of generated calls, against a driver that has none of the functions.
 
 use protocol::{DecodeError, Reader, Writer, function_name};
-use remotegpu_worker::calls::Objects;
 use remotegpu_worker::driver::{Functions, Raw};
 use remotegpu_worker::generated::{call, class};
+use remotegpu_worker::session::calls::Objects;
 use std::ptr::null_mut;
 
 /// Has every object.

@@ -1,4 +1,4 @@
-//! Memory that one session leaves and the next one gets. A file plays the GPU's memory (`softgpu/src/frames.rs`), so a
+//! Memory that one session leaves and the next one gets. A file plays the GPU's memory (`softgpu/src/memory/frames.rs`), so a
 //! test can see what is really there, and write where a kernel waits.
 
 mod common;

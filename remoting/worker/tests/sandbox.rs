@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use remotegpu_worker::sandbox::{self, Files, Landlock};
+use remotegpu_worker::guard::sandbox::{self, Files, Landlock};
 
 const NEIGHBOUR: &str = "REMOTEGPU_TEST_NEIGHBOUR";
 const SECRETS: &str = "REMOTEGPU_TEST_SECRETS";

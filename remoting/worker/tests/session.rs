@@ -16,9 +16,9 @@ use protocol::{
     HostBytes, HostFunction, Launch, LaunchShape, Message, ModuleUnload, NeedBytes, Reply, SlabMap, SlabUnmap,
     StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent, SupplyBytes, SupplyCancel, UNCOUNTED,
 };
-use remotegpu_worker::budgets::Budgets;
-use remotegpu_worker::frames::Payload;
-use remotegpu_worker::session::Session;
+use remotegpu_worker::io::frames::Payload;
+use remotegpu_worker::session::budgets::Budgets;
+use remotegpu_worker::session::commands::Session;
 use std::sync::{Mutex, MutexGuard};
 
 /// The fake driver's streams go on all together, so one test at a time.

@@ -1,10 +1,11 @@
 //! Arrays and texture and surface objects. Mipmaps and cubemaps are not provided.
 
 use crate::Code;
-use crate::arrays::{self, Array};
 use crate::boundary::{input, refused, write};
-use crate::graph::GRAPHS;
-use crate::{context, exports};
+use crate::exports;
+use crate::graphs::graph::GRAPHS;
+use crate::objects::arrays::{self, Array};
+use crate::objects::context;
 use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -3,9 +3,10 @@
 use crate::Code;
 use crate::boundary::DefaultStream;
 use crate::boundary::{input, inputs, write, write_optional};
-use crate::graph::{GRAPHS, Work, for_capture};
+use crate::graphs::graph::{GRAPHS, Work, for_capture};
+use crate::objects::stream;
 use crate::session::lock;
-use crate::{exports, stream, stream_exports};
+use crate::{exports, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::{CUgraph, CUgraphEdgeData, CUgraphNode, CUstream};

@@ -2,13 +2,13 @@
 
 use crate::Code;
 use crate::boundary::{write, write_optional};
-use crate::context::Live;
-use crate::context::{self, Context};
-use crate::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
-use crate::devices::{self, Access};
 use crate::exports;
-use crate::graph::GRAPHS;
+use crate::graphs::graph::GRAPHS;
 use crate::memory::{mapped, taken};
+use crate::objects::context::Live;
+use crate::objects::context::{self, Context};
+use crate::objects::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
+use crate::objects::devices::{self, Access};
 use crate::session::lock;
 use driverapi::constants::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK};
 use driverapi::errors::*;
@@ -66,7 +66,7 @@ exports! {
     fn cuCtxSetCurrent(context: CUcontext) { context::set_current(context) }
 
     fn cuCtxGetCurrent(context: *mut CUcontext) {
-        crate::process::check_initialised()?;
+        crate::program::process::check_initialised()?;
         write(context, without_provenance_mut(context::current_handle()))
     }
 

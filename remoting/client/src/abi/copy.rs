@@ -3,10 +3,11 @@
 use crate::Code;
 use crate::boundary::DefaultStream;
 use crate::boundary::input;
-use crate::copy::Timing::{Asynchronous, Synchronous};
-use crate::copy::{self, Copying, Place, Shape, Side, Timing};
-use crate::graph::{self, Work};
-use crate::{arrays, stream, stream_exports};
+use crate::copies::copy::Timing::{Asynchronous, Synchronous};
+use crate::copies::copy::{self, Copying, Place, Shape, Side, Timing};
+use crate::graphs::graph::{self, Work};
+use crate::objects::{arrays, stream};
+use crate::stream_exports;
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
 use driverapi::errors::*;
 use driverapi::types::{BoxEnd, CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER, CUarray, CUcontext, CUdeviceptr, CUstream};
@@ -34,8 +35,8 @@ stream_exports! {
         from_context: CUcontext,
         len: usize,
     ) |default| {
-        crate::context::get(to_context)?;
-        crate::context::get(from_context)?;
+        crate::objects::context::get(to_context)?;
+        crate::objects::context::get(from_context)?;
         linear(null_mut(), default, ON_DEVICE, to, from, len, Synchronous)
     }
 
@@ -47,8 +48,8 @@ stream_exports! {
         len: usize,
         stream: CUstream,
     ) |default| {
-        crate::context::get(to_context)?;
-        crate::context::get(from_context)?;
+        crate::objects::context::get(to_context)?;
+        crate::objects::context::get(from_context)?;
         linear(stream, default, ON_DEVICE, to, from, len, Asynchronous)
     }
 

@@ -2,9 +2,9 @@
 
 use crate::Code;
 use crate::boundary::{failed, guard, text, write, write_text};
-use crate::devices::{self, Device};
 use crate::exports;
-use crate::stats::Counter;
+use crate::objects::devices::{self, Device};
+use crate::program::stats::Counter;
 use driverapi::attributes::*;
 use driverapi::caller::is_cuda_library;
 use driverapi::constants::{CU_EXEC_AFFINITY_TYPE_MAX, CU_EXEC_AFFINITY_TYPE_SM_COUNT};

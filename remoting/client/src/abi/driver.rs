@@ -2,8 +2,10 @@
 
 use crate::Code;
 use crate::boundary::{LEGACY, PER_THREAD, input, text, write, write_optional};
-use crate::log::{self, Level};
-use crate::{context, devices, early_exports, module, process, stream, sys};
+use crate::objects::{context, devices, stream};
+use crate::program::log::{self, Level};
+use crate::program::{process, sys};
+use crate::{early_exports, module};
 use driverapi::constants::CUDA_VERSION;
 use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};

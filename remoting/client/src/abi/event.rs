@@ -3,10 +3,11 @@
 use crate::Code;
 use crate::boundary::DefaultStream;
 use crate::boundary::write;
-use crate::event::Event;
-use crate::graph::{self, GRAPHS, Work};
+use crate::graphs::graph::{self, GRAPHS, Work};
 use crate::memory::mapped;
-use crate::{context, event, exports, stream, stream_exports};
+use crate::objects::event::Event;
+use crate::objects::{context, event, stream};
+use crate::{exports, stream_exports};
 use driverapi::constants::{CU_EVENT_RECORD_DEFAULT, CU_EVENT_RECORD_EXTERNAL};
 use driverapi::errors::*;
 use driverapi::types::{CUevent, CUstream};

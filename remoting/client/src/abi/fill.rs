@@ -1,9 +1,11 @@
 //! Fills. The types of the values say how large an element is.
 
 use crate::boundary::DefaultStream;
-use crate::copy::Timing::{self, Asynchronous, Synchronous};
-use crate::graph::{self, Work};
-use crate::{Code, fill, stream, stream_exports};
+use crate::copies::copy::Timing::{self, Asynchronous, Synchronous};
+use crate::copies::fill;
+use crate::graphs::graph::{self, Work};
+use crate::objects::stream;
+use crate::{Code, stream_exports};
 use driverapi::types::{CUDA_MEMSET_NODE_PARAMS, CUdeviceptr, CUstream};
 use std::ptr::null_mut;
 

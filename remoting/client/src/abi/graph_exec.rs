@@ -3,8 +3,10 @@
 use super::graph_nodes::{changed_work, copy_work, fill_work, host_work, launch_work};
 use crate::Code;
 use crate::boundary::{input, write};
-use crate::graph::{GRAPHS, Work};
-use crate::{event, executable, exports, stream, stream_exports};
+use crate::graphs::executable;
+use crate::graphs::graph::{GRAPHS, Work};
+use crate::objects::{event, stream};
+use crate::{exports, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

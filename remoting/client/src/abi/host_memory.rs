@@ -5,8 +5,9 @@ use crate::boundary::{guard, has_said, refused, write};
 use crate::memory::host::{self, HostKind, HostRange};
 use crate::memory::mapped::{self, NoMirror};
 use crate::memory::pinned;
-use crate::stats::Counter;
-use crate::{context, exports, session};
+use crate::objects::context;
+use crate::program::stats::Counter;
+use crate::{exports, session};
 use driverapi::attributes::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
 use driverapi::caller::{SEVERAL_RANKS, is_for_distant_ranks, is_of_nccl};
 use driverapi::constants::{

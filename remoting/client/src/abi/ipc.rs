@@ -4,11 +4,14 @@
 
 use crate::Code;
 use crate::boundary::write;
-use crate::devices::Device;
-use crate::graph::GRAPHS;
+use crate::copies::peer;
+use crate::exports;
+use crate::graphs::graph::GRAPHS;
 use crate::memory::{Place, find_allocation};
-use crate::ticket::{Kind, Ticket};
-use crate::{context, devices, event, exports, log, peer, shared_event};
+use crate::objects::devices::Device;
+use crate::objects::ticket::{Kind, Ticket};
+use crate::objects::{context, devices, event, shared_event};
+use crate::program::log;
 use driverapi::errors::*;
 use driverapi::types::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle};
 use std::ffi::c_uint;

@@ -1,11 +1,12 @@
 //! The functions that launch kernels.
 
 use crate::boundary::{DefaultStream, input, inputs};
-use crate::graph::{self, GRAPHS, Work};
+use crate::graphs::graph::{self, GRAPHS, Work};
 use crate::launch::events::{self, LaunchEvent};
 use crate::launch::{Prepared, checked, find_parameters, post, resolve};
 use crate::memory::{mapped, pinned};
-use crate::{Code, stream, stream_exports};
+use crate::objects::stream;
+use crate::{Code, stream_exports};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::settings;

@@ -3,8 +3,9 @@
 use crate::Code;
 use crate::abi::module::{check_settable, parameter};
 use crate::boundary::{inputs, refused, text, write, write_optional};
+use crate::exports;
 use crate::module::{Image, JitOptions};
-use crate::{context, devices, exports, library};
+use crate::objects::{context, devices, library};
 use driverapi::attributes::CU_LIBRARY_NUM_OPTIONS;
 use driverapi::caller::{SEVERAL_RANKS, is_refused_image};
 use driverapi::errors::*;

@@ -2,10 +2,10 @@
 
 use crate::Code;
 use crate::boundary::{text, write, write_optional};
-use crate::context::{self, Live};
 use crate::exports;
-use crate::handles::{Kind, Table};
 use crate::module::{Image, JitOptions, Upload, call_with_images};
+use crate::objects::context::{self, Live};
+use crate::objects::handles::{Kind, Table};
 use crate::session::lock;
 use driverapi::errors::*;
 use driverapi::types::CUlinkState;
@@ -106,7 +106,7 @@ exports! {
 }
 
 fn get(handle: CUlinkState) -> Result<Arc<LinkState>, Code> {
-    crate::process::check_initialised()?;
+    crate::program::process::check_initialised()?;
     LINKS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 

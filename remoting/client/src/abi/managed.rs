@@ -1,9 +1,10 @@
 //! Managed memory. Advice and prefetches change nothing: all of it travels with launches and waits.
 
 use crate::boundary::{DefaultStream, inputs, write};
-use crate::graph::{self, GRAPHS};
+use crate::graphs::graph::{self, GRAPHS};
 use crate::memory::managed;
-use crate::{Code, context, devices, exports, stream, stream_exports};
+use crate::objects::{context, devices, stream};
+use crate::{Code, exports, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::managed::{check_advice, check_flags, check_location, location_of, spread};

@@ -2,10 +2,13 @@
 
 use crate::Code;
 use crate::boundary::{write, write_optional};
-use crate::graph::GRAPHS;
+use crate::copies::peer;
+use crate::exports;
+use crate::graphs::graph::GRAPHS;
 use crate::memory::host::HostKind;
+use crate::memory::vmm;
 use crate::memory::{Origin, find_allocation, host, managed};
-use crate::{context, exports, peer, vmm};
+use crate::objects::context;
 use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
 use std::ffi::c_uint;

@@ -2,12 +2,14 @@
 //! streams. A word of page-locked memory is written here, or waited for by a thread, when the stream gets there.
 
 use crate::boundary::{DefaultStream, inputs, refused};
-use crate::copy::{self, Shape, Side};
-use crate::graph::GRAPHS;
+use crate::copies::copy::{self, Shape, Side};
+use crate::graphs::graph::GRAPHS;
 use crate::memory::{host, mapped};
+use crate::objects::stream;
+use crate::objects::stream::Target;
+use crate::program::sys;
 use crate::session::{load, store};
-use crate::stream::Target;
-use crate::{Code, stream, stream_exports, sys};
+use crate::{Code, stream_exports};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::memory_operations::{Kind, MOST_OPERATIONS, Operation, Width};
 use driverapi::types::{CUdeviceptr, CUstream, CUstreamBatchMemOpParams};

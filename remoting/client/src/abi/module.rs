@@ -2,8 +2,9 @@
 
 use crate::Code;
 use crate::boundary::{text, write, write_optional};
+use crate::exports;
 use crate::module::{self, Image, JitOptions, Module};
-use crate::{context, exports};
+use crate::objects::context;
 use driverapi::attributes::*;
 use driverapi::constants::{CU_FUNCTION_LOADING_STATE_LOADED, CU_FUNCTION_LOADING_STATE_UNLOADED};
 use driverapi::errors::*;

@@ -2,10 +2,12 @@
 
 use crate::Code;
 use crate::boundary::{input, inputs};
-use crate::devices::{self, Device};
 use crate::memory::host::{self, HostKind, HostRange};
+use crate::memory::vmm;
 use crate::memory::{Piece, find_allocation, pinned, synchronous};
-use crate::{context, exports, module, pool, vmm};
+use crate::objects::devices::{self, Device};
+use crate::objects::{context, pool};
+use crate::{exports, module};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

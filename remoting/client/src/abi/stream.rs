@@ -3,12 +3,13 @@
 use crate::Code;
 use crate::boundary::{DefaultStream, LEGACY};
 use crate::boundary::{write, write_optional};
-use crate::graph::{self, GRAPHS, Work};
-use crate::host_function::HostCall;
+use crate::graphs::graph::{self, GRAPHS, Work};
 use crate::memory::mapped;
+use crate::objects::host_function::HostCall;
+use crate::objects::stream::Target;
+use crate::objects::{context, event, stream};
 use crate::session::Known;
-use crate::stream::Target;
-use crate::{context, event, exports, stream, stream_exports};
+use crate::{exports, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::{CUcontext, CUdevice, CUevent, CUgreenCtx, CUhostFn, CUstream, CUstreamCallback};

@@ -2,7 +2,7 @@
 
 use crate::Code;
 use crate::boundary::{input, write};
-use crate::stream::{self, AttributeValue, Target};
+use crate::objects::stream::{self, AttributeValue, Target};
 use crate::stream_exports;
 use driverapi::attributes::{
     CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,

@@ -4,7 +4,8 @@
 
 use crate::Code;
 use crate::boundary::{input, inputs, write, write_optional};
-use crate::{context, exports, tensor_map};
+use crate::exports;
+use crate::objects::{context, tensor_map};
 use driverapi::errors::*;
 use driverapi::types::CUtensorMap;
 use protocol::{

@@ -2,8 +2,10 @@
 
 use crate::Code;
 use crate::boundary::{descriptor, input, inputs, refused, write};
-use crate::ticket::{self, Ticket};
-use crate::{context, devices, exports, vmm};
+use crate::exports;
+use crate::memory::vmm;
+use crate::objects::ticket::{self, Ticket};
+use crate::objects::{context, devices};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::host_memory::is_place_on_host;

@@ -21,7 +21,7 @@ use tonic::{Code, Request, Response, Status};
 use super::dial::{Answer, Target};
 use super::error::{ConnectError, ErrorKind, with_causes};
 use super::shares::{Share, followed, note_moved};
-use crate::log;
+use crate::program::log;
 
 use super::{DeviceInfo, DeviceState, Hello, MOST_MOVES, Process, SessionTicket, TIMEOUT, thread};
 
@@ -59,9 +59,9 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
         lease_id: share.lease_id.clone(),
         lease_secret: share.lease_secret.clone(),
         pid: std::process::id(),
-        process_name: crate::process::name(),
+        process_name: crate::program::process::name(),
         offload: None,
-        process: crate::process::identity().unwrap_or_default(),
+        process: crate::program::process::identity().unwrap_or_default(),
     };
     let mut told = false;
     loop {

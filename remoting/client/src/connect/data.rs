@@ -20,7 +20,7 @@ use super::error::{ConnectError, ErrorKind};
 use super::local;
 use super::shares::{Share, followed, note_moved};
 use super::{Hello, MOST_MOVES, SessionTicket, TIMEOUT, thread};
-use crate::log;
+use crate::program::log;
 
 /// A copy that finds no stripes goes without.
 const STRIPE_PATIENCE: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use super::control::{self, STARTS_ANEW, greet};
 use super::error::{ConnectError, ErrorKind};
 use super::shares::Share;
 use super::{Hello, offload, thread};
-use crate::{log, sys};
+use crate::program::{log, sys};
 
 /// How long an appliance that is not reached is waited for. One that refuses answers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

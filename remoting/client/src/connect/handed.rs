@@ -16,7 +16,7 @@ use rustix::net::{SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg};
 use serde::Deserialize;
 
 use super::TIMEOUT;
-use crate::sys;
+use crate::program::sys;
 
 /// Where connections are asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -9,7 +9,7 @@ use super::address;
 use super::error::{ConnectError, ErrorKind};
 use super::handed::Asking;
 use super::pod::{self, Claim};
-use crate::log;
+use crate::program::log;
 
 pub const SHARES: &str = "REMOTEGPU_SHARES";
 

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::TIMEOUT;
 use super::dial::POLICY_DELAY;
 use super::error::{ConnectError, ErrorKind};
-use crate::sys;
+use crate::program::sys;
 
 /// Runs `work` on a thread of its own and waits for its result. What it works on is made there, too: the calling thread may
 /// have a small stack.

@@ -5,9 +5,9 @@
 
 use crate::Code;
 use crate::boundary::{input, inputs};
-use crate::event::{self, Event};
-use crate::graph::{GRAPHS, for_capture};
-use crate::stream::Target;
+use crate::graphs::graph::{GRAPHS, for_capture};
+use crate::objects::event::{self, Event};
+use crate::objects::stream::Target;
 use driverapi::attributes::{
     CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,

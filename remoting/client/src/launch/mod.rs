@@ -3,13 +3,14 @@
 pub mod check;
 pub mod events;
 
+use crate::Code;
 use crate::boundary::input;
 use crate::call::Call;
-use crate::context::Live;
 use crate::memory::pinned;
 use crate::module::{self, Description, Function};
-use crate::stream::Target;
-use crate::{Code, library};
+use crate::objects::context::Live;
+use crate::objects::library;
+use crate::objects::stream::Target;
 use check::{Asked, Question};
 use driverapi::attributes::*;
 use driverapi::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END};

@@ -1,8 +1,10 @@
 //! How much memory of the program may have mirrors. All of it is compared before each command.
 
 use super::host::HostKind;
-use crate::context::Live;
-use crate::{Code, devices, log};
+use crate::Code;
+use crate::objects::context::Live;
+use crate::objects::devices;
+use crate::program::log;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Once, OnceLock};
 

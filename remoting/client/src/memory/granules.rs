@@ -3,7 +3,7 @@
 
 use super::mapped::NoMirror;
 use crate::Code;
-use crate::context::Live;
+use crate::objects::context::Live;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -15,6 +15,7 @@ mod ranges;
 pub mod synchronous;
 pub mod taken;
 pub mod variables;
+pub mod vmm;
 
 pub use device::{DeviceMemory, Origin, Place, find_allocation};
 pub use heap::Piece;

@@ -2,7 +2,7 @@
 //! driver is asked, and given back when the driver has. A context gives back what is left when it is destroyed.
 
 use crate::Code;
-use crate::context::Live;
+use crate::objects::context::Live;
 use crate::session::lock;
 use driverapi::errors::CUDA_ERROR_UNSUPPORTED_LIMIT;
 use driverapi::limits;

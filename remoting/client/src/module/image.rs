@@ -2,9 +2,9 @@
 
 use super::JitOptions;
 use crate::Code;
-use crate::context::Live;
-use crate::devices::Device;
-use crate::log;
+use crate::objects::context::Live;
+use crate::objects::devices::Device;
+use crate::program::log;
 use crate::session::Reply;
 use driverapi::attributes::*;
 use driverapi::device_bytes::device_bytes;

@@ -9,11 +9,12 @@ pub use jit::JitOptions;
 pub use limits::LaunchRules;
 
 use crate::Code;
-use crate::context::{self, Live};
-use crate::handles::{Kind, Table};
 use crate::memory::{synchronous, taken, variables};
+use crate::objects::context::{self, Live};
+use crate::objects::handles::{Kind, Table};
+use crate::objects::library;
+use crate::program::{log, process};
 use crate::session::{lock, mint};
-use crate::{library, log, process};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::old_launch::OldLaunch;

@@ -9,8 +9,8 @@ use driverapi::nvml::{
 };
 use driverapi::report;
 
-use crate::stats::Counter;
-use crate::sys;
+use crate::program::stats::Counter;
+use crate::program::sys;
 
 /// What a body fails with.
 pub type Code = nvmlReturn_t;
@@ -23,7 +23,7 @@ macro_rules! nvml_exports {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::missing_safety_doc)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> driverapi::nvml::nvmlReturn_t {
-            static COUNTER: $crate::stats::Counter = $crate::stats::Counter::new(stringify!($name));
+            static COUNTER: $crate::program::stats::Counter = $crate::program::stats::Counter::new(stringify!($name));
             #[allow(unused_unsafe)]
             $crate::nvml::guard(&COUNTER, move || -> Result<(), driverapi::nvml::nvmlReturn_t> { unsafe { $body } })
         }

@@ -13,7 +13,7 @@ use driverapi::settings;
 use super::guard::Code;
 use super::memo::Memo;
 use crate::connect::{self, ConnectError, DeviceInfo, DeviceState, ErrorKind, Hello, Patience, Share};
-use crate::log;
+use crate::program::log;
 
 /// What the program gets as a handle: this plus the index. No pointer of ours, so a wrong one does no harm.
 const FIRST_HANDLE: usize = 0x6e76_0001;

@@ -3,7 +3,7 @@
 
 use super::{Session, lock, mint};
 use crate::Code;
-use crate::{log, sys};
+use crate::program::{log, sys};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use protocol::{CallbackDone, HostFunction};
 use std::cell::Cell;

@@ -2,7 +2,7 @@
 
 use super::{HostBox, Known, PeerSource, Pending, Session, Slot, Waiter, lock};
 use crate::Code;
-use crate::stats;
+use crate::program::stats;
 use protocol::{
     BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToDeviceShared, CopyToHost, CopyToHostShared, Extent, Message,
     NeedBytes, SEND_WINDOW, SupplyBytes,

@@ -1,7 +1,7 @@
 //! The share of a session is suspended: the program waits at its next call that needs an answer, or has much to send.
 
 use super::{Session, lock};
-use crate::log;
+use crate::program::log;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;

@@ -2,7 +2,7 @@
 
 use super::Session;
 use crate::Code;
-use crate::{log, sys};
+use crate::program::{log, sys};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};

@@ -37,7 +37,7 @@ pub use stripes::wanted_stripes;
 pub use wait::{Reply, Slot, lock};
 
 use crate::Code;
-use crate::{log, process, stats, sys};
+use crate::program::{log, process, stats, sys};
 use across::Then;
 use callbacks::Callbacks;
 use copies::Source;

@@ -1,6 +1,6 @@
 //! The first frame of a session.
 
-use crate::process;
+use crate::program::process;
 use protocol::{Header, Message, Open, Writer, table_hash};
 
 /// Who connects sends it right behind the preface: the appliance passes on what it does not read itself, so that the worker

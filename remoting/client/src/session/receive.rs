@@ -2,7 +2,7 @@
 
 use super::copies::Source;
 use super::{HostBox, News, Pending, Reply, Session, Waiter, lock};
-use crate::{log, stats, sys};
+use crate::program::{log, stats, sys};
 use carrier::Spin;
 use protocol::{
     Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, Held, HostBytes, Message,

@@ -1,7 +1,7 @@
 //! A connection that broke is replaced by another one. The session goes on where both ends stopped receiving.
 
 use super::Session;
-use crate::{log, process, sys};
+use crate::program::{log, process, sys};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};

@@ -2,7 +2,8 @@
 
 use super::shared_memory::LEAST;
 use super::{DeviceBox, HostBox, Known, Session, Slot, Waiter, lock};
-use crate::{Code, sys};
+use crate::Code;
+use crate::program::sys;
 use protocol::BULK_CHUNK;
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, TryLockError};

@@ -3,7 +3,8 @@
 use super::outbox::{COPIED_TAIL, FULL, Outbox};
 use super::{Pending, QUIET_SECONDS, Session, lock};
 use crate::Code;
-use crate::{boundary, log, stats, sys};
+use crate::boundary;
+use crate::program::{log, stats, sys};
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
 use protocol::{
     ACKNOWLEDGE_BYTES, Acknowledge, Close, GraphLaunch, Header, Launch, Message, Probe, StreamDestroy, StreamFence,

@@ -1,7 +1,7 @@
 //! Page-locked memory that the worker has too, where it runs on this machine: copies say where in it the bytes lie.
 
 use super::{HostBox, Session, lock};
-use crate::{process, sys};
+use crate::program::{process, sys};
 use driverapi::descriptors::apart;
 use protocol::{CopyToDeviceShared, Message, NOT_SHARED, SHARED, SharedMemory, since};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

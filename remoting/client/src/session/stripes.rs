@@ -4,7 +4,8 @@
 
 use super::copies::Source;
 use super::{DeviceBox, HostBox, Known, Pending, Reply, Session, Slot, Waiter, lock, mint};
-use crate::{Code, log, process, stats, sys};
+use crate::Code;
+use crate::program::{log, process, stats, sys};
 use protocol::{BULK_CHUNK, CopyToDeviceStriped, CopyToHostStriped, Landed, Message, PieceHeader, since};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -10,7 +10,7 @@ from remotegpu.appliance.backends.base import Readings
 from remotegpu.appliance.backends.cpu_usage import CpuUsage
 from remotegpu.appliance.settings import Settings
 
-# The slot that the software GPU shows natively, too (`remoting/softgpu/src/device.rs`).
+# The slot that the software GPU shows natively, too (`remoting/softgpu/src/process/device.rs`).
 _PCIE_GENERATION, _PCIE_WIDTH = 4, 16
 
 

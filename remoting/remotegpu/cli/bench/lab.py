@@ -18,9 +18,9 @@ from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.bench.matrix import Configuration, ends
 from remotegpu.cli.bench.report import Run
-from remotegpu.cli.leasing import leases
-from remotegpu.cli.local import local_appliance
-from remotegpu.cli.run import native_environment, remote_environment
+from remotegpu.cli.run.command import native_environment, remote_environment
+from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import Dist
 from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 

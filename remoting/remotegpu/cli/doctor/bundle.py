@@ -18,7 +18,7 @@ from remotegpu.api import names
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.kubernetes import API_VERSION, CLAIMS, NAME_LABEL, POOLS
 from remotegpu.cli import exits
-from remotegpu.cli.cluster import Cluster, Object, RefusedError
+from remotegpu.cli.cluster.objects import Cluster, Object, RefusedError
 from remotegpu.cli.show import describe, inventories
 from remotegpu.rpc import WIRE_VERSION
 from remotegpu.rpc.client import Access

@@ -24,7 +24,7 @@ from remotegpu.api.kubernetes import (
 )
 from remotegpu.api.pools import AppliancePhase
 from remotegpu.api.quantities import parse_quantity
-from remotegpu.cli.cluster import Cluster, Object, RefusedError
+from remotegpu.cli.cluster.objects import Cluster, Object, RefusedError
 from remotegpu.rpc import pb
 
 _OURS: Final = f"{NAME_LABEL}=remotegpu"

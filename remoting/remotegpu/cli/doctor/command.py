@@ -12,7 +12,7 @@ from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access
 
 if TYPE_CHECKING:
-    from remotegpu.cli.cluster import Cluster
+    from remotegpu.cli.cluster.objects import Cluster
 
 Found = tuple[str, pb.Check]  # where, and what
 

@@ -13,11 +13,11 @@ from remotegpu.api.pools import Amount, GpuStatus
 from remotegpu.api.quantities import format_bytes, format_milli
 from remotegpu.api.snapshot import Appliance, Claim, Pool, State
 from remotegpu.cli import exits
-from remotegpu.cli.claims import claims_path, print_story, refusals
-from remotegpu.cli.cluster import Cluster, Object, RefusedError
+from remotegpu.cli.cluster.claims import claims_path, print_story, refusals
+from remotegpu.cli.cluster.objects import Cluster, Object, RefusedError
+from remotegpu.cli.cluster.why import LISTS, next_step, of_claim, waiting
 from remotegpu.cli.output import say
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, words
-from remotegpu.cli.why import LISTS, next_step, of_claim, waiting
 
 # What decides who waits where.
 _DECIDE: Final = ("gpupools", "gpuclaims", "resourcequotas", "priorityclasses")

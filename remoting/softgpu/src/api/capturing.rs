@@ -1,9 +1,9 @@
 //! Stream capture.
 
 use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
-use crate::driver::driver;
 use crate::ffi::{In, Out, R};
-use crate::work::Work;
+use crate::process::driver::driver;
+use crate::streams::work::Work;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

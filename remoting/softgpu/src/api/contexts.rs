@@ -1,9 +1,9 @@
 //! Contexts: which one is current, and what can be set on it.
 
 use super::{entry_points, handle, id};
-use crate::context::Context;
-use crate::driver::{self, Driver, current, driver};
 use crate::ffi::{In, Out, R};
+use crate::process::context::Context;
+use crate::process::driver::{self, Driver, current, driver};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

@@ -1,10 +1,10 @@
 //! `cuMemcpy*`.
 
 use super::{DefaultStream, id, stream_entry_points};
-use crate::copy::{Copy, End, Extent, Place};
-use crate::copying::Mode;
-use crate::driver::driver;
 use crate::ffi::{In, Out, R};
+use crate::process::driver::driver;
+use crate::streams::copy::{Copy, End, Extent, Place};
+use crate::streams::copying::Mode;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -1,11 +1,11 @@
 //! `cuMemset*`.
 
 use super::{DefaultStream, stream_entry_points};
-use crate::arena::Pattern;
-use crate::copy::Fill;
-use crate::copying::Mode;
-use crate::driver::driver;
 use crate::ffi::R;
+use crate::memory::arena::Pattern;
+use crate::process::driver::driver;
+use crate::streams::copy::Fill;
+use crate::streams::copying::Mode;
 use driverapi::types::*;
 use std::ffi::{c_uchar, c_uint, c_ushort};
 use std::ptr;

@@ -5,9 +5,9 @@ use super::graph_nodes::{
 };
 use super::graphs::graph;
 use super::{entry_points, handle, id, stream_entry_points};
-use crate::driver::{Driver, driver};
 use crate::ffi::{In, Out, R};
-use crate::work::{Executable, Work};
+use crate::process::driver::{Driver, driver};
+use crate::streams::work::{Executable, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

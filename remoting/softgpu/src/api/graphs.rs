@@ -2,9 +2,9 @@
 
 use super::capturing::dependencies;
 use super::{entry_points, handle, id, no_flags};
-use crate::driver::{Driver, driver};
 use crate::ffi::{self, In, Out, R, Text};
-use crate::work::Work;
+use crate::process::driver::{Driver, driver};
+use crate::streams::work::Work;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

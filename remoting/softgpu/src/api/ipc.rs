@@ -1,12 +1,12 @@
 //! Memory and events of other processes.
 
 use super::{entry_points, handle, streams};
-use crate::driver::{current, driver};
 use crate::ffi::{Out, R};
-use crate::handles;
-use crate::process_handle::{Kind, ProcessHandle};
-use crate::shared_event::SharedEvent;
-use crate::stream::Event;
+use crate::memory::process_handle::{Kind, ProcessHandle};
+use crate::process::driver::{current, driver};
+use crate::process::handles;
+use crate::streams::shared_event::SharedEvent;
+use crate::streams::stream::Event;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::c_uint;

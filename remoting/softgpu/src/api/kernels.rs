@@ -2,11 +2,11 @@
 
 use super::libraries::kernel;
 use super::{entry_points, handle, id};
-use crate::code::{Function, Settings};
-use crate::driver::{current, driver};
 use crate::engine::{Kernel, Program, Space};
 use crate::ffi::{Out, R};
-use crate::launch::{max_dynamic_shared, max_threads};
+use crate::kernels::code::{Function, Settings};
+use crate::kernels::launch::{max_dynamic_shared, max_threads};
+use crate::process::driver::{current, driver};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

@@ -2,16 +2,16 @@
 
 use super::kernels::function;
 use super::{DefaultStream, entry_points, id, stream_entry_points};
-use crate::code::{ClusterSettings, Function, Settings};
-use crate::driver::{current, driver};
 use crate::engine::Kernel;
 use crate::ffi::{In, Out, R};
-use crate::launch::{
+use crate::kernels::code::{ClusterSettings, Function, Settings};
+use crate::kernels::launch::{
     Shape, arguments, blocks_per_multiprocessor, cluster_of, largest_cluster, max_dynamic_shared, max_threads,
     with_attribute,
 };
-use crate::model::*;
-use crate::stream::{Event, Stream};
+use crate::process::driver::{current, driver};
+use crate::process::model::*;
+use crate::streams::stream::{Event, Stream};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::*;

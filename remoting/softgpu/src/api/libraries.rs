@@ -1,12 +1,12 @@
 //! Libraries: images loaded once for all contexts.
 
 use super::{entry_points, handle, id};
-use crate::code::{KernelHandle, Library, find_kernel, report_or_log};
-use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R, Text};
-use crate::handles;
-use crate::jit::JitOptions;
-use crate::source::Source;
+use crate::kernels::code::{KernelHandle, Library, find_kernel, report_or_log};
+use crate::kernels::jit::JitOptions;
+use crate::kernels::source::Source;
+use crate::process::driver::{current, driver};
+use crate::process::handles;
 use driverapi::attributes::*;
 use driverapi::caller::is_refused_image;
 use driverapi::errors::*;

@@ -1,9 +1,9 @@
 //! Finding entry points and private tables, and naming errors.
 
 use super::{DefaultStream, entry_points, handle};
-use crate::driver::{self, config, driver};
 use crate::ffi::{In, Out, R, Text};
-use crate::signals::own_symbol;
+use crate::process::driver::{self, config, driver};
+use crate::process::signals::own_symbol;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::export_tables::{self, Host};
@@ -85,7 +85,7 @@ impl Host for SoftwareHost {
 
     fn devices(&self) -> Vec<DeviceIdentity> {
         let Ok(driver) = driver() else { return Vec::new() };
-        let identity = |device: &std::sync::Arc<crate::device::Device>| DeviceIdentity {
+        let identity = |device: &std::sync::Arc<crate::process::device::Device>| DeviceIdentity {
             uuid: device.uuid,
             pci_domain: device.pci.domain,
             pci_bus: device.pci.bus,

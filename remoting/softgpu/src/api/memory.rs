@@ -1,10 +1,10 @@
 //! Device memory.
 
 use super::entry_points;
-use crate::driver::{current, driver};
 use crate::ffi::{Out, R};
-use crate::memory::Kind;
-use crate::model::PITCH_ALIGNMENT;
+use crate::memory::allocations::Kind;
+use crate::process::driver::{current, driver};
+use crate::process::model::PITCH_ALIGNMENT;
 use driverapi::errors::*;
 use driverapi::types::*;
 use std::ffi::c_uint;

@@ -1,12 +1,12 @@
 //! Words that streams wait for and write.
 
 use super::{DefaultStream, stream_entry_points};
-use crate::arena;
 use crate::check;
-use crate::context::Context;
-use crate::driver::driver;
 use crate::ffi::{In, R};
-use crate::memory::Kind as Memory;
+use crate::memory::allocations::Kind as Memory;
+use crate::memory::arena;
+use crate::process::context::Context;
+use crate::process::driver::driver;
 use driverapi::errors::*;
 use driverapi::memory_operations::{Kind, MOST_OPERATIONS, Operation, Width};
 use driverapi::types::*;

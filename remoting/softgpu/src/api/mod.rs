@@ -31,9 +31,9 @@ mod streams;
 mod tensor_maps;
 mod virtual_memory;
 
-use crate::driver::{self, driver};
 use crate::ffi::R;
-use crate::stream::Stream;
+use crate::process::driver::{self, driver};
+use crate::streams::stream::Stream;
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::*;
 use driverapi::types::CUstream;

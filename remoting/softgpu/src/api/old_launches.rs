@@ -4,7 +4,7 @@ use super::kernels::function;
 use super::launching::launch;
 use super::{DefaultStream, entry_points};
 use crate::ffi::{R, bytes};
-use crate::launch::Shape;
+use crate::kernels::launch::Shape;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::{CUfunction, CUstream};
 use graphs::LaunchEdges;

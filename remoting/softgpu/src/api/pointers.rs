@@ -1,9 +1,9 @@
 //! What an address is (`cuPointerGetAttribute`).
 
 use super::{entry_points, handle};
-use crate::driver::{Driver, driver};
 use crate::ffi::{In, Out, R};
-use crate::memory::{Allocation, Kind};
+use crate::memory::allocations::{Allocation, Kind};
+use crate::process::driver::{Driver, driver};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

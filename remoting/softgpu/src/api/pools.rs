@@ -2,12 +2,12 @@
 
 use super::graph_nodes::{allocate, free_work};
 use super::{entry_points, handle, id, stream_entry_points};
-use crate::driver::{Driver, driver};
 use crate::ffi::{In, Out, R};
-use crate::handles;
-use crate::pool::{Pool, Usage};
-use crate::stream::Stream;
-use crate::work::Work;
+use crate::memory::pool::{Pool, Usage};
+use crate::process::driver::{Driver, driver};
+use crate::process::handles;
+use crate::streams::stream::Stream;
+use crate::streams::work::Work;
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

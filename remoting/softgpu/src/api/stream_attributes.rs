@@ -2,7 +2,7 @@
 
 use super::stream_entry_points;
 use crate::ffi::{In, Out, R};
-use crate::stream::Stream;
+use crate::streams::stream::Stream;
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -1,12 +1,12 @@
 //! Streams, events and callbacks.
 
 use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
-use crate::driver::{current, driver, in_callback};
 use crate::ffi::{Out, R};
-use crate::handles;
-use crate::shared_event::SharedEvent;
-use crate::stream::{Event, Order, Progress, Stream};
-use crate::work::{HostCall, How, Work};
+use crate::process::driver::{current, driver, in_callback};
+use crate::process::handles;
+use crate::streams::shared_event::SharedEvent;
+use crate::streams::stream::{Event, Order, Progress, Stream};
+use crate::streams::work::{HostCall, How, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

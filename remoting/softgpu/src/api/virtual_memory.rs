@@ -1,11 +1,11 @@
 //! Virtual memory management.
 
 use super::entry_points;
-use crate::driver::{Driver, current, driver};
 use crate::ffi::{In, Out, R, descriptor};
-use crate::handles;
-use crate::vmm::GRANULARITY;
-use crate::writes;
+use crate::memory::vmm::GRANULARITY;
+use crate::memory::writes;
+use crate::process::driver::{Driver, current, driver};
+use crate::process::handles;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::host_memory::is_place_on_host;

@@ -9,7 +9,7 @@ use super::exec::{Block, Host, LANES, Launch, Turn};
 use super::heap::Heap;
 use super::watch::Watch;
 use super::{Image, MemoryMap, Textures, ThreadPool};
-use crate::registered::computing;
+use crate::memory::registered::computing;
 
 /// What to run, in the terms of `cuLaunchKernel`.
 pub struct LaunchSpec<'a> {

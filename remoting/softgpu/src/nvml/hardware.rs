@@ -1,8 +1,8 @@
 //! The devices as NVML sees them, and what this process does with them.
 
-use crate::config::{PciId, uuid_text};
-use crate::driver;
-use crate::model::Model;
+use crate::process::config::{PciId, uuid_text};
+use crate::process::driver;
+use crate::process::model::Model;
 use driverapi::nvml::nvmlDevice_t;
 use driverapi::types::CUuuid;
 use std::ptr;
@@ -52,7 +52,7 @@ impl Card {
         driver.contexts.all().iter().any(|context| context.device.uuid == self.uuid)
     }
 
-    fn device(&self) -> Option<&'static crate::device::Device> {
+    fn device(&self) -> Option<&'static crate::process::device::Device> {
         let driver = driver::driver().ok()?;
         driver.devices.iter().find(|device| device.uuid == self.uuid).map(AsRef::as_ref)
     }

@@ -2,7 +2,7 @@
 
 use super::{N, card, hardware::Card, no_answer, nvml_entry_points, put, put_text};
 use crate::ffi::Out;
-use crate::model::*;
+use crate::process::model::*;
 use driverapi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 

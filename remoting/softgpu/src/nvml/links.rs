@@ -2,8 +2,8 @@
 
 use super::info::pci_info;
 use super::{N, card, nvml_entry_points, put};
-use crate::device::PCIE;
 use crate::ffi::Out;
+use crate::process::device::PCIE;
 use driverapi::nvml::*;
 use driverapi::nvml_links::{self, *};
 use std::ffi::{c_int, c_uint, c_void};

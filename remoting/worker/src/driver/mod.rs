@@ -5,12 +5,13 @@
 
 #[rustfmt::skip]
 mod functions_generated;
+pub mod helpers;
 mod table;
 
 pub use functions_generated::Functions;
 pub use table::{Raw, Table};
 
-use crate::pages::Pages;
+use crate::memory::pages::Pages;
 use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
 use driverapi::attributes::{
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_POINTER_ATTRIBUTE_IS_MANAGED,

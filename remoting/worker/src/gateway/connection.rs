@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio_rustls::server::TlsStream;
 
-use crate::defences::{Defence, stands};
+use crate::guard::defences::{Defence, stands};
 
 use super::events::Event;
 use super::probation::Probation;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::defences::{Defence, stands};
+use crate::guard::defences::{Defence, stands};
 
 use super::crowd::{Crowd, peer_of};
 

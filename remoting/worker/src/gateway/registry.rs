@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use protocol::{Preface, PrefaceKind};
 use tokio::sync::watch;
 
-use crate::defences::{Defence, stands};
+use crate::guard::defences::{Defence, stands};
 
 pub type Id = [u8; 16];
 pub type Ticket = [u8; 32];

@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ALL_VERSIONS, ServerConfig, SupportedProtocolVersion, crypto, version};
 
-use crate::defences::{Defence, stands};
+use crate::guard::defences::{Defence, stands};
 
 use super::options::KeyPair;
 

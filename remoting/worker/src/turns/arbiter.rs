@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::defences::{Defence, stands};
+use crate::guard::defences::{Defence, stands};
 
 pub type Nanos = u64;
 /// Of who wants turns: a worker.

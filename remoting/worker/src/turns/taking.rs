@@ -2,9 +2,9 @@
 
 use super::places::Places;
 use super::{Said, Told};
-use crate::completions::Action;
 use crate::driver::{Handle, Result};
-use crate::session::Session;
+use crate::order::completions::Action;
+use crate::session::commands::Session;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;

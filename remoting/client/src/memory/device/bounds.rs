@@ -3,8 +3,8 @@
 
 use super::{DeviceMemory, Freed, State};
 use crate::Code;
-use crate::context::Live;
 use crate::memory::heap::Piece;
+use crate::objects::context::Live;
 use crate::session::lock;
 use protocol::PieceBounds;
 

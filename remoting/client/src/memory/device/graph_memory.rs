@@ -3,9 +3,9 @@
 
 use super::{DeviceMemory, PIECE_ALIGN, SMALL_SLAB, State};
 use crate::Code;
-use crate::context::Live;
 use crate::memory::heap::{Heap, Piece, round_up};
 use crate::memory::synchronous;
+use crate::objects::context::Live;
 use crate::session::lock;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{SlabMap, SlabUnmap};

@@ -2,7 +2,7 @@
 
 use super::{DeviceMemory, Held, State};
 use crate::Code;
-use crate::context::Live;
+use crate::objects::context::Live;
 use crate::session::{Session, Slot, lock};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::Arc;

@@ -3,11 +3,11 @@
 
 use super::{DeviceMemory, PIECE_ALIGN, State};
 use crate::Code;
-use crate::context::Live;
-use crate::devices::{self, Access, Device};
 use crate::memory::heap::{Piece, round_up};
+use crate::objects::context::Live;
+use crate::objects::devices::{self, Access, Device};
+use crate::objects::ticket::Token;
 use crate::session::{lock, mint};
-use crate::ticket::Token;
 use driverapi::errors::*;
 use protocol::{Exported, SlabExport, SlabImport, SlabUnmap};
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use super::granules::Granules;
 use super::heap::Piece;
 use super::host::{self, HostKind, HostRange};
 use crate::Code;
-use crate::context::{self, Live};
+use crate::objects::context::{self, Live};
 use crate::session::{Known, News, Session, lock};
 use carrier::{Carrier, Changes};
 use one::Mapped;

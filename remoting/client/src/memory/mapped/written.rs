@@ -2,7 +2,7 @@
 //! the kernel does not see all writes: not those of other mappings, hence of no memory that the program shares.
 
 use super::super::host::HostKind;
-use crate::{log, process};
+use crate::program::{log, process};
 use driverapi::descriptors::apart;
 use driverapi::written::{Notes, PAGE};
 use std::io;
@@ -132,7 +132,7 @@ mod tests {
         ] {
             assert_eq!(is_private(maps, &(start..end)), expected, "{start:#x}");
         }
-        let own = crate::sys::allocate_pages(2 * PAGE).expose_provenance();
+        let own = crate::program::sys::allocate_pages(2 * PAGE).expose_provenance();
         let now = std::fs::read_to_string("/proc/self/maps").expect("a list");
         assert!(is_private(&now, &(own..own + 2 * PAGE)));
     }

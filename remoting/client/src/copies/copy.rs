@@ -1,0 +1,394 @@
+//! Copies: which way the bytes go, and when the caller's memory is read or written.
+
+use crate::Code;
+use crate::copies::peer;
+use crate::memory::host::{self, HostKind};
+use crate::memory::vmm;
+use crate::memory::{Piece, find_allocation, mapped, variables};
+use crate::module;
+use crate::objects::arrays;
+use crate::objects::context::Live;
+use crate::objects::stream::Target;
+use crate::program::sys;
+use crate::session::{self, DeviceBox, HostBox, Known, is_any_waiting, is_unsettled};
+use driverapi::errors::*;
+use protocol::{CopyOnDevice, Extent, Message, Symbol, Writer};
+use std::sync::Arc;
+
+/// Does the call return before the copy is complete, if the memory allows it?
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Timing {
+    Synchronous,
+    Asynchronous,
+    /// As a node of a graph: memory of the host is read and written when the stream gets there, page-locked or not.
+    InGraph,
+}
+
+/// One side of a copy: an address with steps from row to row and slice to slice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Side {
+    pub address: u64,
+    pub pitch: u64,
+    pub slice: u64,
+}
+
+/// Bytes a row, rows, slices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    pub width: u64,
+    pub height: u64,
+    pub depth: u64,
+}
+
+impl Shape {
+    pub fn linear(len: u64) -> Self {
+        Shape { width: len, height: 1, depth: 1 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0 || self.depth == 0
+    }
+}
+
+impl Side {
+    pub fn linear(address: u64, len: u64) -> Self {
+        Side { address, pitch: len, slice: len }
+    }
+
+    /// Bytes from the first to behind the last.
+    pub fn span(&self, shape: &Shape) -> Option<u64> {
+        let rows = shape.height.checked_sub(1)?.checked_mul(self.pitch)?;
+        shape.depth.checked_sub(1)?.checked_mul(self.slice)?.checked_add(rows)?.checked_add(shape.width)
+    }
+
+    pub fn host(&self, shape: &Shape) -> HostBox {
+        let Shape { width, height, depth } = *shape;
+        HostBox { base: self.address as usize, width, height, depth, pitch: self.pitch, slice: self.slice }
+    }
+
+    fn extent(&self, shape: &Shape) -> Extent {
+        let Shape { width, height, depth } = *shape;
+        Extent { width, height, depth, pitch: self.pitch, slice: self.slice }
+    }
+
+    fn device(&self, context: u64, shape: &Shape) -> DeviceBox {
+        DeviceBox { context, address: self.address, extent: self.extent(shape) }
+    }
+
+    /// The appliance that has this memory, if all of it is device memory of this process.
+    fn owner(&self, shape: &Shape) -> Result<Arc<Live>, Code> {
+        let span = self.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (piece, live) = device_memory(self.address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let inside = span <= piece.size - (self.address - piece.address);
+        if inside { Ok(live) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
+}
+
+fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
+    if let Some(mirror) = mapped::mirror_at(address) {
+        return Some(mirror);
+    }
+    if let Some((device, piece)) = find_allocation(address) {
+        return Some((piece, device.memory.owner(&piece)?));
+    }
+    if let Some(mapped) = vmm::find(address) {
+        return Some(mapped);
+    }
+    if let Some(array) = arrays::find(address) {
+        return Some(array);
+    }
+    let (live, symbol, id) = module::variable_at(address)?;
+    let Symbol { address, size, .. } = symbol;
+    Some((Piece { address, asked: size, size, context: live.id, pool: 0, id }, live))
+}
+
+/// Is this an address of device memory (of this process, as far as it knows)?
+pub fn is_device(address: u64) -> bool {
+    device_memory(address).is_some()
+}
+
+/// Checks a box of device memory that a command of the context is about to write.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub fn check_written(live: &Live, to: Side, shape: Shape) -> Result<(), Code> {
+    if shape.is_empty() || Arc::ptr_eq(&to.owner(&shape)?.session, &live.session) {
+        Ok(())
+    } else {
+        Err(CUDA_ERROR_INVALID_VALUE)
+    }
+}
+
+/// # Errors
+/// The driver's code for a destination that is no device memory, or the session's sticky error.
+pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    peer::on_behalf(target, &to.owner(&shape)?, |target| from_host(target, to, from.host(&shape), shape, timing))
+}
+
+fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Timing) -> Result<(), Code> {
+    let session = &target.live.session;
+    let device = to.device(target.live.id, &shape);
+    let (start, end) = host.span();
+    let shared = session.shares(&host);
+    if timing == Timing::InGraph || shared {
+        session.copy_to_device_late(target.stream_id, &device, &host)?;
+        return match timing {
+            Timing::Synchronous => session.synchronise_stream(target.stream_id),
+            Timing::Asynchronous | Timing::InGraph => Ok(()),
+        };
+    }
+    if host::is_pinned(start, end) {
+        // All that may write the source before the stream gets there must end first.
+        let unsettled = is_unsettled(&host) || is_any_waiting();
+        if timing == Timing::Asynchronous {
+            if unsettled || !session.has_window(host.packed()) {
+                return session.copy_to_device_late(target.stream_id, &device, &host);
+            }
+        } else if unsettled {
+            session.synchronise_stream(target.stream_id)?;
+        }
+    }
+    session.copy_to_device(target.stream_id, &device, &host, timing == Timing::Synchronous)?;
+    match timing {
+        Timing::Asynchronous | Timing::InGraph => Ok(()),
+        Timing::Synchronous if target.stream_id == target.live.legacy_stream => target.live.mark_copy(),
+        // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
+        Timing::Synchronous => session.synchronise_stream(target.stream_id),
+    }
+}
+
+/// # Errors
+/// The driver's code for a source that is no device memory, or the copy's code.
+pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let host = to.host(&shape);
+    let (start, end) = host.span();
+    let later = timing == Timing::InGraph || timing == Timing::Asynchronous && host::is_pinned(start, end);
+    peer::on_behalf(target, &from.owner(&shape)?, |Target { live, stream_id, .. }| {
+        let device = from.device(live.id, &shape);
+        match later {
+            true => live.session.copy_to_host_later(*stream_id, &host, &device),
+            false => live.session.copy_to_host(*stream_id, &host, &device),
+        }
+    })
+}
+
+/// # Errors
+/// The driver's code for what is no device memory, or the session's sticky error.
+pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let (to_owner, from_owner) = (to.owner(&shape)?, from.owner(&shape)?);
+    // Between contexts a copy that is not asynchronous stands in the order of all work of both.
+    let serial = timing == Timing::Synchronous && to_owner.id != from_owner.id;
+    if serial {
+        [&to_owner, &from_owner, &target.live].into_iter().try_for_each(|live| live.synchronise())?;
+    }
+    peer::on_behalf(target, &to_owner, |here| {
+        if Arc::ptr_eq(&to_owner.session, &from_owner.session) {
+            return copy_on_stream(&here.live, here.stream_id, to, from, shape);
+        }
+        let span = from.span(&shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let (to, from) = (to.device(here.live.id, &shape), from.device(from_owner.id, &shape));
+        peer::copy(here, &to, &from_owner, from, span, &target.live.session)
+    })?;
+    if serial { target.live.session.synchronise_stream(target.stream_id) } else { Ok(()) }
+}
+
+fn on_device_command(live: &Live, to: Side, from: Side, shape: &Shape) -> CopyOnDevice {
+    let (to, to_pitch, to_slice) = (to.address, to.pitch, to.slice);
+    CopyOnDevice { context: live.id, to, to_pitch, to_slice, from: from.address, extent: from.extent(shape) }
+}
+
+/// A copy within the device memory of one context, as a command of it; `None` for any other.
+pub fn in_one_context(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Option<CopyOnDevice> {
+    let inside = |(side, place): Placed| {
+        let of_device = place != Place::Mirror && place.is_device(live, &side, shape) == Ok(true);
+        of_device && host::find(side.address as usize).is_none() && side.owner(shape).is_ok_and(|own| own.id == live.id)
+    };
+    (inside(to) && inside(from)).then(|| on_device_command(live, to.0, from.0, shape))
+}
+
+fn copy_on_stream(live: &Live, stream_id: u64, to: Side, from: Side, shape: Shape) -> Result<(), Code> {
+    let copy = on_device_command(live, to, from, &shape);
+    let body = |w: &mut Writer| {
+        w.put(&copy);
+    };
+    live.session.post_work(CopyOnDevice::CODE, stream_id, body).map(drop)
+}
+
+/// Whether a copy may go between such places, as a node of a graph.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub fn check(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Result<(), Code> {
+    for (side, place) in [to, from] {
+        if place.is_device(live, &side, shape)? && host::find(side.address as usize).is_none() {
+            side.owner(shape)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a function says of an address; the address itself tells more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Memory of the program, page-locked or not.
+    Host,
+    /// What devices reach: their own memory, or page-locked memory of the program.
+    Device,
+    Unified,
+    /// The device's mirror of page-locked memory.
+    Mirror,
+}
+
+impl Place {
+    /// Is this memory of a device?
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if it is not what the function says.
+    fn is_device(self, live: &Live, side: &Side, shape: &Shape) -> Result<bool, Code> {
+        if self == Place::Mirror {
+            return Ok(true);
+        }
+        if side.address == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let reserved = arena_of(live, side.address);
+        // The program's memory lies outside of the arenas, except for what is page-locked.
+        if self == Place::Host && reserved.is_none() {
+            return Ok(is_variable_alone(side.address));
+        }
+        let span = side.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if let Some(range) = host::find(side.address as usize) {
+            let inside = span <= (range.start + range.size) as u64 - side.address;
+            // Memory of the program may reach beyond the part that is registered.
+            let beyond = range.kind == HostKind::Registered && self != Place::Device;
+            return if inside || beyond { Ok(false) } else { Err(CUDA_ERROR_INVALID_VALUE) };
+        }
+        if self == Place::Device {
+            // Whether it is, is looked up where it is used.
+            return Ok(true);
+        }
+        // Under unified addressing the address decides, also where a function speaks of the host.
+        match is_device(side.address) {
+            false if reserved == Some(true) => Err(CUDA_ERROR_INVALID_VALUE),
+            is_device => Ok(is_device),
+        }
+    }
+}
+
+/// Is this a module's variable, which lies where the device's driver chose, and no memory of the program?
+fn is_variable_alone(address: u64) -> bool {
+    let at = address as usize;
+    module::variable_at(address).is_some()
+        && host::find(at).is_none()
+        && (variables::has_page(at) || !sys::is_mapped(at))
+}
+
+/// Whether the arena that an address lies in is reserved in this process, if it lies in one.
+fn arena_of(live: &Live, address: u64) -> Option<bool> {
+    let own = live.session.arena();
+    match own.contains(address) {
+        true => Some(own.is_reserved()),
+        false => session::owner_of(address).map(|owner| owner.arena().is_reserved()),
+    }
+}
+
+/// Memory, and what the program says of it.
+pub type Placed = (Side, Place);
+
+#[derive(Clone, Copy)]
+pub struct Copying {
+    pub to: (Side, Place),
+    pub from: (Side, Place),
+    pub shape: Shape,
+}
+
+/// Copies in the order of a stream.
+///
+/// # Errors
+/// As [`between`].
+pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), Code> {
+    let session = &target.live.session;
+    let Copying { to, from, shape } = *copying;
+    let (on_to, on_from) = (mirrored(target, to, &shape), mirrored(target, from, &shape));
+    between(target, on_to.unwrap_or(to), on_from.unwrap_or(from), shape, timing)?;
+    if timing == Timing::Synchronous && (on_to.is_some() || on_from.is_some()) {
+        session.synchronise_stream(target.stream_id)?;
+    } else if timing == Timing::Synchronous && mapped::is_any() {
+        // What kernels wrote before the copy is seen after it.
+        if !target.live.is_stream_complete(target.stream_id, Known::Complete) {
+            session.synchronise_stream(target.stream_id)?;
+        }
+    }
+    // A copy that has been waited for says that what was before it is complete.
+    if timing == Timing::Synchronous { mapped::after_wait(session) } else { Ok(()) }
+}
+
+/// The mirror of the program's memory, if that is what a side is, by the host's address or by the device's.
+fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed> {
+    let session = &target.live.session;
+    let is_alias = || mapped::is_alias(session, side.address).then_some(side.address);
+    let address = mapped::device_span(session, side.address, side.span(shape)?).or_else(is_alias)?;
+    Some((Side { address, ..side }, Place::Mirror))
+}
+
+/// Copies between places as the program names them.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` where a place is not what it was said to be, or as the kind of copy that it turns out to be.
+fn between(
+    target: &Target,
+    (to, to_place): Placed,
+    (from, from_place): Placed,
+    shape: Shape,
+    timing: Timing,
+) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    let to_device_memory = to_place.is_device(&target.live, &to, &shape)?;
+    let from_device_memory = from_place.is_device(&target.live, &from, &shape)?;
+    let as_host = timing == Timing::Synchronous && (to_place == Place::Host || from_place == Place::Host);
+    match (to_device_memory, from_device_memory) {
+        (true, true) if as_host => {
+            on_device(target, to, from, shape, timing)?;
+            // Copies of host memory are complete when they return.
+            target.live.session.synchronise_stream(target.stream_id)
+        }
+        (true, true) => on_device(target, to, from, shape, timing),
+        (true, false) => to_device(target, to, from, shape, timing),
+        (false, true) => to_host(target, to, from, shape, timing),
+        (false, false) => on_host(target, to, from, shape, timing),
+    }
+}
+
+/// # Errors
+/// The code of earlier work of the stream, which is waited for but in a graph.
+pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
+    if shape.is_empty() {
+        return Ok(());
+    }
+    if to.address == 0 || from.address == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let (to, from) = (to.host(&shape), from.host(&shape));
+    if timing == Timing::InGraph {
+        let copy = move |code| {
+            if code == 0 {
+                to.copy_from(&from);
+            }
+        };
+        return target.live.session.post_callback(target.stream_id, Box::new(copy));
+    }
+    target.live.session.synchronise_stream(target.stream_id)?;
+    to.copy_from(&from);
+    Ok(())
+}

@@ -1,0 +1,567 @@
+//! Virtual memory management: addresses that the program reserves and maps memory to by itself.
+//!
+//! An allocation is quota until it is mapped; the worker makes its memory where it is mapped first. One that is unmapped
+//! stays where it is (*parked*) as long as the program holds its handle, and is moved if it is mapped elsewhere or its
+//! addresses are wanted. A second place at the same time is an import of what the session itself exported. To map it in
+//! parts is refused. Memory of the host (`host`) is page-locked memory of this process where it is mapped.
+
+mod host;
+
+pub use host::User;
+
+use crate::Code;
+
+use crate::memory::host::HostRange;
+use crate::memory::{Piece, synchronous};
+use crate::objects::context::{self, Context, Live};
+use crate::objects::devices::{self, Access, Device, unreachable_device};
+use crate::objects::handles::{Kind, Table};
+use crate::objects::ticket::Token;
+use crate::session::{lock, mint};
+use driverapi::constants::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+use driverapi::errors::*;
+use driverapi::types::CUmemAllocationProp;
+use host::Pages;
+use protocol::{Exported, SlabExport, SlabImport, SlabMap, SlabMove, SlabUnmap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+static ALLOCATIONS: Table<Allocation> = Table::new(Kind::Memory);
+
+pub struct Allocation {
+    pub handle: usize,
+    /// Where the memory is.
+    pub device: &'static Device,
+    /// The context that it was made in.
+    pub live: Arc<Live>,
+    pub size: u64,
+    pub properties: Properties,
+    /// Its bytes, if it is memory of the host; then it is never parked, nor on any device.
+    pages: Option<Pages>,
+    state: Mutex<State>,
+}
+
+/// What the program asked for; its pointer means nothing here.
+#[derive(Clone, Copy)]
+pub struct Properties(pub CUmemAllocationProp);
+
+// SAFETY: the one pointer inside is never followed.
+unsafe impl Send for Properties {}
+// SAFETY: as above.
+unsafe impl Sync for Properties {}
+
+/// Where the memory of an allocation is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Home {
+    Nowhere,
+    /// Where the program mapped it.
+    Mapped,
+    /// Where the program had mapped it.
+    Parked(u64),
+    /// Where nobody but this module knows of it.
+    Hidden(u64),
+}
+
+struct State {
+    /// How often the handle is held by the program.
+    held: u32,
+    home: Home,
+    /// Its name, if other processes of the lease have it, too. Then the lease is charged for it.
+    shared: Option<Token>,
+}
+
+struct Mapping {
+    /// A number that no other memory of the process gets.
+    id: u64,
+    size: u64,
+    allocation: Arc<Allocation>,
+    accessible: bool,
+    /// Not the allocation's first place.
+    again: bool,
+    /// The other devices that reach it, by ordinal.
+    readers: BTreeMap<i32, Access>,
+    /// Who may use memory of the host.
+    users: BTreeSet<User>,
+    /// Where it begins in memory of the host, which may be mapped in parts.
+    offset: u64,
+}
+
+impl Mapping {
+    fn new(size: u64, offset: u64, allocation: Arc<Allocation>, again: bool) -> Mapping {
+        let (readers, users) = (BTreeMap::new(), BTreeSet::new());
+        Mapping { id: mint(), size, allocation, accessible: false, again, readers, users, offset }
+    }
+
+    fn host_range(&self, start: u64) -> HostRange {
+        host::range(start, self.size, self.allocation.device.ordinal)
+    }
+}
+
+struct Reservation {
+    size: u64,
+    live: Arc<Live>,
+}
+
+#[derive(Default)]
+struct Space {
+    reservations: BTreeMap<u64, Reservation>,
+    mappings: BTreeMap<u64, Mapping>,
+    parked: BTreeMap<u64, Arc<Allocation>>,
+}
+
+static SPACE: Mutex<Space> =
+    Mutex::new(Space { reservations: BTreeMap::new(), mappings: BTreeMap::new(), parked: BTreeMap::new() });
+
+impl Allocation {
+    fn make_memory(&self, address: u64) -> Result<(), Code> {
+        let slab = SlabMap { device: self.device.index, address, size: self.size };
+        self.live.session.post(0, &slab).map(drop)
+    }
+
+    fn drop_memory(&self, address: u64) -> Result<(), Code> {
+        self.live.session.post(0, &SlabUnmap { address, size: self.size }).map(drop)
+    }
+
+    fn relocate(&self, from: u64, to: u64) -> Result<(), Code> {
+        self.live.synchronise()?;
+        self.live.session.post(0, &SlabMove { from, to, size: self.size }).map(drop)
+    }
+
+    /// Addresses for memory that is mapped nowhere.
+    fn hidden_place(&self) -> Result<u64, Code> {
+        self.live.session.arena().take(self.size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+    }
+}
+
+impl Space {
+    /// Frees a range of addresses from parked memory, whose bytes go to a place that nobody else knows.
+    fn evict(&mut self, address: u64, size: u64) -> Result<(), Code> {
+        let before = self.parked.range(..address).next_back();
+        let reaches_in = before.filter(|(start, parked)| *start + parked.size > address).map(|(start, _)| *start);
+        let inside = self.parked.range(address..address + size).map(|(start, _)| *start);
+        for start in reaches_in.into_iter().chain(inside).collect::<Vec<_>>() {
+            if let Some(allocation) = self.parked.remove(&start) {
+                let hidden = allocation.hidden_place()?;
+                allocation.relocate(start, hidden)?;
+                lock(&allocation.state).home = Home::Hidden(hidden);
+            }
+        }
+        Ok(())
+    }
+
+    /// Parked memory whose handle the program has given up.
+    fn discard(&mut self, allocation: &Allocation, home: Home) -> Result<(), Code> {
+        match home {
+            Home::Nowhere | Home::Mapped => Ok(()),
+            Home::Parked(address) => {
+                self.parked.remove(&address);
+                allocation.drop_memory(address)
+            }
+            Home::Hidden(address) => {
+                allocation.drop_memory(address)?;
+                allocation.live.session.arena().put_back(address, allocation.size);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for Allocation {
+    /// The last holder is gone and nothing is mapped: the quota returns.
+    fn drop(&mut self) {
+        if self.pages.is_none() && Context::is_live(&self.live) && lock(&self.state).shared.is_none() {
+            // A session that has failed has no quota to return.
+            let _ = self.device.memory.put_back_quota(&self.live, self.size);
+        }
+    }
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY` if there are no such addresses.
+pub fn reserve(live: &Arc<Live>, size: u64, align: u64, wanted: u64) -> Result<u64, Code> {
+    let arena = live.session.arena();
+    if size == 0 || !size.is_multiple_of(arena.granularity()) || (align != 0 && !align.is_power_of_two()) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let placed = |address: u64| address.is_multiple_of(align.max(arena.granularity())) && arena.take_at(address, size);
+    let address = match wanted {
+        0 => arena.take(size, align),
+        address if placed(address) => Some(address),
+        // The wish is only that.
+        _ => arena.take(size, align),
+    };
+    let address = address.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    lock(&SPACE).reservations.insert(address, Reservation { size, live: Arc::clone(live) });
+    Ok(address)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for what is no reservation, or one with mappings.
+pub fn free(address: u64, size: u64) -> Result<(), Code> {
+    let mut space = lock(&SPACE);
+    let known = space.reservations.get(&address).is_some_and(|reservation| reservation.size == size);
+    if !known || space.mappings.range(address..address + size).next().is_some() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    space.evict(address, size)?;
+    if let Some(reservation) = space.reservations.remove(&address) {
+        reservation.live.session.arena().put_back(address, size);
+    }
+    Ok(())
+}
+
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` beyond the share.
+pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationProp) -> Result<Arc<Allocation>, Code> {
+    let live = context::of_device(device)?;
+    if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    device.memory.take_quota(&live, size)?;
+    insert(live, device, size, properties, None)
+}
+
+/// Memory of the host, which no share is charged for until a device has a mirror of it.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_NOT_SUPPORTED` where the devices' addresses are
+/// not kept free in this process.
+pub fn create_on_host(size: u64, properties: CUmemAllocationProp) -> Result<Arc<Allocation>, Code> {
+    let live = context::any()?;
+    let arena = live.session.arena();
+    if size == 0 || !size.is_multiple_of(arena.granularity()) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if !arena.is_reserved() {
+        return crate::boundary::refused(
+            "cuMemCreate of host memory where the program has taken the devices' addresses",
+        )
+        .and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    let (pages, device) = (Pages::new(size)?, live.device);
+    insert(live, device, size, properties, Some(pages))
+}
+
+fn insert(
+    live: Arc<Live>,
+    device: &'static Device,
+    size: u64,
+    properties: CUmemAllocationProp,
+    pages: Option<Pages>,
+) -> Result<Arc<Allocation>, Code> {
+    let state = Mutex::new(State { held: 1, home: Home::Nowhere, shared: None });
+    let properties = Properties(properties);
+    ALLOCATIONS
+        .insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, pages, state }))
+        .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// The name by which other processes of the lease can import an allocation, and its size.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for memory that was not made to be exported, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
+/// exported as much as it can.
+pub fn export(handle: u64) -> Result<(Token, Arc<Allocation>), Code> {
+    let allocation = get(handle)?;
+    if allocation.pages.is_some() {
+        return crate::boundary::refused("cuMemExportToShareableHandle of host memory")
+            .and(Err(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    if allocation.properties.0.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let token = share(&allocation, &lock(&SPACE))?;
+    Ok((token, allocation))
+}
+
+/// Exports an allocation if that was not done before.
+fn share(allocation: &Arc<Allocation>, space: &Space) -> Result<Token, Code> {
+    let mut state = lock(&allocation.state);
+    if let Some(token) = state.shared {
+        return Ok(token);
+    }
+    let address = match state.home {
+        Home::Parked(address) | Home::Hidden(address) => address,
+        Home::Mapped => {
+            let mapped = space.mappings.iter().find(|(_, mapping)| Arc::ptr_eq(&mapping.allocation, allocation));
+            mapped.map(|(address, _)| *address).ok_or(CUDA_ERROR_INVALID_VALUE)?
+        }
+        Home::Nowhere => {
+            let address = allocation.hidden_place()?;
+            allocation.make_memory(address)?;
+            state.home = Home::Hidden(address);
+            address
+        }
+    };
+    let live = &allocation.live;
+    let exported: Exported = live.session.call(0, &SlabExport { address })?.success()?.decode()?;
+    allocation.device.memory.move_quota_to_lease(allocation.size);
+    state.shared = Some(exported.token);
+    Ok(exported.token)
+}
+
+/// A new allocation of the memory that a process of the lease exported, another one or this one.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` if no process has it any more, `CUDA_ERROR_OUT_OF_MEMORY` without addresses.
+pub fn import(device: &'static Device, token: Token, properties: CUmemAllocationProp, size: u64) -> Result<u64, Code> {
+    let live = context::of_device(device)?;
+    if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let address = live.session.arena().take(size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    let slab = SlabImport { device: device.index, address, size, token };
+    if let Err(code) = place(&live, &slab) {
+        live.session.arena().put_back(address, size);
+        return Err(if code == CUDA_ERROR_INVALID_HANDLE { CUDA_ERROR_INVALID_VALUE } else { code });
+    }
+    let state = Mutex::new(State { held: 1, home: Home::Hidden(address), shared: Some(token) });
+    let properties = Properties(properties);
+    let made = ALLOCATIONS
+        .insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, pages: None, state }));
+    made.map(|allocation| allocation.handle as u64).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+fn place(live: &Live, slab: &SlabImport) -> Result<(), Code> {
+    live.session.call(0, slab)?.success().map(drop)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub fn get(handle: u64) -> Result<Arc<Allocation>, Code> {
+    devices::all()?;
+    ALLOCATIONS.get(handle as usize).ok_or(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub fn release(handle: u64) -> Result<(), Code> {
+    let allocation = get(handle)?;
+    let mut space = lock(&SPACE);
+    let mut state = lock(&allocation.state);
+    state.held -= 1;
+    if state.held > 0 {
+        return Ok(());
+    }
+    ALLOCATIONS.remove(allocation.handle);
+    let home = state.home;
+    drop(state);
+    space.discard(&allocation, home)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` outside a reservation or over a mapping, `CUDA_ERROR_NOT_SUPPORTED` for a part,
+/// `CUDA_ERROR_OUT_OF_MEMORY` for a second place if the lease has exported as much as it can.
+pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code> {
+    let allocation = get(handle)?;
+    let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let mut space = lock(&SPACE);
+    let reserved = space.reservations.range(..=address).next_back();
+    let inside = reserved.is_some_and(|(start, reservation)| end <= start + reservation.size);
+    let before = space.mappings.range(..end).next_back();
+    let taken = before.is_some_and(|(start, mapping)| start + mapping.size > address);
+    if size == 0 || !inside || taken || offset.checked_add(size).is_none_or(|end| end > allocation.size) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if allocation.pages.is_some() {
+        let granularity = allocation.live.session.arena().granularity();
+        if ![address, size, offset].iter().all(|each| each.is_multiple_of(granularity)) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        space.evict(address, size)?;
+        space.mappings.insert(address, Mapping::new(size, offset, allocation, false));
+        return Ok(());
+    }
+    let home = lock(&allocation.state).home;
+    if size != allocation.size {
+        return crate::boundary::refused("cuMemMap of an allocation in parts");
+    }
+    let again = home == Home::Mapped;
+    if again {
+        let token = share(&allocation, &space)?;
+        space.evict(address, size)?;
+        place(&allocation.live, &SlabImport { device: allocation.device.index, address, size, token })?;
+    } else if home == Home::Parked(address) {
+        space.parked.remove(&address);
+    } else {
+        space.evict(address, size)?;
+        // Its own parked memory may have been in the way of it.
+        let home = lock(&allocation.state).home;
+        match home {
+            Home::Nowhere | Home::Mapped => allocation.make_memory(address)?,
+            Home::Parked(from) => {
+                allocation.relocate(from, address)?;
+                space.parked.remove(&from);
+            }
+            Home::Hidden(from) => {
+                allocation.relocate(from, address)?;
+                allocation.live.session.arena().put_back(from, size);
+            }
+        }
+    }
+    lock(&allocation.state).home = Home::Mapped;
+    space.mappings.insert(address, Mapping::new(size, 0, allocation, again));
+    Ok(())
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, or the code of work that failed.
+pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
+    let mut space = lock(&SPACE);
+    let starts = covered(&space, address, size)?;
+    let lives: Vec<_> = starts.iter().map(|start| Arc::clone(&space.mappings[start].allocation.live)).collect();
+    for live in &lives {
+        // Nothing may use the memory any more.
+        if !live.is_idle() {
+            live.synchronise()?;
+        }
+    }
+    for start in starts {
+        synchronous::forget(start);
+        let of_host = space.mappings.get(&start).filter(|mapping| mapping.allocation.pages.is_some());
+        if let Some(mapping) = of_host {
+            let hidden = if mapping.users.is_empty() { Ok(()) } else { host::hide(&mapping.host_range(start)) };
+            space.mappings.remove(&start);
+            hidden?;
+            continue;
+        }
+        if let Some(Mapping { allocation, again, .. }) = space.mappings.remove(&start) {
+            if again {
+                allocation.drop_memory(start)?;
+                continue;
+            }
+            let mut state = lock(&allocation.state);
+            if state.held > 0 {
+                state.home = Home::Parked(start);
+                drop(state);
+                space.parked.insert(start, allocation);
+            } else {
+                state.home = Home::Nowhere;
+                drop(state);
+                allocation.drop_memory(start)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The mappings that a range consists of.
+fn covered(space: &Space, address: u64, size: u64) -> Result<Vec<u64>, Code> {
+    let end = address.checked_add(size).filter(|_| size > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let mut next = address;
+    let mut starts = Vec::new();
+    for (start, mapping) in space.mappings.range(address..end) {
+        if *start != next {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        starts.push(*start);
+        next += mapping.size;
+    }
+    if next == end { Ok(starts) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+}
+
+/// Lets a device, or with `None` the program, use what is mapped.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, or memory of a device for the program,
+/// `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach them.
+pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, accessible: bool) -> Result<(), Code> {
+    let mut space = lock(&SPACE);
+    let starts = covered(&space, address, size)?;
+    if device.is_none() && starts.iter().any(|start| space.mappings[start].allocation.pages.is_none()) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    for start in starts {
+        let Some(mapping) = space.mappings.get_mut(&start) else { continue };
+        let range = mapping.host_range(start);
+        let user = device.map_or(User::Host, |device| User::Device(device.ordinal));
+        if let Some(pages) = &mapping.allocation.pages {
+            pages.allow(&range, mapping.offset, &mut mapping.users, (user, accessible))?;
+            continue;
+        }
+        let Some(device) = device else { continue };
+        let owner = mapping.allocation.device;
+        if owner.ordinal == device.ordinal {
+            mapping.accessible = accessible;
+        } else if !accessible {
+            mapping.readers.remove(&device.ordinal).map_or(Ok(()), Access::end)?;
+        } else if let Entry::Vacant(reader) = mapping.readers.entry(device.ordinal) {
+            reader.insert(Access::new(device, owner).map_err(unreachable_device)?);
+        }
+    }
+    Ok(())
+}
+
+/// May this device, or the program, use the memory at an address?
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped, or memory of a device for the program.
+pub fn access(address: u64, user: User) -> Result<bool, Code> {
+    let space = lock(&SPACE);
+    let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    if mapping.allocation.pages.is_some() {
+        return Ok(mapping.users.contains(&user));
+    }
+    let User::Device(ordinal) = user else { return Err(CUDA_ERROR_INVALID_VALUE) };
+    let own = mapping.allocation.device.ordinal == ordinal;
+    Ok(if own { mapping.accessible } else { mapping.readers.contains_key(&ordinal) })
+}
+
+/// The allocation that is mapped at an address, held once more.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped, or what is was released.
+pub fn retain(address: u64) -> Result<usize, Code> {
+    let space = lock(&SPACE);
+    let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let mut state = lock(&mapping.allocation.state);
+    if state.held == 0 {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    state.held += 1;
+    Ok(mapping.allocation.handle)
+}
+
+fn mapping_at(space: &Space, address: u64) -> Option<(u64, &Mapping)> {
+    let (start, mapping) = space.mappings.range(..=address).next_back()?;
+    (address - start < mapping.size).then_some((*start, mapping))
+}
+
+/// The mapping that an address lies in, whatever is mapped beside it, and its device. A program that frees by address asks
+/// for its size.
+pub fn mapping(address: u64) -> Option<(Piece, &'static Device)> {
+    let space = lock(&SPACE);
+    let (start, mapping) = mapping_at(&space, address)?;
+    Some((piece(start, mapping.size, &mapping.allocation.live, mapping.id), mapping.allocation.device))
+}
+
+/// What lies at an address, if it is memory of the host, and the number of its mapping.
+pub fn host_mapping(address: u64) -> Option<(HostRange, u64)> {
+    let space = lock(&SPACE);
+    let (start, mapping) = mapping_at(&space, address)?;
+    mapping.allocation.pages.is_some().then(|| (mapping.host_range(start), mapping.id))
+}
+
+fn piece(address: u64, size: u64, live: &Live, id: u64) -> Piece {
+    Piece { address, asked: size, size, context: live.id, pool: 0, id }
+}
+
+/// The memory of a device around an address that is mapped without a gap, and its context.
+pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
+    let space = lock(&SPACE);
+    let of_device = |mapping: &Mapping| mapping.allocation.pages.is_none();
+    let (mut start, mapping) = mapping_at(&space, address).filter(|(_, mapping)| of_device(mapping))?;
+    let live = Arc::clone(&mapping.allocation.live);
+    let mut end = start + mapping.size;
+    while let Some((before, mapping)) = space.mappings.range(..start).next_back()
+        && before + mapping.size == start
+        && of_device(mapping)
+    {
+        start = *before;
+    }
+    while let Some(mapping) = space.mappings.get(&end).filter(|mapping| of_device(mapping)) {
+        end += mapping.size;
+    }
+    Some((piece(start, end - start, &live, 0), live))
+}

@@ -1,0 +1,94 @@
+//! Memory of the host that the program creates and maps itself (`cuMemCreate` with a place on the host): a file without a
+//! name, whose pages lie where it is mapped as soon as anybody may use them. From then on it is page-locked memory.
+
+use crate::Code;
+use crate::memory::host::{self, HostKind, HostRange};
+use crate::memory::{mapped, pinned};
+use crate::program::sys;
+use crate::session::shared_file;
+use driverapi::constants::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE};
+use driverapi::errors::*;
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Who may use memory that is mapped: the program itself, or a device by its ordinal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum User {
+    Host,
+    Device(i32),
+}
+
+/// The bytes, wherever they are mapped.
+pub struct Pages {
+    file: OwnedFd,
+    /// They were seen somewhere.
+    was_shown: AtomicBool,
+}
+
+impl Pages {
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub fn new(size: u64) -> Result<Pages, Code> {
+        let file = shared_file(size).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+        Ok(Pages { file, was_shown: AtomicBool::new(false) })
+    }
+
+    /// Lets somebody use the pages at a mapping, or nobody any more who could. Pages that one may use all may: the library
+    /// itself reads and writes them for a device.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, or the code of work that failed.
+    pub fn allow(
+        &self,
+        at: &HostRange,
+        offset: u64,
+        users: &mut BTreeSet<User>,
+        (user, allowed): (User, bool),
+    ) -> Result<(), Code> {
+        if allowed {
+            if users.is_empty() {
+                self.show(at, offset)?;
+            }
+            users.insert(user);
+        } else if users.remove(&user) && users.is_empty() {
+            hide(at)?;
+        }
+        Ok(())
+    }
+
+    fn show(&self, at: &HostRange, offset: u64) -> Result<(), Code> {
+        if self.was_shown.swap(true, SeqCst) {
+            mapped::note_alias();
+        }
+        // SAFETY: the range is mapped here, hence reserved by the program in an arena that this process has reserved, and
+        // nothing else is shown there; the file has these bytes for good.
+        if !unsafe { sys::back_with(at.start, at.size, self.file.as_fd(), offset) } {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        host::add(*at).inspect_err(|_| {
+            // SAFETY: nobody knows of the pages.
+            unsafe { sys::unback(at.start, at.size) }
+        })
+    }
+}
+
+/// Takes pages away after everything that uses them. Their bytes stay, and come back where they are shown next.
+///
+/// # Errors
+/// The code of work that failed; the pages are gone all the same.
+pub fn hide(at: &HostRange) -> Result<(), Code> {
+    let waited = pinned::wait_for_uses(at.start, at.size);
+    // In this order: another thread's launch finds no memory that is about to lose its pages.
+    host::part(at.start, at.size);
+    let ended = mapped::forget_created(at.start, at.size);
+    // SAFETY: the pages were shown there, and what used them has ended.
+    unsafe { sys::unback(at.start, at.size) };
+    waited.and(ended)
+}
+
+/// How such memory is told of. It belongs to no context.
+pub fn range(address: u64, size: u64, ordinal: i32) -> HostRange {
+    let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    HostRange { start: address as usize, size: size as usize, flags, kind: HostKind::Created, context: 0, ordinal }
+}

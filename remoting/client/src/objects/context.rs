@@ -1,0 +1,506 @@
+//! Contexts, and which one each thread uses.
+
+use crate::Code;
+use crate::objects::answers::Answers;
+use crate::objects::devices::{self, Access, Device};
+use crate::objects::handles::{Kind, Table};
+use crate::program::process;
+use crate::session::{Known, Session, in_callback, lock, mint};
+use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
+use driverapi::context_storage;
+use driverapi::errors::*;
+use driverapi::of_thread::{OfThreads, Own};
+use driverapi::types::CUcontext;
+use protocol::{ContextCreate, ContextDestroy, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::ptr::without_provenance_mut;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+static CONTEXTS: Table<Context> = Table::new(Kind::Context);
+
+/// Highest and lowest priority that streams can have here, as CUDA numbers them.
+pub const GREATEST_PRIORITY: i32 = -5;
+pub const LEAST_PRIORITY: i32 = 0;
+
+/// A handle. A primary context has the same one whether it is active or not.
+pub struct Context {
+    pub handle: usize,
+    pub ordinal: i32,
+    pub is_primary: bool,
+    pub flags: AtomicU32,
+    live: RwLock<Option<Arc<Live>>>,
+    /// How often a primary context is retained, or one of the program's own was made and attached to.
+    retained: Mutex<u32>,
+}
+
+type End = fn(&Arc<Live>);
+
+/// Bytes that the device's driver takes by itself for a context, as charged to the share; `memory::taken` changes it.
+#[derive(Default)]
+pub struct Taken {
+    /// For each limit that was set.
+    pub limits: Mutex<BTreeMap<u32, u64>>,
+    pub modules: Mutex<u64>,
+}
+
+/// A context that exists on the appliance.
+pub struct Live {
+    pub id: u64,
+    pub handle: usize,
+    pub device: &'static Device,
+    pub session: Arc<Session>,
+    /// The legacy default stream.
+    pub legacy_stream: u64,
+    /// Every command up to this one is known to be complete.
+    synchronised: AtomicU64,
+    copies: CopyMark,
+    /// What its driver answered.
+    pub answers: Answers,
+    pub taken: Taken,
+    /// The contexts whose devices' memory this one reaches.
+    pub peers: Mutex<HashMap<u64, Access>>,
+    /// Streams of the library's own that nothing uses at the moment.
+    pub spare_streams: Mutex<Vec<u64>>,
+    /// For each kind of object that the context has: what is done when it is destroyed.
+    ends: Mutex<Vec<End>>,
+}
+
+/// The last copy that the program takes for complete because the call has returned. Streams that do not wait for the
+/// legacy stream anyway wait for this event before they do anything else.
+#[derive(Default)]
+struct CopyMark {
+    event: OnceLock<u64>,
+    /// Number of the record, and the command that records it.
+    record: Mutex<(u64, u64)>,
+    generation: AtomicU64,
+}
+
+impl Live {
+    /// Has `end` called when the context is destroyed, before it is on the appliance: it forgets all objects of its kind.
+    /// Whoever makes an object in a context says so.
+    pub fn at_end(&self, end: End) {
+        let mut ends = lock(&self.ends);
+        if !ends.iter().any(|known| std::ptr::fn_addr_eq(*known, end)) {
+            ends.push(end);
+        }
+    }
+
+    /// Has all work that could use device memory completed?
+    pub fn is_idle(&self) -> bool {
+        self.session.last_work() <= self.synchronised.load(SeqCst)
+    }
+
+    /// Waits for all earlier work of the context.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn synchronise(&self) -> Result<(), Code> {
+        let last = self.session.last_command();
+        self.session.synchronise_context(self.id)?;
+        self.synchronised.fetch_max(last, SeqCst);
+        Ok(())
+    }
+
+    /// A new stream.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn start_stream(&self, flags: u32, priority: i32) -> Result<u64, Code> {
+        let stream = mint();
+        self.session.post(0, &StreamCreate { stream, context: self.id, flags, priority })?;
+        Ok(stream)
+    }
+
+    /// Notes that the legacy stream has been given a copy whose call returns before the copy is complete.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn mark_copy(&self) -> Result<(), Code> {
+        let mut record = lock(&self.copies.record);
+        let event = match self.copies.event.get() {
+            Some(event) => *event,
+            None => {
+                let event = *self.copies.event.get_or_init(mint);
+                let flags = CU_EVENT_DISABLE_TIMING;
+                self.session.post(0, &EventCreate { event, context: self.id, flags })?;
+                event
+            }
+        };
+        let generation = record.0 + 1;
+        let command = EventRecord { event, generation, flags: CU_EVENT_RECORD_DEFAULT };
+        *record = (generation, self.session.post(self.legacy_stream, &command)?);
+        self.copies.generation.store(generation, SeqCst);
+        Ok(())
+    }
+
+    /// Lets a stream wait for the copies that the program takes for complete. `seen` is what it waited for already.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn wait_for_copies(&self, stream_id: u64, seen: &AtomicU64) -> Result<(), Code> {
+        if self.copies.generation.load(SeqCst) <= seen.load(SeqCst) {
+            return Ok(());
+        }
+        let (generation, command) = *lock(&self.copies.record);
+        if let Some(event) = self.copies.event.get()
+            && command > self.synchronised()
+        {
+            let flags = CU_EVENT_WAIT_DEFAULT;
+            self.session.post(stream_id, &StreamWaitEvent { event: *event, generation, flags })?;
+        }
+        seen.fetch_max(generation, SeqCst);
+        Ok(())
+    }
+
+    /// Every command up to this one is known to be complete.
+    pub fn synchronised(&self) -> u64 {
+        self.synchronised.load(SeqCst)
+    }
+
+    /// Is this command, which a stream of the context was given, known to be complete?
+    pub fn is_complete(&self, stream_id: u64, how: Known, command: u64) -> bool {
+        command <= self.synchronised() || command <= self.session.complete_in_stream(stream_id, how)
+    }
+
+    /// Is everything known to be complete that the stream waits for? For the legacy stream that is what any was given.
+    pub fn is_stream_complete(&self, stream_id: u64, how: Known) -> bool {
+        match stream_id == self.legacy_stream {
+            true => self.session.is_legacy_complete(stream_id, how, self.synchronised()),
+            false => self.session.is_stream_complete(stream_id, how, self.synchronised()),
+        }
+    }
+
+    /// Waits for all earlier work of a stream for the program, without a question where all is known and told.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn wait_for_stream(&self, stream_id: u64) -> Result<(), Code> {
+        match self.is_stream_complete(stream_id, Known::Told) && self.has_told_all() {
+            true => self.session.wait_for_nothing(),
+            false => self.session.synchronise_stream(stream_id),
+        }
+    }
+
+    /// As [`Live::wait_for_stream`], for all earlier work of the context.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn wait(&self) -> Result<(), Code> {
+        if self.has_told_all() { self.session.wait_for_nothing() } else { self.synchronise() }
+    }
+
+    /// Is nothing under way that may have broken a context, and of which every wait tells?
+    fn has_told_all(&self) -> bool {
+        !self.session.has_calls() && self.session.is_quiet(Known::Told, self.synchronised())
+    }
+}
+
+impl Context {
+    /// The primary context of a device, not yet active.
+    pub fn primary(ordinal: i32) -> Arc<Context> {
+        Context::new(ordinal, true, 0).expect("the table has room for the devices")
+    }
+
+    fn new(ordinal: i32, is_primary: bool, flags: u32) -> Option<Arc<Context>> {
+        CONTEXTS.insert(|handle| {
+            let retained = Mutex::new(u32::from(!is_primary));
+            let (flags, live) = (AtomicU32::new(flags), RwLock::new(None));
+            Arc::new(Context { handle, ordinal, is_primary, flags, live, retained })
+        })
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for a primary context that is not active, too.
+    pub fn live(&self) -> Result<Arc<Live>, Code> {
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        live.clone().ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    }
+
+    /// Is this still what its handle names?
+    pub fn is_live(live: &Arc<Live>) -> bool {
+        let now = CONTEXTS.get(live.handle).and_then(|context| context.live().ok());
+        now.is_some_and(|now| Arc::ptr_eq(&now, live))
+    }
+
+    /// Does the program retain this primary context?
+    pub fn is_retained(&self) -> bool {
+        *lock(&self.retained) > 0
+    }
+
+    /// Makes it exist on the appliance, if it does not. The caller holds `retained`.
+    fn ensure_live(&self) -> Result<Arc<Live>, Code> {
+        if self.live().is_err() {
+            self.activate()?;
+        }
+        self.live()
+    }
+
+    fn activate(&self) -> Result<(), Code> {
+        let device = devices::get(self.ordinal)?;
+        let session = device.session()?;
+        if let Some(other) = all_live().iter().find(|other| other.device.ordinal == self.ordinal) {
+            device.memory.trim(other)?;
+        }
+        let (id, legacy_stream) = (mint(), mint());
+        let flags = self.flags.load(SeqCst);
+        let create =
+            ContextCreate { context: id, device: device.index, flags, primary: self.is_primary, legacy_stream };
+        session.post(0, &create)?;
+        let synchronised = AtomicU64::new(0);
+        let live = Live {
+            id,
+            handle: self.handle,
+            device,
+            session,
+            legacy_stream,
+            synchronised,
+            copies: CopyMark::default(),
+            peers: Mutex::default(),
+            spare_streams: Mutex::default(),
+            answers: Answers::default(),
+            taken: Taken::default(),
+            ends: Mutex::default(),
+        };
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
+        Ok(())
+    }
+
+    /// Destroys what is on the appliance, and everything that belongs to it; memory that it took from pools if `pools`.
+    fn deactivate(&self, pools: bool) -> Result<(), Code> {
+        let live = self.live.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(live) = live else { return Ok(()) };
+        context_storage::drop_context(without_provenance_mut(self.handle));
+        let ends = std::mem::take(&mut *lock(&live.ends));
+        ends.iter().for_each(|end| end(&live));
+        live.session.end_ring(live.id);
+        live.device.memory.free_context(&live, pools);
+        let (token, destroyed) = live.session.new_fence();
+        live.session.post(0, &ContextDestroy { context: live.id, token })?;
+        let limits = std::mem::take(&mut *lock(&live.taken.limits));
+        let modules = std::mem::take(&mut *lock(&live.taken.modules));
+        live.device.memory.put_back_after(&live, limits.into_values().sum::<u64>() + modules, destroyed, true);
+        live.device.memory.give_back_context(&live)
+    }
+}
+
+/// Every context that exists on an appliance.
+pub fn all_live() -> Vec<Arc<Live>> {
+    CONTEXTS.all().iter().filter_map(|context| context.live().ok()).collect()
+}
+
+/// A context for what CUDA does without one: the current one, else any, else the first device's primary context,
+/// which then exists on the appliance before the program retains it.
+///
+/// # Errors
+/// Why there is none.
+pub fn any() -> Result<Arc<Live>, Code> {
+    match current() {
+        Ok(live) => Ok(live),
+        Err(_) => one_of(all_live().into_iter().next(), devices::get(0)?),
+    }
+}
+
+/// As [`any`], of one device: its primary context if that exists.
+///
+/// # Errors
+/// As [`any`].
+pub fn of_device(device: &Device) -> Result<Arc<Live>, Code> {
+    let of_device = |live: &Arc<Live>| live.device.ordinal == device.ordinal;
+    let primary = device.primary.live().ok();
+    let current = || current().ok().filter(of_device);
+    one_of(primary.or_else(current).or_else(|| all_live().into_iter().find(of_device)), device)
+}
+
+fn one_of(found: Option<Arc<Live>>, device: &Device) -> Result<Arc<Live>, Code> {
+    let live = match found {
+        Some(live) => live,
+        None => {
+            let _retained = lock(&device.primary.retained);
+            device.primary.ensure_live()?
+        }
+    };
+    usable(&live)?;
+    Ok(live)
+}
+
+/// The handle of a context by its id, 0 if it is gone.
+pub fn handle_of(id: u64) -> usize {
+    all_live().iter().find(|live| live.id == id).map_or(0, |live| live.handle)
+}
+
+/// Makes a context of the program's own.
+///
+/// # Errors
+/// Why the device has none.
+pub fn create(ordinal: i32, flags: u32) -> Result<Arc<Context>, Code> {
+    devices::get(ordinal)?;
+    let context = Context::new(ordinal, false, flags).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    context.activate().inspect_err(|_| {
+        CONTEXTS.remove(context.handle);
+    })?;
+    Ok(context)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` for a handle that is no context of the program's own.
+pub fn destroy(handle: CUcontext) -> Result<(), Code> {
+    let context = get(handle)?;
+    if context.is_primary {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    let result = context.deactivate(false);
+    CONTEXTS.remove(context.handle);
+    with_stack(|stack| {
+        if stack.last() == Some(&context.handle) {
+            stack.pop();
+        }
+    });
+    result
+}
+
+/// Has the current context wait for one more [`detach`] before it is destroyed. A primary one is not destroyed so.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` without a current one.
+pub fn attach() -> Result<usize, Code> {
+    let context = current_context()?;
+    if !context.is_primary {
+        *lock(&context.retained) += 1;
+    }
+    Ok(context.handle)
+}
+
+/// Destroys a context of the program's own that was not attached to more often.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` for one that is not current.
+pub fn detach(handle: CUcontext) -> Result<(), Code> {
+    let context = get(handle)?;
+    if current_handle() != context.handle {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    if context.is_primary {
+        return Ok(());
+    }
+    let left = {
+        let mut retained = lock(&context.retained);
+        *retained = retained.saturating_sub(1);
+        *retained
+    };
+    if left == 0 { destroy(handle) } else { Ok(()) }
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub fn get(handle: CUcontext) -> Result<Arc<Context>, Code> {
+    process::check_initialised()?;
+    CONTEXTS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+}
+
+/// # Errors
+/// Why the device has no context.
+pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
+    let context = &devices::get(ordinal)?.primary;
+    let mut retained = lock(&context.retained);
+    context.ensure_live()?.session.check()?;
+    *retained += 1;
+    Ok(Arc::clone(context))
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` if it is not retained.
+pub fn release_primary(ordinal: i32) -> Result<(), Code> {
+    let context = &devices::get(ordinal)?.primary;
+    let mut retained = lock(&context.retained);
+    *retained = retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+    if *retained == 0 { context.deactivate(false) } else { Ok(()) }
+}
+
+/// Destroys the primary context's state; the next retain makes it anew. As CUDA documents, that releases nothing: who
+/// retained the context releases it still. All its allocations are destroyed: those from pools, too (not measured).
+///
+/// # Errors
+/// The session's sticky error.
+pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
+    let context = &devices::get(ordinal)?.primary;
+    let _retained = lock(&context.retained);
+    context.deactivate(true)
+}
+
+/// Handles, the current one last; 0 is none.
+static STACKS: OfThreads<Vec<usize>> = OfThreads::new(drop);
+
+thread_local! {
+    static STACK: Own<Vec<usize>> = const { Cell::new(None) };
+}
+
+fn with_stack<T>(act: impl FnOnce(&mut Vec<usize>) -> T) -> T {
+    STACKS.with(&STACK, act)
+}
+
+/// The handle of the current context, or 0.
+pub fn current_handle() -> usize {
+    with_stack(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` without one.
+pub fn current_context() -> Result<Arc<Context>, Code> {
+    process::check_initialised()?;
+    let handle = current_handle();
+    if handle == 0 {
+        return Err(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    CONTEXTS.get(handle).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
+}
+
+/// What commands of the calling thread belong to.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`, a sticky error, or
+/// `CUDA_ERROR_NOT_PERMITTED` inside a host function.
+pub fn current() -> Result<Arc<Live>, Code> {
+    let live = current_context()?.live()?;
+    usable(&live)?;
+    Ok(live)
+}
+
+/// # Errors
+/// As [`current`].
+pub fn usable(live: &Live) -> Result<(), Code> {
+    if in_callback() {
+        return Err(CUDA_ERROR_NOT_PERMITTED);
+    }
+    live.session.check()
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub fn set_current(handle: CUcontext) -> Result<(), Code> {
+    process::check_initialised()?;
+    let handle = if handle.is_null() { 0 } else { get(handle)?.handle };
+    with_stack(|stack| {
+        stack.pop();
+        if handle != 0 {
+            stack.push(handle);
+        }
+    });
+    Ok(())
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+pub fn push_current(handle: CUcontext) -> Result<(), Code> {
+    let context = get(handle)?;
+    with_stack(|stack| stack.push(context.handle));
+    Ok(())
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_CONTEXT` if the stack is empty.
+pub fn pop_current() -> Result<usize, Code> {
+    process::check_initialised()?;
+    with_stack(Vec::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+}

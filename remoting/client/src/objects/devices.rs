@@ -1,0 +1,364 @@
+//! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`; and which of them
+//! reach each other's memory.
+
+use crate::Code;
+use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Patience, SessionTicket, Share};
+use crate::memory::DeviceMemory;
+use crate::objects::context::Context;
+use crate::objects::pool::Pool;
+use crate::program::{log, process, stats, sys};
+use crate::session::{Opening, Reconnect, Retry, Session, lock, wanted_stripes};
+use driverapi::attributes::*;
+use driverapi::errors::*;
+use driverapi::settings;
+use protocol::PeerAccess;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// One appliance's part of the lease, and the session there once a context was made.
+pub struct Appliance {
+    share: Share,
+    hello: Hello,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+/// What a launch may not exceed, and what there is.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchLimits {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub threads: u32,
+    pub multiprocessors: u32,
+    pub has_clusters: bool,
+    pub is_cooperative: bool,
+}
+
+pub struct Device {
+    /// What the program calls it.
+    pub ordinal: i32,
+    /// What the worker calls it.
+    pub index: u32,
+    pub info: DeviceInfo,
+    pub appliance: Arc<Appliance>,
+    pub memory: DeviceMemory,
+    pub primary: Arc<Context>,
+    pub default_pool: Arc<Pool>,
+    /// The pool that stream-ordered allocations come from if none is named.
+    pub pool: Mutex<Arc<Pool>>,
+    launch_limits: LaunchLimits,
+}
+
+/// A reason why a device reaches the memory that the process has on another of its appliance: a context's, a pool's, a
+/// mapping's or an import's. One that reaches some of it reaches all: the worker knows devices, not who asked for what.
+pub struct Access {
+    session: Arc<Session>,
+    device: &'static Device,
+    peer: &'static Device,
+}
+
+struct Platform {
+    devices: Vec<Device>,
+    driver_version: i32,
+}
+
+/// What there is, once it was found. Who is told that there is nothing may ask again, and then waits for nobody.
+fn platform() -> Result<&'static Platform, Code> {
+    static PLATFORM: OnceLock<Platform> = OnceLock::new();
+    static ASKED: Mutex<bool> = Mutex::new(false);
+    if let Some(platform) = PLATFORM.get() {
+        return Ok(platform);
+    }
+    let mut asked = lock(&ASKED);
+    if let Some(platform) = PLATFORM.get() {
+        return Ok(platform);
+    }
+    let patience = if std::mem::replace(&mut *asked, true) { Patience::Once } else { Patience::First };
+    let appliances = find_appliances(patience).map_err(|error| report(&error))?;
+    Ok(PLATFORM.get_or_init(|| Platform::new(appliances)))
+}
+
+/// Checks are the native software GPU's: here the program runs as it would without.
+fn tell_of_a_check() {
+    if let Some(check) = std::env::var_os("REMOTEGPU_CHECK").filter(|check| !check.is_empty() && check != "0") {
+        log::error(&format!(
+            "REMOTEGPU_CHECK={} checks nothing on a share, only natively: use `remotegpu run --native -- COMMAND`",
+            check.to_string_lossy()
+        ));
+    }
+}
+
+fn find_appliances(patience: Patience) -> Result<Vec<Appliance>, ConnectError> {
+    tell_of_a_check();
+    let greet = |share: Share| {
+        stats::round_trip();
+        let hello = connect::hello(&share, patience)?;
+        Ok(Appliance { share, hello, session: Mutex::new(None) })
+    };
+    let find = || connect::shares()?.into_iter().map(greet).collect();
+    sys::aside("remotegpu-find", find).map_err(connect::no_thread)?
+}
+
+/// Says what is wrong; the code is never success.
+fn report(error: &ConnectError) -> Code {
+    log::error_unless_repeated(&error.message);
+    match error.kind {
+        ErrorKind::Version => CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        ErrorKind::Refused | ErrorKind::Tls => CUDA_ERROR_NOT_PERMITTED,
+        ErrorKind::Busy => CUDA_ERROR_DEVICE_UNAVAILABLE,
+        _ => CUDA_ERROR_NO_DEVICE,
+    }
+}
+
+impl Platform {
+    fn new(appliances: Vec<Appliance>) -> Self {
+        let driver_version = appliances.iter().map(|a| a.hello.driver_version).min().unwrap_or(0);
+        let mut all = Vec::new();
+        for appliance in appliances.into_iter().map(Arc::new) {
+            let infos = appliance.hello.devices.clone();
+            all.extend(infos.into_iter().zip(0..).map(|(info, index)| (Arc::clone(&appliance), index, info)));
+        }
+        let order = std::env::var(settings::DEVICE_ORDER).ok();
+        settings::put_in_order(order.as_deref(), &mut all, |(_, _, info)| info.pci);
+        let uuids: Vec<_> = all.iter().map(|(_, _, info)| uuid_text(&info.uuid)).collect();
+        let chosen = match std::env::var("CUDA_VISIBLE_DEVICES") {
+            Ok(list) => visible(&list, &uuids),
+            Err(_) => (0..all.len()).collect(),
+        };
+        let make = |(ordinal, place): (i32, usize)| {
+            let (appliance, index, info) = all[place].clone();
+            let launch_limits = launch_limits(&info);
+            let tells_bounds = info.attributes.get(&(CHECKS_BOUNDS as i32)) == Some(&1);
+            let memory = DeviceMemory::new(index, info.memory_bytes, tells_bounds);
+            let (primary, default_pool) = (Context::primary(ordinal), Pool::of_device(ordinal));
+            let pool = Mutex::new(Arc::clone(&default_pool));
+            Device { ordinal, index, info, appliance, memory, primary, default_pool, pool, launch_limits }
+        };
+        let devices = (0..).zip(chosen).map(make).collect();
+        Platform { devices, driver_version }
+    }
+}
+
+/// Which devices a `CUDA_VISIBLE_DEVICES` list names: up to the first that is none; no device twice.
+fn visible(list: &str, uuids: &[String]) -> Vec<usize> {
+    let find = |entry: &str| match entry.parse::<usize>() {
+        Ok(index) => Some(index).filter(|index| *index < uuids.len()),
+        Err(_) if entry.starts_with("GPU-") && entry.len() > 4 => {
+            let matches: Vec<_> = (0..uuids.len()).filter(|i| uuids[*i].starts_with(&entry.to_lowercase())).collect();
+            matches.first().copied().filter(|_| matches.len() == 1)
+        }
+        Err(_) => None,
+    };
+    let chosen: Vec<_> = list.split(',').map_while(|entry| find(entry.trim())).collect();
+    let twice = chosen.iter().enumerate().any(|(i, device)| chosen[..i].contains(device));
+    if twice { Vec::new() } else { chosen }
+}
+
+/// "gpu-…" in lower case, as compared with the user's list.
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]).to_lowercase()
+}
+
+/// Reaches the appliances, if that was not tried before.
+///
+/// # Errors
+/// `CUDA_ERROR_NO_DEVICE` or a code that says why there is none.
+pub fn initialise() -> Result<(), Code> {
+    if platform()?.devices.is_empty() {
+        return Err(CUDA_ERROR_NO_DEVICE);
+    }
+    process::set_initialised();
+    Ok(())
+}
+
+/// # Errors
+/// As [`initialise`].
+pub fn driver_version() -> Result<i32, Code> {
+    Ok(platform()?.driver_version)
+}
+
+/// # Errors
+/// `CUDA_ERROR_NOT_INITIALIZED`.
+pub fn all() -> Result<&'static [Device], Code> {
+    process::check_initialised()?;
+    Ok(&platform()?.devices)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_DEVICE`.
+pub fn get(ordinal: i32) -> Result<&'static Device, Code> {
+    let index = usize::try_from(ordinal).map_err(|_| CUDA_ERROR_INVALID_DEVICE);
+    all()?.get(index?).ok_or(CUDA_ERROR_INVALID_DEVICE)
+}
+
+impl Device {
+    /// How much managed memory its appliance lets a program have that sets nothing itself, in MiB, if it says.
+    pub fn managed_mib(&self) -> Option<u32> {
+        self.appliance.hello.managed_mib
+    }
+
+    /// The session that holds this device, attached now if it was not.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn session(&self) -> Result<Arc<Session>, Code> {
+        let mut current = lock(&self.appliance.session);
+        if let Some(session) = &*current {
+            return session.check().map(|()| Arc::clone(session));
+        }
+        let attached = sys::aside("remotegpu-attach", || attach(&self.appliance));
+        let session = attached.map_err(|error| report(&connect::no_thread(error)))??;
+        *current = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// An attribute's value; what the appliance does not tell is 0.
+    pub fn attribute(&self, attribute: u32) -> i32 {
+        i32::try_from(attribute).ok().and_then(|key| self.info.attributes.get(&key)).copied().unwrap_or(0)
+    }
+
+    pub fn launch_limits(&self) -> &LaunchLimits {
+        &self.launch_limits
+    }
+
+    /// An attribute of two devices, 0 if they cannot reach each other.
+    pub fn peer_attribute(&self, peer: &Device, attribute: u32) -> i32 {
+        let together = Arc::ptr_eq(&self.appliance, &peer.appliance);
+        if together { self.info.peer_attribute(peer.index, attribute) } else { 0 }
+    }
+
+    pub fn can_reach(&self, peer: &Device) -> bool {
+        self.peer_attribute(peer, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED) != 0
+    }
+}
+
+impl Access {
+    /// # Errors
+    /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`, or why there is no session.
+    pub fn new(device: &'static Device, peer: &'static Device) -> Result<Access, Code> {
+        if !device.can_reach(peer) {
+            return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        let session = device.session()?;
+        let mut reached = lock(&session.reached);
+        let reasons = reached.entry((device.index, peer.index)).or_insert(0);
+        if *reasons == 0 {
+            session.post(0, &PeerAccess { device: device.index, peer: peer.index, allowed: true })?;
+        }
+        *reasons += 1;
+        drop(reached);
+        Ok(Access { session, device, peer })
+    }
+
+    /// Which device reaches the other's memory.
+    pub fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    /// The program takes it back; the memory is out of reach if this was the only reason.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn end(self) -> Result<(), Code> {
+        if let Ok(live) = self.device.primary.live()
+            && !live.is_idle()
+        {
+            live.synchronise()?;
+        }
+        let reached = lock(&self.session.reached);
+        let (device, peer) = self.pair();
+        match reached.get(&(device, peer)) {
+            Some(1) => self.session.post(0, &PeerAccess { device, peer, allowed: false }).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn pair(&self) -> (u32, u32) {
+        (self.device.index, self.peer.index)
+    }
+}
+
+impl Drop for Access {
+    /// What ends with a context is not taken from kernels that still run.
+    fn drop(&mut self) {
+        if let Some(reasons) = lock(&self.session.reached).get_mut(&self.pair()) {
+            *reasons -= 1;
+        }
+    }
+}
+
+/// The code of functions that name devices, where those that name contexts have one of their own.
+pub fn unreachable_device(code: Code) -> Code {
+    if code == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED { CUDA_ERROR_INVALID_DEVICE } else { code }
+}
+
+fn launch_limits(info: &DeviceInfo) -> LaunchLimits {
+    let get = |attribute: u32| info.attributes.get(&(attribute as i32)).map_or(0, |value| *value as u32);
+    LaunchLimits {
+        grid: [
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z,
+        ]
+        .map(get),
+        block: [
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X,
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z,
+        ]
+        .map(get),
+        threads: get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+        multiprocessors: get(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        has_clusters: get(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0,
+        is_cooperative: get(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) != 0,
+    }
+}
+
+fn attach(appliance: &Appliance) -> Result<Arc<Session>, Code> {
+    let (share, hello) = (&appliance.share, &appliance.hello);
+    stats::round_trip();
+    let ticket = connect::open_session(share, hello).map_err(|error| report(&error))?;
+    let opening = Opening::new(ticket.wire);
+    let socket = connect::open_data(share, hello, &ticket, opening.frame()).map_err(|error| report(&error))?;
+    let reconnect = (!ticket.grace.is_zero()).then(|| reconnect(appliance, ticket.clone()));
+    let session = Session::start(socket, &share.endpoint, opening, reconnect).map_err(|line| {
+        log::error(&line);
+        CUDA_ERROR_DEVICE_UNAVAILABLE
+    })?;
+    let (here, memory) = (share.clone(), ticket.clone());
+    session.share_memory_by(move || connect::open_memory(&here, &memory));
+    if share.claim.is_some() {
+        session.show_end();
+    }
+    let (share, hello) = (share.clone(), hello.clone());
+    session.stripe_by(wanted_stripes(), move |number| connect::open_stripe(&share, &hello, &ticket, number));
+    Ok(session)
+}
+
+fn reconnect(appliance: &Appliance, ticket: SessionTicket) -> Reconnect {
+    let (share, hello, grace) = (appliance.share.clone(), appliance.hello.clone(), ticket.grace);
+    let connect = move |epoch, received| {
+        connect::reopen_data(&share, &hello, &ticket, epoch, received).map_err(|error| match error.kind {
+            ErrorKind::Gone => Retry::Never(error.message),
+            _ => Retry::Later(error.message),
+        })
+    };
+    Reconnect { grace, connect: Box::new(connect) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_devices_as_cuda_reads_the_list() {
+        let uuids = [uuid_text(&[0x11; 16]), uuid_text(&[0x12; 16]), uuid_text(&[0x2f; 16])].map(|u| u.to_lowercase());
+        let see = |list| visible(list, &uuids);
+        assert_eq!(see("0,2"), [0, 2]);
+        assert_eq!(see(" 1 , 0"), [1, 0]);
+        assert_eq!(see(""), [0; 0]);
+        assert_eq!(see("-1"), [0; 0]);
+        assert_eq!(see("1,7,0"), [1], "what follows an invalid entry is not seen");
+        assert_eq!(see("0,0"), [0; 0]);
+        assert_eq!(see("gpu"), [0; 0]);
+    }
+}

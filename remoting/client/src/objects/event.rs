@@ -1,0 +1,301 @@
+//! Events. The client counts the records of an event; the worker reports which record is complete.
+
+use crate::Code;
+use crate::boundary::refused;
+use crate::objects::context::{self, Live};
+use crate::objects::handles::{Kind, Table};
+use crate::objects::shared_event;
+use crate::objects::stream::Target;
+use crate::objects::ticket::Token;
+use crate::program::process;
+use crate::session::{Known, Progress, lock, mint};
+use driverapi::constants::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS};
+use driverapi::errors::*;
+use driverapi::types::CUevent;
+use protocol::{EventCreate, EventDestroy, EventQuery, EventRecord, EventSynchronize, StreamWaitEvent};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+static EVENTS: Table<Event> = Table::new(Kind::Event);
+
+#[derive(Default, Clone, Copy)]
+struct Record {
+    /// Number of the latest record, 0 if there was none.
+    generation: u64,
+    /// The command that records it, and its stream.
+    command: u64,
+    stream_id: u64,
+    /// The latest record that the worker was asked about.
+    asked: u64,
+    /// A command behind the first question: from there on the worker reports every record by itself.
+    followed_from: Option<u64>,
+    /// When the program was last told that the latest record is not complete.
+    refused_at: Option<Instant>,
+}
+
+/// Questions that follow each other faster are a loop that waits for the answer.
+const LOOP: Duration = Duration::from_micros(10);
+/// How long a question in such a loop waits: a loop that never sleeps would keep the answer from its processor.
+const PATIENCE: Duration = Duration::from_micros(100);
+
+impl Record {
+    fn add(&mut self, generation: u64, command: u64, stream_id: u64) {
+        self.generation = generation;
+        (self.command, self.stream_id) = (command, stream_id);
+        self.refused_at = None;
+    }
+
+    /// Will the worker report it by itself?
+    fn is_followed(&self) -> bool {
+        self.generation <= self.asked || self.followed_from.is_some_and(|first| first < self.command)
+    }
+}
+
+pub struct Event {
+    pub handle: usize,
+    pub id: u64,
+    pub live: Arc<Live>,
+    flags: u32,
+    record: Mutex<Record>,
+    /// Its name, if processes share it.
+    shared: Mutex<Option<Token>>,
+    progress: Arc<Progress>,
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for flags that are unknown or exclude each other.
+pub fn create(flags: u32) -> Result<Arc<Event>, Code> {
+    let live = context::current()?;
+    let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    let timed = flags & CU_EVENT_DISABLE_TIMING == 0;
+    if flags & !known != 0 || (timed && flags & CU_EVENT_INTERPROCESS != 0) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    make(live, flags)
+}
+
+/// An event for our own use, which the program has no name for. It goes with its context.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn create_in(live: &Arc<Live>) -> Result<Arc<Event>, Code> {
+    make(Arc::clone(live), CU_EVENT_DISABLE_TIMING)
+}
+
+/// An event that is to become one of another process.
+///
+/// # Errors
+/// The session's sticky error.
+pub fn create_interprocess(live: &Arc<Live>) -> Result<Arc<Event>, Code> {
+    make(Arc::clone(live), CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
+}
+
+fn make(live: Arc<Live>, flags: u32) -> Result<Arc<Event>, Code> {
+    let (id, progress) = (mint(), Arc::new(Progress::default()));
+    live.at_end(end_in);
+    live.session.follow_event(id, &progress);
+    live.session.post(0, &EventCreate { event: id, context: live.id, flags })?;
+    let make = |handle| {
+        Arc::new(Event { handle, id, live, flags, record: Mutex::default(), shared: Mutex::default(), progress })
+    };
+    EVENTS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub fn get(handle: CUevent) -> Result<Arc<Event>, Code> {
+    process::check_initialised()?;
+    let event = EVENTS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    context::usable(&event.live)?;
+    Ok(event)
+}
+
+/// Ends an event, and tells its id.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub fn destroy(handle: CUevent) -> Result<u64, Code> {
+    let event = get(handle)?;
+    EVENTS.remove(handle.addr());
+    event.live.session.forget_event(event.id);
+    event.live.session.post(0, &EventDestroy { event: event.id })?;
+    Ok(event.id)
+}
+
+fn end_in(live: &Arc<Live>) {
+    for event in EVENTS.remove_where(|event| event.live.id == live.id) {
+        event.live.session.forget_event(event.id);
+    }
+}
+
+/// Records events by a command that records them itself: `send` is given the number of each record. The events are
+/// different ones, in the order of their ids.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context, or that of `send`.
+pub fn record_by(
+    events: &[&Event],
+    target: &Target,
+    send: impl FnOnce(&[u64]) -> Result<u64, Code>,
+) -> Result<(), Code> {
+    events.iter().try_for_each(|event| event.check_context(target))?;
+    if events.iter().any(|event| event.is_shared()) {
+        return refused("recording an event that processes share by a launch");
+    }
+    let mut records: Vec<_> = events.iter().map(|event| lock(&event.record)).collect();
+    let generations: Vec<_> = records.iter().map(|record| record.generation + 1).collect();
+    let command = send(&generations)?;
+    for (record, generation) in records.iter_mut().zip(generations) {
+        record.add(generation, command, target.stream_id);
+    }
+    Ok(())
+}
+
+impl Event {
+    pub fn is_timed(&self) -> bool {
+        self.flags & CU_EVENT_DISABLE_TIMING == 0
+    }
+
+    pub fn is_interprocess(&self) -> bool {
+        self.flags & CU_EVENT_INTERPROCESS != 0
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_interprocess() && lock(&self.shared).is_some()
+    }
+
+    /// Has the event shared by `how`, once.
+    ///
+    /// # Errors
+    /// That of `how`.
+    pub fn share(&self, how: impl FnOnce() -> Result<Token, Code>) -> Result<Token, Code> {
+        let mut shared = lock(&self.shared);
+        match *shared {
+            Some(token) => Ok(token),
+            None => Ok(*shared.insert(how()?)),
+        }
+    }
+
+    pub fn is_recorded(&self) -> bool {
+        lock(&self.record).generation > 0
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context.
+    pub fn check_context(&self, target: &Target) -> Result<(), Code> {
+        let same = target.live.id == self.live.id && Arc::ptr_eq(&target.live.session, &self.live.session);
+        if same { Ok(()) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context.
+    pub fn record(&self, target: &Target, flags: u32) -> Result<(), Code> {
+        self.check_context(target)?;
+        let mut record = lock(&self.record);
+        let generation = record.generation + 1;
+        if self.is_shared() {
+            shared_event::announce(self, generation)?;
+        }
+        let command = self.live.session.post(target.stream_id, &EventRecord { event: self.id, generation, flags })?;
+        record.add(generation, command, target.stream_id);
+        Ok(())
+    }
+
+    fn is_done(&self, record: &Record) -> bool {
+        self.is_known(record, Known::Complete)
+    }
+
+    fn is_known(&self, record: &Record, how: Known) -> bool {
+        let done = self.progress.done.load(SeqCst);
+        record.generation <= done || self.live.is_complete(record.stream_id, how, record.command)
+    }
+
+    /// Has the latest record completed? Asks once for an event; then the worker tells by itself.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_READY`, or the code of work that failed.
+    pub fn query(&self) -> Result<(), Code> {
+        let session = &self.live.session;
+        if self.is_shared() {
+            return shared_event::query(self);
+        }
+        let record = *lock(&self.record);
+        if self.is_done(&record) {
+            return Ok(());
+        }
+        if record.is_followed() {
+            session.flush()?;
+            let loops = record.refused_at.is_some_and(|at| at.elapsed() < LOOP);
+            session.poll(if loops { PATIENCE } else { Duration::ZERO });
+            session.check()?;
+            if self.is_done(&record) {
+                return Ok(());
+            }
+            lock(&self.record).refused_at = Some(Instant::now());
+            return Err(CUDA_ERROR_NOT_READY);
+        }
+        let answer = session.call(0, &EventQuery { event: self.id, generation: record.generation })?;
+        let mut now = lock(&self.record);
+        now.asked = now.asked.max(record.generation);
+        now.followed_from.get_or_insert_with(|| session.last_command());
+        drop(now);
+        match answer.code {
+            0 => {
+                self.progress.done.fetch_max(record.generation, SeqCst);
+                Ok(())
+            }
+            code => Err(code),
+        }
+    }
+
+    /// Waits for the latest record.
+    ///
+    /// # Errors
+    /// The code of work that failed.
+    pub fn synchronise(&self) -> Result<(), Code> {
+        if self.is_shared() {
+            return shared_event::synchronise(self);
+        }
+        let record = *lock(&self.record);
+        if self.is_known(&record, Known::Told) {
+            return self.live.session.wait_for_nothing();
+        }
+        let wait = EventSynchronize { event: self.id, generation: record.generation };
+        self.live.session.synchronise(0, &wait)?;
+        self.progress.done.fetch_max(record.generation, SeqCst);
+        Ok(())
+    }
+
+    /// Makes later work of a stream wait for the latest record.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn hold_up(&self, target: &Target, flags: u32) -> Result<(), Code> {
+        if self.is_shared() {
+            return shared_event::hold_up(self, target);
+        }
+        let record = *lock(&self.record);
+        if self.is_done(&record) {
+            return Ok(());
+        }
+        if !Arc::ptr_eq(&self.live.session, &target.live.session) {
+            return self.hold_up_elsewhere(target, record.generation);
+        }
+        let wait = StreamWaitEvent { event: self.id, generation: record.generation, flags };
+        target.live.session.post(target.stream_id, &wait).map(drop)
+    }
+
+    fn hold_up_elsewhere(&self, target: &Target, generation: u64) -> Result<(), Code> {
+        let gate = target.live.session.post_gate(target.stream_id)?;
+        let progress = Arc::clone(&self.progress);
+        let open = move |code| {
+            if code == 0 {
+                progress.done.fetch_max(generation, SeqCst);
+            }
+            gate.open(code);
+        };
+        self.live.session.call_then(0, &EventSynchronize { event: self.id, generation }, Box::new(open));
+        Ok(())
+    }
+}

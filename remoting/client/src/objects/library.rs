@@ -1,0 +1,232 @@
+//! Libraries: images that are loaded into a context as a module when something of them is first used there.
+
+use crate::Code;
+use crate::memory::variables;
+use crate::module::{Function, Image, JitOptions, Module};
+use crate::objects::context::{self, Live};
+use crate::objects::handles::{Kind, Table};
+use crate::program::process;
+use crate::session::lock;
+use driverapi::errors::*;
+use driverapi::types::{CUkernel, CUlibrary};
+use protocol::Symbol;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex};
+
+static LIBRARIES: Table<Library> = Table::new(Kind::Library);
+static KERNELS: Table<Kernel> = Table::new(Kind::Kernel);
+
+pub struct Library {
+    pub handle: usize,
+    image: Image,
+    /// Without log buffers: those are good only while the program's call lasts.
+    options: JitOptions,
+    /// By the id of the context.
+    modules: Mutex<HashMap<u64, Arc<Module>>>,
+    /// Handles by place in the image's list of kernels; the list is the same in every context.
+    kernels: Mutex<HashMap<u32, Arc<Kernel>>>,
+    /// The context whose variables the program uses, too: each context has a copy of them.
+    managed_in: Mutex<Option<u64>>,
+}
+
+pub struct Kernel {
+    pub handle: usize,
+    pub library: usize,
+    pub index: u32,
+    pub c_name: CString,
+    /// Attributes that the program set, by device: they hold in contexts that are made later, too.
+    settings: Mutex<Vec<(i32, u32, i32)>>,
+    /// The function in each context it was used in.
+    functions: Mutex<Vec<(u64, Arc<Function>)>>,
+}
+
+/// # Errors
+/// Why the image cannot be loaded in the current context. Without one that is found out later, as in CUDA.
+pub fn load(image: Image, options: &JitOptions) -> Result<Arc<Library>, Code> {
+    process::check_initialised()?;
+    let (modules, kernels, managed_in) = (Mutex::default(), Mutex::default(), Mutex::default());
+    let options_kept = options.without_logs();
+    let make = |handle| Arc::new(Library { handle, image, options: options_kept, modules, kernels, managed_in });
+    let library = LIBRARIES.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    if let Ok(live) = context::current() {
+        library.load_in(&live, options).inspect_err(|_| {
+            LIBRARIES.remove(library.handle);
+        })?;
+    }
+    Ok(library)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub fn get(handle: CUlibrary) -> Result<Arc<Library>, Code> {
+    process::check_initialised()?;
+    LIBRARIES.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`, or the session's sticky error.
+pub fn unload(handle: CUlibrary) -> Result<(), Code> {
+    get(handle)?;
+    let library = LIBRARIES.remove(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+    for (_, kernel) in lock(&library.kernels).drain() {
+        KERNELS.remove(kernel.handle);
+    }
+    let modules: Vec<_> = lock(&library.modules).drain().collect();
+    modules.iter().try_for_each(|(_, module)| module.unload())
+}
+
+fn end_in(live: &Arc<Live>) {
+    for library in LIBRARIES.all() {
+        lock(&library.modules).remove(&live.id);
+        lock(&library.managed_in).take_if(|home| *home == live.id);
+        for kernel in lock(&library.kernels).values() {
+            lock(&kernel.functions).retain(|(id, _)| *id != live.id);
+        }
+    }
+}
+
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub fn kernel(handle: CUkernel) -> Result<Arc<Kernel>, Code> {
+    process::check_initialised()?;
+    KERNELS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
+}
+
+impl Library {
+    /// The module that this library is in a context.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded there.
+    pub fn module_in(&self, live: &Arc<Live>) -> Result<Arc<Module>, Code> {
+        self.load_in(live, &self.options)
+    }
+
+    fn load_in(&self, live: &Arc<Live>, options: &JitOptions) -> Result<Arc<Module>, Code> {
+        let mut modules = lock(&self.modules);
+        if let Some(module) = modules.get(&live.id) {
+            return Ok(Arc::clone(module));
+        }
+        let module = Module::load(live, &self.image, options)?;
+        modules.insert(live.id, Arc::clone(&module));
+        live.at_end(end_in);
+        Ok(module)
+    }
+
+    /// A variable that the program uses at its address, too: in the context where it is first asked for.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND` if there is none of this name, or as [`variables::share`].
+    pub fn managed(&self, live: &Arc<Live>, name: &str) -> Result<Symbol, Code> {
+        let symbol = self.module_in(live)?.global(name)?;
+        if !symbol.managed {
+            return Err(CUDA_ERROR_NOT_FOUND);
+        }
+        let home = *lock(&self.managed_in).get_or_insert(live.id);
+        if home != live.id {
+            variables::refuse(name, "another GPU or context of the program has it", CUDA_ERROR_NOT_FOUND)?;
+        }
+        variables::share(live, name, &symbol)?;
+        Ok(symbol)
+    }
+
+    /// A module of this library in whichever context: its kernels have the same names in all.
+    fn any_module(&self) -> Result<Arc<Module>, Code> {
+        if let Some(module) = lock(&self.modules).values().next() {
+            return Ok(Arc::clone(module));
+        }
+        self.module_in(&context::any()?)
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_NOT_FOUND`, or why the library cannot be loaded.
+    pub fn kernel_named(&self, name: &str) -> Result<Arc<Kernel>, Code> {
+        let module = self.any_module()?;
+        let index = module.kernels().iter().position(|kernel| kernel == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        self.kernel(&module, index as u32)
+    }
+
+    /// # Errors
+    /// Why the library cannot be loaded.
+    pub fn all_kernels(&self) -> Result<Vec<Arc<Kernel>>, Code> {
+        let module = self.any_module()?;
+        (0..module.kernels().len() as u32).map(|index| self.kernel(&module, index)).collect()
+    }
+
+    fn kernel(&self, module: &Module, index: u32) -> Result<Arc<Kernel>, Code> {
+        let mut kernels = lock(&self.kernels);
+        if let Some(kernel) = kernels.get(&index) {
+            return Ok(Arc::clone(kernel));
+        }
+        let name = module.kernels().get(index as usize).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let library = self.handle;
+        let make = |handle| {
+            let (settings, functions) = (Mutex::default(), Mutex::default());
+            let c_name = CString::new(name.as_str()).unwrap_or_default();
+            Arc::new(Kernel { handle, library, index, c_name, settings, functions })
+        };
+        let kernel = KERNELS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        kernels.insert(index, Arc::clone(&kernel));
+        Ok(kernel)
+    }
+}
+
+impl Kernel {
+    /// The function that this kernel is in a context, loaded there if it was not.
+    ///
+    /// # Errors
+    /// Why its library cannot be loaded there.
+    pub fn function_in(&self, live: &Arc<Live>) -> Result<Arc<Function>, Code> {
+        if let Some((_, function)) = lock(&self.functions).iter().find(|(id, _)| *id == live.id) {
+            return Ok(Arc::clone(function));
+        }
+        let library = LIBRARIES.get(self.library).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let function = library.module_in(live)?.function(self.index)?;
+        for (_, attribute, value) in lock(&self.settings).iter().filter(|s| s.0 == live.device.ordinal) {
+            function.set_attribute(*attribute, *value)?;
+        }
+        lock(&self.functions).push((live.id, Arc::clone(&function)));
+        Ok(function)
+    }
+
+    /// The function that this kernel is in a context, whichever: what the image says of it is the same in all.
+    ///
+    /// # Errors
+    /// Why its library cannot be loaded.
+    pub fn any_function(&self) -> Result<Arc<Function>, Code> {
+        if let Some((_, function)) = lock(&self.functions).first() {
+            return Ok(Arc::clone(function));
+        }
+        LIBRARIES.get(self.library).ok_or(CUDA_ERROR_INVALID_HANDLE)?.any_module()?.function(self.index)
+    }
+
+    /// Sets an attribute for a device: where the kernel is loaded now, and wherever it will be.
+    ///
+    /// # Errors
+    /// The driver's code for a value that it does not take.
+    pub fn set_attribute(&self, attribute: u32, value: i32, ordinal: i32) -> Result<(), Code> {
+        let loaded: Vec<_> = lock(&self.functions).iter().map(|(_, function)| Arc::clone(function)).collect();
+        let here = loaded.iter().filter(|function| function.module.live.device.ordinal == ordinal);
+        here.clone().try_for_each(|function| function.set_attribute(attribute, value))?;
+        let mut settings = lock(&self.settings);
+        settings.retain(|(device, name, _)| (*device, *name) != (ordinal, attribute));
+        settings.push((ordinal, attribute, value));
+        Ok(())
+    }
+
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for an attribute that there is not.
+    pub fn attribute(&self, attribute: u32, ordinal: i32) -> Result<i32, Code> {
+        let here = |(_, f): &&(u64, Arc<Function>)| f.module.live.device.ordinal == ordinal;
+        let function = lock(&self.functions).iter().find(here).map(|(_, function)| Arc::clone(function));
+        if let Some(function) = function {
+            return function.attribute(attribute);
+        }
+        if let Some((_, _, value)) = lock(&self.settings).iter().find(|s| (s.0, s.1) == (ordinal, attribute)) {
+            return Ok(*value);
+        }
+        let function = self.any_function()?;
+        let initial = function.description()?.info.attributes.iter().find(|(name, _)| *name == attribute);
+        initial.map(|(_, value)| *value).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+}

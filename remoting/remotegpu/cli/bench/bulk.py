@@ -1,0 +1,63 @@
+"""`remotegpu bench bulk`: what bounds large copies on this machine, beside copies to and from a share on it."""
+
+import contextlib
+import json
+import os
+from typing import Any, Final
+
+from rich.table import Table
+
+from remotegpu.api import names
+from remotegpu.api.quantities import Ask
+from remotegpu.cli.bench.lab import output_of
+from remotegpu.cli.output import console, print_json
+from remotegpu.cli.run.command import remote_environment
+from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.local import local_appliance
+from remotegpu.paths import find_dist
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+
+# How many connections copies are measured over; 0: the session's own alone.
+_STRIPES: Final = (0, 1, 2, 4)
+
+
+def bench(*, quick: bool, as_json: bool) -> None:
+    result = _measure(quick=quick)
+    if as_json:
+        print_json(result)
+        return
+    table = Table("", "GB/s", "to memcpy", "CPU s/GB here", "to raw streams", box=None, pad_edge=False)
+    for rate in result:
+        figures = [rate["gigabytes_per_s"], rate["to_memcpy"], rate["cpu_s_per_gigabyte"]]
+        figures += [rate["to_streams"]] if "to_streams" in rate else []
+        table.add_row(rate["name"], *(f"{figure:.2f}" for figure in figures))
+    console().print(table)
+
+
+def _measure(*, quick: bool) -> list[dict[str, Any]]:
+    dist = find_dist()
+    with contextlib.ExitStack() as stack:
+        endpoint = parse_endpoint(stack.enter_context(local_appliance(Ask())))
+        client = stack.enter_context(contextlib.closing(ApplianceClient(endpoint, Access())))
+        held = stack.enter_context(leases([client], Ask(), ["remotegpu", "bench"], wait=True))
+        environment = remote_environment(os.environ, dist, [lease.share for lease in held], software=True)
+        command = [str(dist.program("remotegpu-bench")), "bulk", *(["--quick"] if quick else [])]
+        result: list[dict[str, Any]] = json.loads(output_of(command, environment))
+        for count in _STRIPES:
+            by_tcp = {names.CARRIER_ENV: "direct", names.STRIPES_ENV: str(count)}
+            result += _striped(json.loads(output_of(command, environment | by_tcp)), count)
+    return result
+
+
+def _striped(run: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """The largest copies of a run over so many stripes, beside as many raw streams of that run."""
+    raw = next(rate for rate in run if rate["name"] == f"tcp x{max(count, 1)}")
+    return [
+        rate
+        | {
+            "name": f"{rate['name']}, {count} stripes",
+            "to_streams": rate["gigabytes_per_s"] / raw["gigabytes_per_s"],
+        }
+        for rate in run
+        if rate["name"].startswith(("pageable", "pinned")) and rate["name"].endswith(" 64 MiB")
+    ]

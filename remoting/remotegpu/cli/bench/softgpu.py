@@ -1,0 +1,48 @@
+"""`remotegpu bench softgpu`: how fast the software GPU computes, and how CuPy on it compares with NumPy."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import Any, Final
+
+from rich.table import Table
+
+from remotegpu.api.quantities import Ask
+from remotegpu.cli import exits
+from remotegpu.cli.output import console, print_json
+from remotegpu.cli.run.command import native_environment
+from remotegpu.paths import find_dist
+
+NO_CUPY: Final = "CuPy is not installed beside remotegpu"
+
+
+def bench(*, as_json: bool) -> None:
+    dist = find_dist()
+    environment = native_environment(os.environ, dist, Ask())
+    program = str(dist.program("remotegpu-bench"))
+    library = str(dist.library(dist.native))
+    result: dict[str, Any] = _json_of([program, "softgpu", "--library", library], environment)
+    if importlib.util.find_spec("cupy") is None:
+        result["cupy"] = NO_CUPY
+    else:
+        # One thread of NumPy: what the ratio says is then the same on every machine.
+        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "remotegpu.cli.bench.cupy"]
+        result |= _json_of(command, {**environment, **one_thread})
+    if as_json:
+        print_json(result)
+        return
+    table = Table("", "software GPU", box=None, pad_edge=False)
+    for key, value in result.items():
+        table.add_row(key, f"{value:.3g}" if isinstance(value, float) else str(value))
+    console().print(table)
+
+
+def _json_of(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise exits.CliError(exits.SOFTWARE, f"{' '.join(command)} ended with code {done.returncode}, see above")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result

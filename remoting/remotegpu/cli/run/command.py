@@ -1,0 +1,168 @@
+"""`remotegpu run`: a share, the environment of the command, and the command."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TextIO
+
+from remotegpu.api import names
+from remotegpu.api.objects import Share, shares_to_env
+from remotegpu.api.profiles import Profile
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, parse_compute, parse_fraction, parse_memory
+from remotegpu.cli import exits
+from remotegpu.cli.run.child import block_signals, find_command, run_child
+from remotegpu.cli.run.leasing import HeldLease, leases
+from remotegpu.cli.run.local import local_appliance, software_memory
+from remotegpu.cli.run.null_rules import code_with_rules, tallied
+from remotegpu.cli.run.report import reporting
+from remotegpu.frameworks import keep_ptx, prepend, suit_frameworks, use_client
+from remotegpu.paths import Dist, find_dist
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    command: Sequence[str]
+    ask: Ask = field(default_factory=Ask)
+    appliances: Sequence[str] = ()
+    access: Access = field(default_factory=Access)
+    native: bool = False
+    profile: Profile | None = None
+    managed_bytes: int | None = None  # None: what the environment says, or the client's own limit
+    wait: bool = True
+    report: bool = False
+    report_file: Path | None = None
+    trace: Path | None = None
+
+
+def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
+    """What -n, -p and -m together ask for."""
+    try:
+        if fraction is not None and memory is not None:
+            raise QuantityError("-p and -m both say how much of a GPU: give one of them")
+        if memory is not None:
+            return Ask(count, 0, parse_memory(memory))
+        if fraction is None:
+            return Ask(count, MILLI_PER_GPU)
+        share = parse_fraction(fraction)
+        if share.count > 1 and count > 1:
+            raise QuantityError(f"-p {fraction} and -n {count} both say how many GPUs: give one of them")
+        return Ask(max(count, share.count), share.milli_per_gpu)
+    except QuantityError as error:
+        raise exits.CliError(exits.USAGE, str(error)) from None
+
+
+def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
+    """What --compute and --compute-limit add."""
+    try:
+        return replace(ask, compute=parse_compute(compute, limit))
+    except QuantityError as error:
+        raise exits.CliError(exits.USAGE, str(error)) from None
+
+
+def run(options: RunOptions) -> int:
+    """Run the command to its end; as `run_child`."""
+    mask = block_signals()
+    dist = find_dist()
+    if options.profile is not None and options.appliances:
+        raise exits.CliError(exits.USAGE, "--profile is for GPUs of this machine: appliances have their own")
+    check = os.environ.get(names.CHECK_ENV, "")
+    if check not in ("", "0") and not options.native:
+        raise exits.CliError(
+            exits.USAGE,
+            f"{names.CHECK_ENV}={check} checks nothing on a share, only natively: add --native, or unset it",
+        )
+    profile = options.profile or Profile.of(os.environ.get(names.SOFTGPU_PROFILE_ENV))
+    # Before a share is taken, or waited for.
+    find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
+    with contextlib.ExitStack() as stack:
+        base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
+        trace_file = None if options.trace is None else stack.enter_context(_open(options.trace))
+        tally = None if options.appliances else stack.enter_context(tallied(os.environ, profile))
+        base |= tally.environment() if tally else {}
+        if options.native:
+            environment = native_environment(base, dist, options.ask, profile)
+        else:
+            _, environment = stack.enter_context(shares(options, base, dist, profile))
+        if trace_file is not None:
+            environment = stack.enter_context(_tracing(environment, dist, trace_file))
+        return code_with_rules(run_child(options.command, environment, mask), tally)
+
+
+def _open(file: Path) -> TextIO:
+    try:
+        return file.open("w")
+    except OSError as error:
+        raise exits.CliError(exits.USAGE, f"--trace {file}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterator[dict[str, str]]:
+    """The environment of a program whose calls go to `file` with their times; behind the block a summary is printed."""
+    # Only here: a run without it starts sooner.
+    from remotegpu.cli.run import timeline, trace  # noqa: PLC0415
+
+    recordings: list[trace.Recording] = []
+    with trace.timed(environment, dist, recordings) as traced:
+        yield traced
+    json.dump(timeline.events(recordings), file)
+    for line in timeline.report(timeline.summary(recordings)) if recordings else ["the program made no driver call"]:
+        sys.stderr.write(f"remotegpu: trace: {line}\n")
+
+
+@contextlib.contextmanager
+def shares(
+    options: RunOptions, base: Mapping[str, str], dist: Dist, profile: Profile
+) -> Iterator[tuple[list[HeldLease], dict[str, str]]]:
+    """Leases as the options ask for them, held until the block ends, and what makes a program use them."""
+    rules = {name: base[name] for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV) if name in base}
+    with contextlib.ExitStack() as stack:
+        endpoints = options.appliances or [
+            stack.enter_context(local_appliance(options.ask, profile=profile, environment=rules))
+        ]
+        # Our own appliance has its own token, and no certificate.
+        access = options.access if options.appliances else Access()
+        clients = [ApplianceClient(parse_endpoint(text), access) for text in endpoints]
+        for client in clients:
+            stack.callback(client.close)
+        held = stack.enter_context(leases(clients, options.ask, options.command, wait=options.wait))
+        software = any(lease.client.inventory().backend == "software" for lease in held)
+        environment = remote_environment(base, dist, [lease.share for lease in held], software=software)
+        if options.managed_bytes is not None:
+            environment[names.MANAGED_MEMORY_ENV] = str(options.managed_bytes >> 20)
+        yield held, environment
+
+
+def remote_environment(
+    base: Mapping[str, str], dist: Dist, shares: Sequence[Share], *, software: bool
+) -> dict[str, str]:
+    """What makes a command use the shares: the client's library first, and where its appliances are."""
+    dist.library(dist.client)
+    environment = dict(base) | {names.SHARES_ENV: shares_to_env(shares)}
+    use_client(environment, dist, software=software)
+    prepend(environment, "PATH", str(dist.bin))
+    # The token opens more than this lease; the command needs only the lease.
+    for name in (names.TOKEN_ENV, names.TOKEN_FILE_ENV):
+        environment.pop(name, None)
+    return environment
+
+
+def native_environment(
+    base: Mapping[str, str], dist: Dist, ask: Ask, profile: Profile = Profile.NORMAL
+) -> dict[str, str]:
+    """What makes a command use the software GPU without the wire, with the same memory as a share has."""
+    dist.library(dist.native)
+    environment = dict(base)
+    if not profile.is_null:
+        keep_ptx(environment, dist)
+    suit_frameworks(environment, dist)
+    environment[names.SOFTGPU_PROFILE_ENV] = str(profile)
+    environment[names.SOFTGPU_DEVICES_ENV] = str(ask.count)
+    environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask, profile)))
+    prepend(environment, "LD_LIBRARY_PATH", str(dist.native))
+    prepend(environment, "PATH", str(dist.bin))
+    return environment

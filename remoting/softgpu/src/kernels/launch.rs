@@ -1,0 +1,491 @@
+//! Kernel launches: limits, parameters, and how many blocks fit.
+
+use crate::check;
+use crate::engine::watch::Watch;
+use crate::engine::{self, Fault, Kernel, LaunchSpec, Param};
+use crate::ffi::{self, In, R};
+use crate::kernels::code::{Function, Settings};
+use crate::process::context::Context;
+use crate::process::driver::Driver;
+use crate::process::model::*;
+use crate::streams::stream::Stream;
+use crate::streams::work::{How, Work};
+use driverapi::attributes::*;
+use driverapi::constants::*;
+use driverapi::errors::*;
+use driverapi::types::{CUlaunchAttribute, CUlaunchAttributeValue};
+use driverapi::{registers, settings};
+use graphs::LaunchEdges;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// The shape of a launch.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared: u32,
+    /// Blocks of a cluster, if the launch says it.
+    pub cluster: Option<[u32; 3]>,
+    /// Whether all blocks wait for each other.
+    pub cooperative: bool,
+}
+
+/// The dynamic shared memory that a launch may ask for.
+pub fn max_dynamic_shared(kernel: &Kernel, settings: &Settings) -> u32 {
+    let default = SHARED_PER_BLOCK.saturating_sub(kernel.static_shared);
+    u32::try_from(settings.dynamic_shared.load(Ordering::Relaxed)).unwrap_or(default)
+}
+
+fn check(shape: &Shape, kernel: &Kernel, settings: &Settings, model: &Model) -> R {
+    let within = |sizes: [u32; 3], limits: [u32; 3]| sizes.iter().zip(limits).all(|(&n, limit)| n > 0 && n <= limit);
+    let threads: u64 = shape.block.iter().map(|&n| u64::from(n)).product();
+    if !within(shape.grid, MAX_GRID) || !within(shape.block, MAX_BLOCK) || threads > u64::from(MAX_THREADS_PER_BLOCK) {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if kernel.reqntid.is_some_and(|required| required != shape.block)
+        || shape.dynamic_shared > max_dynamic_shared(kernel, settings)
+    {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    if threads > u64::from(max_threads(kernel)) {
+        return Err(registers::refusal(threads, kernel.registers));
+    }
+    check_cluster(shape.grid, cluster_of(shape, kernel, settings)?, kernel, settings, model)?;
+    if shape.cooperative { check_cooperative(shape, kernel, settings, model) } else { Ok(()) }
+}
+
+/// The cluster of a launch: what it asks for, and what the kernel requires, must agree.
+pub fn cluster_of(shape: &Shape, kernel: &Kernel, settings: &Settings) -> R<[u32; 3]> {
+    let set = [0, 1, 2].map(|axis| settings.cluster.required[axis].load(Ordering::Relaxed).unsigned_abs());
+    let required = kernel.required_cluster.or((set != [0; 3]).then_some(set.map(|n| n.max(1))));
+    match (shape.cluster, required) {
+        (Some(asked), Some(required)) if asked != required => Err(CUDA_ERROR_INVALID_CLUSTER_SIZE),
+        (asked, _) => Ok(asked.or(required).unwrap_or([1; 3])),
+    }
+}
+
+/// The most blocks of a cluster of this kernel.
+pub fn largest_cluster(kernel: &Kernel, settings: &Settings, model: &Model) -> u32 {
+    let any_size = settings.cluster.non_portable.load(Ordering::Relaxed) != 0;
+    let device = if any_size { model.largest_cluster } else { model.portable_cluster };
+    kernel.max_cluster.unwrap_or(device).min(device)
+}
+
+/// CUDA documents 912 for every misuse of clusters.
+fn check_cluster(grid: [u32; 3], cluster: [u32; 3], kernel: &Kernel, settings: &Settings, model: &Model) -> R {
+    let blocks: u64 = cluster.iter().map(|&n| u64::from(n)).product();
+    if blocks == 1 {
+        return Ok(());
+    }
+    // NVIDIA's libraries are told of a later GPU than programs are, and some launch what needs no cluster in clusters.
+    if model.portable_cluster == 1 {
+        return if kernel.ignores_clusters { Ok(()) } else { Err(CUDA_ERROR_NOT_SUPPORTED) };
+    }
+    let fits = blocks > 0 && blocks <= u64::from(largest_cluster(kernel, settings, model));
+    let divides = fits && grid.iter().zip(cluster).all(|(n, part)| n.is_multiple_of(part));
+    if divides { Ok(()) } else { Err(CUDA_ERROR_INVALID_CLUSTER_SIZE) }
+}
+
+fn check_cooperative(shape: &Shape, kernel: &Kernel, settings: &Settings, model: &Model) -> R {
+    let threads = shape.block.iter().product();
+    let each = blocks_per_multiprocessor(kernel, settings, threads, shape.dynamic_shared.into(), model);
+    let blocks: u64 = shape.grid.iter().map(|&n| u64::from(n)).product();
+    let fits = blocks <= u64::from(each) * u64::from(model.multiprocessors);
+    if fits { Ok(()) } else { Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) }
+}
+
+pub fn max_threads(kernel: &Kernel) -> u32 {
+    kernel.max_threads.min(MAX_THREADS_PER_BLOCK)
+}
+
+/// Blocks of a kernel that a multiprocessor of this size would hold at a time.
+pub fn blocks_per_multiprocessor(
+    kernel: &Kernel,
+    settings: &Settings,
+    threads: u32,
+    dynamic_shared: u64,
+    model: &Model,
+) -> u32 {
+    let shared = u64::from(kernel.static_shared) + dynamic_shared;
+    if threads == 0 || threads > max_threads(kernel) || dynamic_shared > u64::from(max_dynamic_shared(kernel, settings))
+    {
+        return 0;
+    }
+    let threads = threads.next_multiple_of(WARP);
+    let by_shared = u64::from(model.shared_per_multiprocessor) / (shared + u64::from(SHARED_RESERVED_PER_BLOCK));
+    let by_registers = REGISTERS / (settings.registers(kernel).max(1) * threads);
+    (MAX_THREADS_PER_MULTIPROCESSOR / threads)
+        .min(MAX_BLOCKS_PER_MULTIPROCESSOR)
+        .min(by_registers)
+        .min(u32::try_from(by_shared).unwrap_or(u32::MAX))
+}
+
+/// Parameters as the program gave them: an address per parameter, or one packed buffer.
+#[derive(Clone, Copy)]
+pub struct Arguments {
+    pub each: In<*const u8>,
+    pub extra: In<usize>,
+}
+
+impl Arguments {
+    /// The kernel's parameter buffer. The program may reuse its own memory after the call.
+    fn pack(self, kernel: &Kernel) -> R<Vec<u8>> {
+        if !self.each.is_null() && !self.extra.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let size = kernel.param_bytes as usize;
+        if size == 0 {
+            return Ok(Vec::new());
+        }
+        if !self.each.is_null() {
+            return pack_each(&kernel.params, size, &self.each.list(kernel.params.len())?);
+        }
+        let (address, given) = self.packed_buffer()?;
+        let mut buffer = ffi::bytes(address, given.min(size))?;
+        buffer.resize(size, 0);
+        Ok(buffer)
+    }
+
+    fn packed_buffer(self) -> R<(*const u8, usize)> {
+        let (mut address, mut size) = (None, None);
+        let mut rest = self.extra.address();
+        loop {
+            match In::at(rest).get()? {
+                CU_LAUNCH_PARAM_END => break,
+                CU_LAUNCH_PARAM_BUFFER_POINTER => address = Some(In::at(rest.wrapping_add(1)).get()?),
+                CU_LAUNCH_PARAM_BUFFER_SIZE => {
+                    let at: *const usize = std::ptr::with_exposed_provenance(In::at(rest.wrapping_add(1)).get()?);
+                    size = Some(In::at(at).get()?);
+                }
+                _ => return Err(CUDA_ERROR_INVALID_VALUE),
+            }
+            rest = rest.wrapping_add(2);
+        }
+        let address = std::ptr::with_exposed_provenance(address.ok_or(CUDA_ERROR_INVALID_VALUE)?);
+        Ok((address, size.ok_or(CUDA_ERROR_INVALID_VALUE)?))
+    }
+}
+
+fn pack_each(params: &[Param], size: usize, addresses: &[*const u8]) -> R<Vec<u8>> {
+    let mut buffer = vec![0; size];
+    for (param, &address) in params.iter().zip(addresses) {
+        let range = param.offset as usize..(param.offset + param.size) as usize;
+        let slot = buffer.get_mut(range).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        slot.copy_from_slice(&ffi::bytes(address, slot.len())?);
+    }
+    Ok(buffer)
+}
+
+fn kernel_params(function: &Function) -> &[Param] {
+    &function.kernel().params
+}
+
+/// Where the parameters are in a buffer that stays where it is.
+fn addresses(params: &[Param], buffer: &[u8]) -> Vec<usize> {
+    let start = buffer.as_ptr().expose_provenance();
+    params.iter().map(|param| start + param.offset as usize).collect()
+}
+
+/// Attributes that only tune are accepted; those that change what a kernel may rely on become part of the shape, or are
+/// refused.
+pub fn with_attribute(shape: Shape, attribute: &CUlaunchAttribute) -> R<Shape> {
+    // SAFETY: every bit pattern is a valid value of these plain integers.
+    let (switch, cluster) = unsafe { (attribute.value.scalar, attribute.value.clusterDim) };
+    match attribute.id {
+        CU_LAUNCH_ATTRIBUTE_COOPERATIVE => Ok(Shape { cooperative: switch != 0, ..shape }),
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+            Ok(Shape { cluster: Some([cluster.x, cluster.y, cluster.z]), ..shape })
+        }
+        CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Err(CUDA_ERROR_NOT_SUPPORTED),
+        _ => Ok(shape),
+    }
+}
+
+/// A kernel with all that a launch needs, checked.
+pub struct Launch {
+    pub function: Arc<Function>,
+    pub shape: Shape,
+    /// The parameter buffer.
+    pub params: Vec<u8>,
+    /// The addresses of the parameters in it.
+    pointers: Vec<usize>,
+    /// Attributes that are kept for who asks, by number.
+    kept: Vec<(u32, [u8; 64])>,
+    driver: &'static Driver,
+    context: Arc<Context>,
+}
+
+impl Launch {
+    /// # Errors
+    /// What the driver refuses at the call.
+    pub fn new(
+        driver: &'static Driver,
+        function: &Arc<Function>,
+        shape: Shape,
+        arguments: Arguments,
+        context: &Arc<Context>,
+    ) -> R<Launch> {
+        if function.module.context != context.id {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        let kernel = function.kernel();
+        function.load(context)?;
+        check(&shape, kernel, &function.settings, driver.model())?;
+        let params = arguments.pack(kernel)?;
+        if function.module.program().uses_heap() {
+            context.uses_heap.store(true, Ordering::Relaxed);
+        }
+        let (function, context) = (Arc::clone(function), Arc::clone(context));
+        let pointers = addresses(kernel_params(&function), &params);
+        Ok(Launch { function, shape, params, pointers, kept: Vec::new(), driver, context })
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// One pointer for each parameter, as `cuLaunchKernel` takes them. They are good as long as this is.
+    pub fn pointers(&self) -> *mut *mut c_void {
+        self.pointers.as_ptr().cast_mut().cast()
+    }
+
+    /// The bytes of an attribute, 0 if it was not set.
+    pub fn attribute(&self, id: u32) -> [u8; 64] {
+        let known = self.attributes().into_iter().find(|each| each.id == id);
+        // SAFETY: every bit pattern is a value of these bytes.
+        known.map_or([0; 64], |each| unsafe { each.value.pad })
+    }
+
+    /// What was set of the launch.
+    pub fn attributes(&self) -> Vec<CUlaunchAttribute> {
+        let attribute = |id, pad| CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } };
+        let mut all: Vec<_> = self.kept.iter().map(|&(id, pad)| attribute(id, pad)).collect();
+        if self.shape.cooperative {
+            let mut pad = [0; 64];
+            pad[0] = 1;
+            all.push(attribute(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, pad));
+        }
+        if let Some(cluster) = self.shape.cluster {
+            let mut pad = [0; 64];
+            for (bytes, size) in pad.chunks_exact_mut(4).zip(cluster) {
+                bytes.copy_from_slice(&size.to_le_bytes());
+            }
+            all.push(attribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, pad));
+        }
+        all
+    }
+
+    /// The same launch with more attributes.
+    ///
+    /// # Errors
+    /// As a launch with them.
+    pub fn with_attributes(&self, more: &[CUlaunchAttribute]) -> R<Launch> {
+        let shape = more.iter().try_fold(self.shape, with_attribute)?;
+        check(&shape, self.function.kernel(), &self.function.settings, self.driver.model())?;
+        let mut kept = self.kept.clone();
+        for each in more {
+            if !matches!(each.id, CU_LAUNCH_ATTRIBUTE_COOPERATIVE | CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+                kept.retain(|(id, _)| *id != each.id);
+                // SAFETY: as above.
+                kept.push((each.id, unsafe { each.value.pad }));
+            }
+        }
+        let (function, context, params) = (Arc::clone(&self.function), Arc::clone(&self.context), self.params.clone());
+        let pointers = addresses(kernel_params(&function), &params);
+        Ok(Launch { function, shape, params, pointers, kept, driver: self.driver, context })
+    }
+
+    fn pause(&self) -> Duration {
+        Duration::from_micros(self.driver.config.profile.launch_micros)
+    }
+
+    /// Whether it takes no time.
+    fn is_nothing(&self) -> bool {
+        self.driver.model().null && self.pause().is_zero()
+    }
+
+    pub fn run(&self) -> Result<(), Fault> {
+        thread::sleep(self.pause());
+        if self.driver.model().null {
+            let Some(rules) = &self.driver.rules else { return Ok(()) };
+            return rules.apply(self.driver, self.function.kernel(), self.shape.grid, &self.params);
+        }
+        let checked = check::current();
+        if let Some(operation) = &checked {
+            operation.name(&format!("kernel '{}'", self.function.kernel().name));
+        }
+        let spec = LaunchSpec {
+            grid: self.shape.grid,
+            block: self.shape.block,
+            dynamic_shared: self.shape.dynamic_shared,
+            params: &self.params,
+            textures: &self.driver.textures,
+            cooperative: self.shape.cooperative,
+            threads: self.driver.config.threads,
+            watch: checked.as_deref().map(|operation| operation as &dyn Watch),
+        };
+        let (image, context, device) = (&self.function.module.image, &self.context, &self.context.device);
+        device.running.fetch_add(1, Ordering::Relaxed);
+        let (workers, printed) = (&self.driver.workers, &context.printed);
+        let done = engine::launch(image, self.function.index, &spec, &device.map, workers, printed, &context.cancel);
+        device.running.fetch_sub(1, Ordering::Relaxed);
+        done
+    }
+}
+
+impl Driver {
+    /// Queues a kernel, or adds it to the graph that the stream captures: then `true`. What the program may see of errors of
+    /// the launch itself is decided before that.
+    pub fn launch(
+        &'static self,
+        function: &Arc<Function>,
+        shape: Shape,
+        arguments: Arguments,
+        stream: &Stream,
+        edges: &LaunchEdges,
+    ) -> R<bool> {
+        let launch = Launch::new(self, function, shape, arguments, &stream.context)?;
+        function.old_launch.overwrite(shape.block, shape.dynamic_shared, || launch.params.clone());
+        // What takes no time is done at once where nothing has to be waited for.
+        let how = if launch.is_nothing() { How::AtOnce } else { How::Queued };
+        let work = Work::Launch(Arc::new(launch));
+        if self.graphs.capture_launch(stream.for_capture(), edges, || Ok(work.clone()))? {
+            return Ok(true);
+        }
+        self.start(work, how, stream)?;
+        if settings::launch_blocking() { stream.synchronise().map(|()| false) } else { Ok(false) }
+    }
+}
+
+/// The two ways of `cuLaunchKernel` to pass parameters, from its C arguments.
+pub fn arguments(each: *mut *mut c_void, extra: *mut *mut c_void) -> Arguments {
+    Arguments { each: In::at(each.cast()), extra: In::at(extra.cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::code::ClusterSettings;
+    use std::sync::atomic::{AtomicI32, AtomicU32};
+
+    fn kernel() -> Kernel {
+        Kernel {
+            name: "k".to_owned(),
+            architecture: 80,
+            params: vec![Param { offset: 0, size: 4, align: 4 }, Param { offset: 8, size: 8, align: 8 }],
+            param_bytes: 16,
+            static_shared: 1024,
+            local_bytes: 0,
+            registers: 32,
+            max_threads: 256,
+            reqntid: None,
+            required_cluster: None,
+            max_cluster: None,
+            ignores_clusters: false,
+            unsupported: None,
+        }
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            dynamic_shared: AtomicI32::new(-1),
+            carveout: AtomicI32::new(-1),
+            cache_config: AtomicU32::new(0),
+            cluster: ClusterSettings::default(),
+            max_registers: None,
+        }
+    }
+
+    fn verdict(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> R {
+        check(&shape(grid, block, dynamic_shared), &kernel(), &settings(), &Model::SOFTWARE)
+    }
+
+    fn shape(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> Shape {
+        Shape { grid, block, dynamic_shared, cluster: None, cooperative: false }
+    }
+
+    /// The verdict on `blocks` blocks in clusters, on a GPU that has them.
+    fn clustered(blocks: u32, cluster: Option<[u32; 3]>, change: impl Fn(&mut Kernel, &Settings)) -> R {
+        let (mut kernel, settings) = (kernel(), settings());
+        change(&mut kernel, &settings);
+        let shape = Shape { cluster, ..shape([blocks, 1, 1], [32, 1, 1], 0) };
+        check(&shape, &kernel, &settings, &Model::NULL_H100)
+    }
+
+    #[test]
+    fn clusters_divide_the_grid_and_are_as_large_as_kernel_and_device_allow() {
+        let wrong = Err(CUDA_ERROR_INVALID_CLUSTER_SIZE);
+        let as_is = |_: &mut Kernel, _: &Settings| ();
+        assert_eq!(clustered(16, Some([8, 1, 1]), as_is), Ok(()));
+        assert_eq!(clustered(12, Some([8, 1, 1]), as_is), wrong);
+        assert_eq!(clustered(16, Some([0, 1, 1]), as_is), wrong);
+        assert_eq!(clustered(16, Some([16, 1, 1]), as_is), wrong);
+        let any_size = |_: &mut Kernel, s: &Settings| s.cluster.non_portable.store(1, Ordering::Relaxed);
+        assert_eq!(clustered(16, Some([16, 1, 1]), any_size), Ok(()));
+        assert_eq!(clustered(32, Some([32, 1, 1]), any_size), wrong);
+        let at_most_4 = |k: &mut Kernel, _: &Settings| k.max_cluster = Some(4);
+        assert_eq!(clustered(16, Some([8, 1, 1]), at_most_4), wrong);
+        assert_eq!(clustered(16, Some([4, 1, 1]), at_most_4), Ok(()));
+        let of_2 = |k: &mut Kernel, _: &Settings| k.required_cluster = Some([2, 1, 1]);
+        assert_eq!(clustered(16, None, of_2), Ok(()));
+        assert_eq!(clustered(15, None, of_2), wrong);
+        assert_eq!(clustered(16, Some([4, 1, 1]), of_2), wrong);
+    }
+
+    #[test]
+    fn a_cooperative_launch_must_fit_the_device_at_once() {
+        let verdict = |blocks, model| {
+            let shape = Shape { cooperative: true, ..shape([blocks, 1, 1], [256, 1, 1], 0) };
+            check(&shape, &kernel(), &settings(), model)
+        };
+        assert_eq!(verdict(8 * 132, &Model::NULL_H100), Ok(()));
+        assert_eq!(verdict(8 * 132 + 1, &Model::NULL_H100), Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
+        assert_eq!(verdict(8 * 16, &Model::SOFTWARE), Ok(()));
+        assert_eq!(verdict(8 * 16 + 1, &Model::SOFTWARE), Err(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
+    }
+
+    #[test]
+    fn launches_are_held_to_the_devices_limits() {
+        assert_eq!(verdict([1, 1, 1], [256, 1, 1], 47 << 10), Ok(()));
+        assert_eq!(verdict([0, 1, 1], [32, 1, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(verdict([1, 65536, 1], [32, 1, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(verdict([1, 1, 1], [1024, 2, 1], 0), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(verdict([1, 1, 1], [512, 1, 1], 0), Err(CUDA_ERROR_INVALID_VALUE), "launch bounds");
+        let registers = |registers| Kernel { registers, ..kernel() };
+        let of = |kernel| check(&shape([1, 1, 1], [512, 1, 1], 0), &kernel, &settings(), &Model::SOFTWARE);
+        assert_eq!(of(registers(128)), Err(CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(of(registers(129)), Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
+        assert_eq!(verdict([1, 1, 1], [32, 1, 1], 48 << 10), Err(CUDA_ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn parameters_are_packed_by_offset_either_way() {
+        let (a, b) = (7u32, 9u64);
+        let each = [(&raw const a).cast::<u8>(), (&raw const b).cast::<u8>()];
+        let packed =
+            Arguments { each: In::at(each.as_ptr()), extra: In::at(std::ptr::null()) }.pack(&kernel()).unwrap();
+        assert_eq!(packed, [7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+
+        let size = packed.len();
+        let extra = [1, packed.as_ptr() as usize, 2, &raw const size as usize, 0];
+        let again =
+            Arguments { each: In::at(std::ptr::null()), extra: In::at(extra.as_ptr()) }.pack(&kernel()).unwrap();
+        assert_eq!(again, packed);
+        let neither = Arguments { each: In::at(std::ptr::null()), extra: In::at(std::ptr::null()) };
+        assert_eq!(neither.pack(&kernel()), Err(CUDA_ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn occupancy_is_bound_by_the_scarcest_resource() {
+        let blocks =
+            |threads, shared| blocks_per_multiprocessor(&kernel(), &settings(), threads, shared, &Model::SOFTWARE);
+        assert_eq!(blocks(256, 0), 8);
+        assert_eq!(blocks(32, 0), 32);
+        assert_eq!(blocks(32, 39 << 10), 4);
+        assert_eq!(blocks(512, 0), 0);
+    }
+}

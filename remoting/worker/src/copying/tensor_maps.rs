@@ -1,0 +1,20 @@
+//! Tensor maps: the driver of the device encodes them, because only it knows their form.
+
+use crate::driver::{Driver, Result};
+use crate::session::commands::Session;
+use protocol::TensorMap;
+
+impl Session {
+    /// Replies the map that the driver made in a context.
+    pub fn tensor_map(
+        &mut self,
+        seq: u64,
+        context: u64,
+        make: impl FnOnce(&Driver) -> Result<TensorMap>,
+    ) -> Result<()> {
+        self.enter(context)?;
+        let map = make(&self.driver)?;
+        self.reply_with(seq, 0, &map, &[]);
+        Ok(())
+    }
+}

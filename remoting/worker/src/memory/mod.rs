@@ -1,0 +1,20 @@
+//! Memory of the GPU: what was granted, what is mapped where, and what becomes of it when somebody gives it back.
+//!
+//! `slabs` keeps the books, `granting` asks driver and appliance; `zeros`, `overwriting`, `freed`, `heirs`, `parting` and
+//! `sharing` say who sees which bytes when memory changes hands. `mirrors` is page-locked memory that kernels use in place.
+//! Called by `session` and `moving`.
+
+pub mod bounds;
+pub mod client_memory;
+pub mod freed;
+pub mod granting;
+pub mod heirs;
+pub mod mapping;
+pub mod mirrors;
+pub mod overwriting;
+pub mod pages;
+pub mod parting;
+pub mod sharing;
+pub mod slabs;
+pub mod taken;
+pub mod zeros;

@@ -1,0 +1,119 @@
+//! Memory that processes of a lease share, when one of them has no more use for it: whoever is the last to have it
+//! overwrites it, and only the appliance knows who that is.
+
+use crate::driver::Result;
+use crate::memory::mapping::{place, unmap};
+use crate::memory::overwriting::scrub;
+use crate::memory::slabs::Slab;
+use crate::session::commands::Session;
+use crate::session::requests::{Request, Token};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+impl Session {
+    /// Takes shared memory away from `address`, and asks whether anybody else has it.
+    pub fn part_with(&mut self, token: Token, slab: Slab, address: u64) {
+        let size = slab.size;
+        self.helpers.start_in_order(
+            move |driver| driver.memory_unmap(address, size),
+            move |session: &mut Session, unmapped| {
+                session.memory.unmapping.retain(|range| *range != (address, size));
+                if let Err(code) = unmapped {
+                    session.late(code);
+                }
+                session.memory.parting.insert(token, slab);
+                session.requests.push(Request::Release { token });
+                session.return_memory();
+            },
+        );
+    }
+
+    /// The appliance says whether somebody else has what we have let go.
+    pub fn released(&mut self, token: Token, last: bool) {
+        if let Some(slab) = self.memory.parting.remove(&token) {
+            if last { self.overwrite_shared(token, &slab) } else { self.forget_shared(&slab) }
+        } else if self.memory.parting_at_end.remove(&token) {
+            // The last one overwrites it with all that is its own.
+            if let Some(slab) = self.memory.slabs.values_mut().find(|slab| last && slab.shared == Some(token)) {
+                slab.shared = None;
+            }
+        } else if last {
+            // It was its own again before it had been shared, or never came.
+            self.requests.push(Request::Freed { token });
+        }
+    }
+
+    fn forget_shared(&mut self, slab: &Slab) {
+        let memory = slab.memory;
+        self.helpers.start_in_order(
+            move |driver| driver.memory_release(memory),
+            |session: &mut Session, released| {
+                if let Err(code) = released {
+                    session.late(code);
+                }
+            },
+        );
+    }
+
+    fn overwrite_shared(&mut self, token: Token, slab: &Slab) {
+        let Slab { size, device, memory, .. } = *slab;
+        let hidden = self.memory.hide(&self.driver, size);
+        self.overwrite_hidden((device, size, memory), hidden, Arc::default(), move |session| {
+            session.requests.push(Request::Freed { token });
+        });
+    }
+
+    /// Overwrites memory of a device that is mapped nowhere, at a hidden place, and releases it. What a helper has `zeroed` by
+    /// then is released alone.
+    pub fn overwrite_hidden(
+        &mut self,
+        (device, size, memory): (u32, u64, u64),
+        hidden: Result<u64>,
+        zeroed: Arc<AtomicBool>,
+        then: impl FnOnce(&mut Session) + Send + 'static,
+    ) {
+        let filler = self.filler(device);
+        self.helpers.start_in_order(
+            move |driver| {
+                if zeroed.load(Ordering::Acquire) {
+                    return (driver.memory_release(memory).is_ok(), hidden);
+                }
+                let shown = driver.device(device as i32).and_then(|ordinal| {
+                    let hidden = hidden.inspect_err(|_| {
+                        let _ = driver.memory_release(memory);
+                    })?;
+                    place(driver, memory, hidden, size, ordinal)?;
+                    Ok(hidden)
+                });
+                let scrubbed = shown.is_ok_and(|hidden| {
+                    let scrubbed = scrub(driver, device, hidden, size, filler).is_ok();
+                    unmap(driver, hidden, size, memory).is_ok() && scrubbed
+                });
+                (scrubbed, shown)
+            },
+            move |session: &mut Session, (scrubbed, shown)| {
+                if let Ok(hidden) = shown {
+                    session.memory.hidden.retain(|range| *range != (hidden, size));
+                }
+                if !scrubbed {
+                    session.requests.push(Request::Left { size });
+                }
+                then(session);
+            },
+        );
+    }
+
+    /// At the end of the session: asks who else has what it shares.
+    pub fn part_with_everything(&mut self) {
+        let shared = self.memory.slabs.values().filter(|slab| slab.memory != 0).filter_map(|slab| slab.shared);
+        self.memory.parting_at_end = shared.collect();
+        for token in &self.memory.parting_at_end {
+            self.requests.push(Request::Release { token: *token });
+        }
+    }
+
+    /// Does the appliance still have to say who else has something?
+    pub fn is_parting(&self) -> bool {
+        !(self.memory.parting.is_empty() && self.memory.parting_at_end.is_empty())
+    }
+}

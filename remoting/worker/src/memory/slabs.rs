@@ -1,0 +1,223 @@
+//! What a session knows of its memory: the address range (*arena*), what is mapped in it (*slabs*), and what was granted.
+
+use crate::driver::{Handle, Result};
+use crate::guard::defences::{Defence, stands};
+use crate::memory::bounds::Pieces;
+use crate::memory::freed::Freed;
+use crate::memory::heirs::{Inherited, Offer};
+use crate::session::objects::RealEvent;
+use crate::session::requests::Token;
+use driverapi::arrays::Steps;
+use driverapi::errors::*;
+use protocol::SlabMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+#[derive(Debug)]
+pub struct Slab {
+    pub size: u64,
+    pub device: u32,
+    pub memory: u64,
+    /// Other processes of the lease may have it, too, and the lease is charged for it.
+    pub shared: Option<Token>,
+    pub pieces: Pieces,
+}
+
+impl Slab {
+    pub fn new(size: u64, device: u32, memory: u64) -> Slab {
+        Slab { size, device, memory, shared: None, pieces: Pieces::default() }
+    }
+}
+
+#[derive(Debug)]
+pub struct Zeroing {
+    pub number: u64,
+    pub event: Rc<RealEvent>,
+    pub context: u64,
+}
+
+#[derive(Debug)]
+pub struct Array {
+    pub steps: Steps,
+    pub handle: Handle,
+    pub context: u64,
+    pub device: u32,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// All that were reserved; the last one counts.
+    pub arenas: Vec<(u64, u64)>,
+    pub granularity: u64,
+    /// Where new memory is zeroed, and what is there now.
+    pub hiding: Option<(u64, u64)>,
+    pub hidden: Vec<(u64, u64)>,
+    pub slabs: BTreeMap<u64, Slab>,
+    pub granted: HashMap<u32, u64>,
+    /// Of what was granted: mapped, or taken by the driver for modules and limits.
+    pub used: HashMap<u32, u64>,
+    /// Of other processes too, and mapped here no more: kept until it is known who overwrites it.
+    pub parting: HashMap<Token, Slab>,
+    /// At the end of the session, what is still mapped here.
+    pub parting_at_end: HashSet<Token>,
+    /// Ranges that a helper is unmapping.
+    pub unmapping: Vec<(u64, u64)>,
+    /// To be returned to the appliance once nothing is being unmapped.
+    pub returning: Vec<(u32, u64)>,
+    /// Of other processes of the lease that have ended; granted, and not mapped.
+    pub inherited: Vec<Inherited>,
+    /// While the session ends.
+    pub offer: Option<Offer>,
+    /// At the end of the session, addresses of the slabs that a helper has overwritten.
+    pub overwritten: Arc<Mutex<BTreeSet<u64>>>,
+    pub gives_way: bool,
+    /// Returned, and offered for a moment.
+    pub freed: Vec<Freed>,
+    /// Which other process of the lease waits for some of that: the device, and for how much.
+    pub wanted: Option<(u32, u64)>,
+    pub zeroings: HashMap<u32, Zeroing>,
+    /// Devices, and those whose memory they reach.
+    pub peers: BTreeSet<(u32, u32)>,
+    /// By the first of their addresses.
+    pub arrays: BTreeMap<u64, Array>,
+    /// Textures and surfaces: their contexts, and which they are.
+    pub textures: HashMap<u64, (u64, bool)>,
+    pub last_zeroing: u64,
+    /// Variables of modules, which lie outside the arena.
+    pub globals: BTreeMap<u64, u64>,
+}
+
+pub fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
+    a.0 < b.0 + b.1 && b.0 < a.0 + a.1
+}
+
+impl Memory {
+    /// The zeroings that a stream must wait for which has seen those up to `seen`, of all devices: it may copy from another
+    /// one, or reach its memory.
+    pub fn zeroings_after(&self, seen: u64) -> Vec<Handle> {
+        if self.last_zeroing <= seen {
+            return Vec::new();
+        }
+        self.zeroings.values().filter(|z| z.number > seen).map(|z| z.event.handle).collect()
+    }
+
+    /// The events of a context go with it.
+    pub fn forget_context(&mut self, context: u64) {
+        self.zeroings.retain(|_, z| z.context != context);
+    }
+
+    pub fn granted(&mut self, device: u32, size: u64) {
+        let granted = self.granted.entry(device).or_default();
+        *granted = granted.saturating_add(size);
+    }
+
+    pub fn add_global(&mut self, address: u64, size: u64) {
+        self.globals.insert(address, size);
+    }
+
+    /// May a copy touch these bytes? Whether memory is mapped there the driver says.
+    pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
+        let within = |(base, size): (u64, u64)| {
+            address >= base && address.checked_add(bytes).is_some_and(|end| end <= base + size)
+        };
+        let arena = self.arenas.last().copied().is_some_and(within);
+        let global = || self.globals.range(..=address).next_back().is_some_and(|(a, s)| within((*a, *s)));
+        if arena || global() || !stands(Defence::Range) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    }
+
+    /// Is this a place for a slab?
+    pub fn check_place(&self, at: u64, len: u64) -> Result<()> {
+        let (base, size) = self.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let aligned = [at, len].iter().all(|n| n.is_multiple_of(self.granularity));
+        let end = at.checked_add(len).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if len == 0 || !aligned || at < base || end > base + size {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let before = self.slabs.range(..end).next_back();
+        if before.is_some_and(|(address, slab)| overlap((*address, slab.size), (at, len))) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let before = self.arrays.range(..end).next_back();
+        if before.is_some_and(|(address, array)| overlap((*address, array.steps.span), (at, len))) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok(())
+    }
+
+    pub fn check_slab(&self, c: &SlabMap) -> Result<()> {
+        self.check_place(c.address, c.size)?;
+        self.check_room(c.device, c.size)
+    }
+
+    /// Granted, and not in use.
+    pub fn room(&self, device: u32) -> u64 {
+        let of = |sizes: &HashMap<u32, u64>| sizes.get(&device).copied().unwrap_or(0);
+        of(&self.granted) - of(&self.used)
+    }
+
+    pub fn inherited_on(&self, device: u32) -> u64 {
+        self.inherited.iter().filter(|each| each.device == device).map(|each| each.size).sum()
+    }
+
+    fn check_room(&self, device: u32, size: u64) -> Result<()> {
+        if self.room(device) < size && stands(Defence::Room) { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// Counts memory that the driver takes by itself.
+    pub fn take(&mut self, device: u32, size: u64) -> Result<()> {
+        self.check_room(device, size)?;
+        *self.used.entry(device).or_default() += size;
+        Ok(())
+    }
+
+    /// The driver has no use for it any more.
+    pub fn give_back(&mut self, device: u32, size: u64) {
+        if let Some(used) = self.used.get_mut(&device) {
+            *used -= size;
+        }
+    }
+
+    pub fn insert(&mut self, c: &SlabMap) {
+        self.slabs.insert(c.address, Slab::new(c.size, c.device, 0));
+        *self.used.entry(c.device).or_default() += c.size;
+    }
+
+    /// Is this memory of the GPU, all of it in one slab?
+    pub fn is_mapped(&self, address: u64, size: u64) -> bool {
+        let slab = self.slabs.range(..=address).next_back();
+        slab.is_some_and(|(start, slab)| slab.memory != 0 && address + size <= start + slab.size)
+    }
+
+    pub fn remove(&mut self, address: u64) -> Option<Slab> {
+        let slab = self.slabs.remove(&address)?;
+        if slab.shared.is_none() {
+            self.give_back(slab.device, slab.size);
+        }
+        Some(slab)
+    }
+
+    pub fn note_move(&mut self, from: u64, to: u64) {
+        if let Some(slab) = self.slabs.remove(&from) {
+            self.slabs.insert(to, slab);
+        }
+    }
+
+    /// The slab is the lease's from now on: it counts no more against what the session was granted.
+    pub fn share(&mut self, address: u64, token: Token) {
+        let Some(slab) = self.slabs.get_mut(&address) else { return };
+        slab.shared = Some(token);
+        for sizes in [&mut self.granted, &mut self.used] {
+            if let Some(bytes) = sizes.get_mut(&slab.device) {
+                *bytes = bytes.saturating_sub(slab.size);
+            }
+        }
+    }
+
+    /// Where the session has this, exported or imported, and its device and size.
+    pub fn shared(&self, token: Token) -> Option<(u64, u32, u64)> {
+        let mut holding = self.slabs.iter().filter(|(_, slab)| slab.shared == Some(token) && slab.memory != 0);
+        holding.next().map(|(address, slab)| (*address, slab.device, slab.size))
+    }
+}

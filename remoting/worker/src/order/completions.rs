@@ -1,0 +1,202 @@
+//! What is still to be told to the client, and to be done, when streams get somewhere. `completer` asks and tells.
+
+use crate::copying::staging::Buffer;
+use crate::driver::{Code, Driver, Handle};
+use crate::memory::client_memory::Shared;
+use crate::memory::mirrors::plan::Window;
+use crate::order::pending::NewSlab;
+use crate::order::shared_events::Page;
+use crate::session::current::CurrentContext;
+use crate::session::objects::{LoadedModule, RealEvent};
+use driverapi::errors::*;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub enum Action {
+    Marker,
+    /// The reply of a command that synchronises.
+    Reply(Code),
+    /// Bytes of a `CopyToHost` have arrived in the buffer.
+    HostBytes {
+        offset: u64,
+        buffer: Buffer,
+    },
+    /// The buffer of a `CopyToDevice` is free again.
+    Consumed {
+        bytes: u64,
+        _buffer: Buffer,
+    },
+    /// The reply of a copy of memory that the client shares, which is kept until then.
+    Shared {
+        code: Code,
+        _memory: Rc<Shared>,
+    },
+    /// Bytes of a `CopyToHostStriped` have arrived in the buffer.
+    Striped {
+        stripe: u64,
+        buffer: Buffer,
+    },
+    /// The stream got to a `CopyToDeviceLate`.
+    LateCopy,
+    Fenced {
+        token: u64,
+    },
+    Callback {
+        token: u64,
+    },
+    EventDone {
+        event: u64,
+        generation: u64,
+    },
+    /// A record that other sessions wait for.
+    SharedRecord {
+        page: Rc<Page>,
+        number: u64,
+    },
+    Part {
+        join: u64,
+    },
+    /// A command that synchronises is answered, which waited for mirrors.
+    Synchronised,
+    /// A question is answered whether all is complete, of an event or of a stream.
+    Answer {
+        of_event: bool,
+    },
+    /// Mirrors have been read into the buffer, unless a copy failed.
+    MirrorsRead {
+        window: Rc<Window>,
+        buffer: Buffer,
+        failed: Code,
+    },
+    /// All launches of a batch are complete.
+    Batch {
+        number: u64,
+    },
+    /// New memory holds zeros now.
+    Zeroed(NewSlab),
+}
+
+impl Action {
+    /// Can the program conclude something about other commands from it?
+    pub fn is_visible(&self) -> bool {
+        !matches!(
+            self,
+            Action::Marker
+                | Action::HostBytes { .. }
+                | Action::Consumed { .. }
+                | Action::MirrorsRead { .. }
+                | Action::SharedRecord { .. }
+                | Action::Batch { .. }
+                | Action::Zeroed(_)
+        )
+    }
+
+    /// Is it told as it is, and lets the program conclude that the device has written to a mirror? What becomes an answer to
+    /// a command that synchronises is looked at there.
+    pub fn lets_see(&self) -> bool {
+        matches!(
+            self,
+            Action::Fenced { .. } | Action::Callback { .. } | Action::EventDone { .. } | Action::Answer { .. }
+        )
+    }
+
+    /// Does it change what the program sees in its memory or of its events?
+    pub fn is_news(&self) -> bool {
+        matches!(self, Action::HostBytes { .. } | Action::EventDone { .. })
+    }
+
+    /// Some errors, and what kernels print, the driver only hands out when something is synchronised. On an event that
+    /// is complete that waits for nothing.
+    pub fn settle(
+        &self,
+        driver: &Driver,
+        current: &CurrentContext,
+        code: Code,
+        completed: Option<&Rc<RealEvent>>,
+    ) -> Code {
+        match (self, completed) {
+            (
+                Action::Reply(_)
+                | Action::Shared { .. }
+                | Action::Striped { .. }
+                | Action::Part { .. }
+                | Action::EventDone { .. },
+                Some(event),
+            ) if code == 0 => {
+                let settled =
+                    current.set(driver, event.context()).and_then(|()| driver.event_synchronize(event.handle));
+                settled.err().unwrap_or(0)
+            }
+            _ => code,
+        }
+    }
+}
+
+/// `None` while the event is not complete, then 0 or an error.
+pub fn state(driver: &Driver, current: &CurrentContext, event: &RealEvent) -> Option<Code> {
+    match current.set(driver, event.context()).and_then(|()| driver.event_query(event.handle)) {
+        Ok(()) => Some(0),
+        Err(CUDA_ERROR_NOT_READY) => None,
+        Err(code) => Some(code),
+    }
+}
+
+#[derive(Debug)]
+pub struct Entry {
+    pub seq: u64,
+    pub event: Option<Rc<RealEvent>>,
+    pub operations: u32,
+    pub action: Action,
+}
+
+#[derive(Debug)]
+pub struct Watch {
+    pub seq: u64,
+    pub event: Rc<RealEvent>,
+    pub action: Action,
+}
+
+/// Something that happens when several streams have got somewhere.
+#[derive(Debug)]
+pub struct Join {
+    pub seq: u64,
+    pub remaining: usize,
+    pub code: Code,
+    pub then: Then,
+}
+
+#[derive(Debug)]
+pub enum Then {
+    Reply,
+    Fenced { token: u64 },
+    UnloadModule { context: u64, module: Arc<LoadedModule>, token: u64 },
+    DestroyGraph { context: u64, executable: Handle },
+    DestroyContext { context: u64, token: u64 },
+}
+
+#[derive(Default)]
+pub struct Completions {
+    /// Streams that have entries.
+    pub active: BTreeSet<u64>,
+    pub watches: Vec<Watch>,
+    pub joins: HashMap<u64, Join>,
+    pub next_join: u64,
+    /// `HostBytes` and `EventDone` that are still to be told.
+    pub news_pending: usize,
+    /// `HostBytes` entries.
+    pub bytes_pending: usize,
+}
+
+impl Completions {
+    /// Copies to the host whose bytes have yet to arrive.
+    pub fn bytes_pending(&self) -> usize {
+        self.bytes_pending
+    }
+
+    /// Is the GPU to be asked again later?
+    pub fn is_pending(&self) -> bool {
+        !self.active.is_empty() || !self.watches.is_empty()
+    }
+}

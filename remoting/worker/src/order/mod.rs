@@ -1,0 +1,17 @@
+//! Order: which command may run when, and what is known to be complete.
+//!
+//! A frame becomes a `command` with the keys that it stands in for; `sched` says whether it may run, by the `rules`;
+//! `dispatch` has it done; `completer` asks streams how far they are, and tells the client. Streams, events and what waits
+//! for them are here, too. Called by `session`. It does not know what a command does.
+
+pub mod command;
+pub mod completer;
+pub(crate) mod completions;
+pub(crate) mod dispatch;
+pub(crate) mod gates;
+pub(crate) mod launch_events;
+pub(crate) mod pending;
+pub mod rules;
+pub mod sched;
+pub(crate) mod shared_events;
+pub(crate) mod streams;

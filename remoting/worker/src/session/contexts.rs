@@ -1,0 +1,256 @@
+//! Contexts: made and destroyed by helpers, because both take long and may block.
+
+use crate::copying::staging::{Growth, LARGE, Pool, SMALL};
+use crate::driver::{Code, Driver, Handle, Result};
+use crate::order::command::StreamKind;
+use crate::order::completions::{Action, Then, Watch};
+use crate::session::commands::{Outcome, Session};
+use crate::session::objects::{Context, EventPool, Stream};
+use crate::session::requests::Asker;
+use driverapi::errors::*;
+use protocol::{ContextCreate, ContextDestroy, Fenced, Message};
+use std::collections::HashMap;
+
+/// Page-locked memory of a new context, so that its first copies need not wait for more.
+const FIRST: [Growth; 2] = [Growth { size: SMALL, count: 16 }, Growth { size: LARGE, count: 2 }];
+
+/// What belongs to a context from its start.
+pub struct Created {
+    handle: Handle,
+    internal: Handle,
+    buffers: Vec<(usize, Vec<Handle>)>,
+}
+
+fn create(driver: &Driver, device: i32, flags: u32, primary: bool) -> Result<Created> {
+    const NON_BLOCKING: u32 = 1;
+    let device = driver.device(device)?;
+    let handle = if primary { driver.primary_retain(device, flags)? } else { driver.context_create(flags, device)? };
+    driver.set_current(handle)?;
+    // Of the highest priority there is: commands wait for memory that is zeroed there.
+    let internal = driver.stream_create(NON_BLOCKING, i32::MIN)?;
+    let buffers = FIRST.iter().map(|g| Ok((g.size, allocate(driver, g)?))).collect::<Result<_>>()?;
+    Ok(Created { handle, internal, buffers })
+}
+
+/// `create`, or the context that is there already. If it is another one it goes first.
+fn create_or_take(driver: &Driver, warm: Option<Created>, c: &ContextCreate) -> Result<Created> {
+    match warm {
+        Some(warm) if c.primary && c.device == 0 && c.flags == 0 => return Ok(warm),
+        Some(warm) => {
+            destroy(driver, warm.handle, warm.internal, warm.buffers.into_iter().flat_map(|(_, all)| all), true, 0)?
+        }
+        None => {}
+    }
+    create(driver, c.device as i32, c.flags, c.primary)
+}
+
+fn allocate(driver: &Driver, growth: &Growth) -> Result<Vec<Handle>> {
+    (0..growth.count).map(|_| driver.host_alloc(growth.size)).collect()
+}
+
+fn destroy(
+    driver: &Driver,
+    handle: Handle,
+    internal: Handle,
+    buffers: impl IntoIterator<Item = Handle>,
+    primary: bool,
+    device: i32,
+) -> Result<()> {
+    driver.set_current(handle)?;
+    buffers.into_iter().try_for_each(|buffer| driver.host_free(buffer))?;
+    driver.stream_destroy(internal)?;
+    driver.set_current(Handle::NULL)?;
+    if primary { driver.primary_release(driver.device(device)?) } else { driver.context_destroy(handle) }
+}
+
+impl Session {
+    /// Makes a context before there is a client.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn warm_up(&mut self) -> Result<()> {
+        self.warm = Some(create(&self.driver, 0, 0, true)?);
+        self.driver.set_current(Handle::NULL)
+    }
+
+    pub fn context_create(&mut self, seq: u64, c: &ContextCreate) -> Result<Outcome> {
+        if self.contexts.contains(c.context) || self.streams.contains(c.legacy_stream) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if self.contexts.is_full() {
+            let code = self.out_of("contexts", self.budgets.contexts);
+            return self.poison_context(c.context, c.legacy_stream, code);
+        }
+        if c.device >= self.device_count {
+            return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_DEVICE);
+        }
+        // What one primary context was charged for must not outlive it under a second name.
+        if c.primary && self.contexts.live().any(|(_, other)| other.primary && other.device == c.device) {
+            return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_VALUE);
+        }
+        if *self.uncharged.entry(c.device).or_insert(c.context) == c.context || self.budgets.context_bytes == 0 {
+            self.make_context(seq, c, 0);
+            return Ok(Outcome::Held);
+        }
+        let bytes = self.budgets.context_bytes;
+        if self.requests.grant(Asker::Context(seq, c.clone()), c.device, bytes, bytes) {
+            return Ok(Outcome::Held);
+        }
+        self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    /// The appliance has charged what the driver takes for a further context of a device, or `size` is 0.
+    pub fn context_charged(&mut self, seq: u64, c: &ContextCreate, size: u64) {
+        match self.memory.take(c.device, size) {
+            Ok(()) if size > 0 => self.make_context(seq, c, size),
+            _ => self.no_context(seq, c, CUDA_ERROR_OUT_OF_MEMORY),
+        }
+    }
+
+    fn make_context(&mut self, seq: u64, c: &ContextCreate, charged: u64) {
+        let (c, asked, warm) = (c.clone(), c.clone(), self.warm.take());
+        self.helpers.start(
+            move |driver| create_or_take(driver, warm, &asked),
+            move |session: &mut Session, created| match created {
+                Ok(created) => {
+                    session.context_created(&c, created, charged);
+                    session.finish(seq);
+                }
+                Err(code) => {
+                    session.discharge(c.device, charged, charged);
+                    session.no_context(seq, &c, code);
+                }
+            },
+        );
+    }
+
+    fn no_context(&mut self, seq: u64, c: &ContextCreate, code: Code) {
+        self.uncharged.retain(|_, context| *context != c.context);
+        let _ = self.poison_context(c.context, c.legacy_stream, code);
+        self.late(code);
+        self.finish(seq);
+    }
+
+    fn poison_context(&mut self, context: u64, legacy: u64, code: Code) -> Result<Outcome> {
+        self.contexts.insert(context, Err(code));
+        self.streams.insert(legacy, Err(code));
+        Err(code)
+    }
+
+    fn context_created(&mut self, c: &ContextCreate, created: Created, charged: u64) {
+        let ContextCreate { context: id, device, primary, flags, legacy_stream: legacy } = *c;
+        let staging = Pool::default();
+        for (size, buffers) in created.buffers {
+            staging.add(size, buffers);
+        }
+        let context = Context {
+            handle: created.handle,
+            device,
+            primary,
+            flags,
+            internal: created.internal,
+            legacy,
+            staging,
+            events: EventPool::new(created.handle),
+            legacy_unmarked: false,
+            streams: vec![legacy],
+            limits: HashMap::new(),
+            charged,
+            stacks: 0,
+            zeros: None,
+        };
+        self.contexts.insert(id, Ok(context));
+        self.streams.insert(legacy, Ok(Stream::new(id, StreamKind::Legacy, Handle::NULL, 0, 0)));
+    }
+
+    /// Any context of a device, by its id.
+    pub fn context_on(&self, device: u32) -> Option<(u64, &Context)> {
+        self.contexts.live().find(|(_, context)| context.device == device)
+    }
+
+    /// `then` happens when all work given to the context so far is complete.
+    pub fn context_join(&mut self, context: u64, seq: u64, then: Then) -> Result<()> {
+        let streams = self.contexts.get(context)?.streams.clone();
+        self.join(context, &streams, seq, then);
+        Ok(())
+    }
+
+    /// Everything in the context completes first, then its memory is no longer lent, then it goes.
+    pub fn context_destroy(&mut self, seq: u64, c: &ContextDestroy) -> Result<Outcome> {
+        self.mirrors.forget_context(c.context);
+        self.context_join(c.context, seq, Then::DestroyContext { context: c.context, token: c.token })?;
+        Ok(Outcome::Held)
+    }
+
+    /// Destroys a context in which nothing happens any more. False if buffers of its are still on their way.
+    pub fn close_context(&mut self, seq: u64, id: u64, token: u64) -> bool {
+        let zeroes = |watch: &Watch| matches!(watch.action, Action::Zeroed(slab) if slab.context == id);
+        if self.completions.watches.iter().any(zeroes) || self.client_memory.registers_in(id) {
+            return false;
+        }
+        self.end_arrays(id);
+        let (Ok(context), Ok(taken)) = (self.contexts.get(id), self.taken_by(id)) else {
+            // Destroyed twice, before the first was done.
+            self.late(CUDA_ERROR_INVALID_CONTEXT);
+            self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]);
+            self.finish(seq);
+            return true;
+        };
+        let Some(mut buffers) = context.staging.close() else { return false };
+        buffers.extend(context.zeros);
+        let (handle, internal, primary) = (context.handle, context.internal, context.primary);
+        let (device, streams, charged) = (context.device as i32, context.streams.clone(), context.charged);
+        let _ = self.contexts.remove(id);
+        for stream in streams {
+            let _ = self.streams.remove(stream);
+            self.forget_batches(stream);
+        }
+        self.topology.forget_context(id);
+        self.modules.retain(|module| module.context != id);
+        self.graphs.retain(|graph| graph.context != id);
+        self.events.retain(|event| event.context != id);
+        self.end_shared_events(id);
+        self.memory.forget_context(id);
+        self.client_memory.forget_context(id);
+        // The context may be gone before the next one is made current.
+        let _ = self.current.set(&self.driver, Handle::NULL);
+        let destroy = move |driver: &Driver| destroy(driver, handle, internal, buffers, primary, device);
+        let then = move |session: &mut Session, destroyed: Result<()>| {
+            if let Err(code) = destroyed {
+                session.late(code);
+            }
+            session.uncharged.retain(|_, context| *context != id);
+            session.discharge(taken.device, charged, charged);
+            session.gave_back(taken, token);
+            session.finish(seq);
+        };
+        // Memory is read with its stream.
+        if self.hold.sends_ahead {
+            self.helpers.start_in_order(destroy, then);
+        } else {
+            self.helpers.start(destroy, then);
+        }
+        true
+    }
+
+    /// After a pool had no buffer for `len` bytes: has a helper allocate more.
+    pub fn grow_staging(&mut self, context: u64, len: usize) {
+        let pinned: u64 = self.contexts.live().map(|(_, c)| c.staging.bytes()).sum();
+        let room = self.budgets.pinned_bytes.saturating_sub(pinned);
+        let Ok(c) = self.contexts.get(context) else { return };
+        let (Some(growth), handle, pool_of) = (c.staging.grow(len, room), c.handle, context) else { return };
+        let size = growth.size;
+        self.helpers.start(
+            move |driver| {
+                driver.set_current(handle)?;
+                allocate(driver, &growth)
+            },
+            move |session: &mut Session, buffers: Result<Vec<Handle>>| {
+                session.late_in(pool_of, buffers.as_ref().map(drop).map_err(|code| *code));
+                if let Ok(context) = session.contexts.get(pool_of) {
+                    context.staging.add(size, buffers.unwrap_or_default());
+                }
+            },
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! What the appliance says to the worker: one JSON object per packet. Pure; `server` has the socket, `requests` the other way.
+
+use crate::driver::Code;
+use crate::session::commands::Session;
+use crate::session::requests::{Asker, Token};
+use driverapi::errors::*;
+use protocol::{Granted, MemoryState, Message, Notice};
+use serde::Deserialize;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub enum Order {
+    Granted {
+        id: u64,
+        size: u64,
+        /// For people: why it is nothing.
+        #[serde(default)]
+        line: String,
+        /// Of that came by [`Order::Inherit`].
+        #[serde(default)]
+        inherited: u64,
+    },
+    /// The client's process has ended: if it has no connection, none comes.
+    ClientEnded,
+    /// The session is about to be ended for one that wants its memory.
+    GiveWay,
+    /// Another process of the lease wants so much.
+    HandOn {
+        device: u32,
+        least: u64,
+    },
+    /// It has what was handed on, or is gone.
+    HandedOn {
+        taken: bool,
+    },
+    /// With a descriptor: memory that another process of the lease had, granted with it.
+    Inherit {
+        device: u32,
+        size: u64,
+        #[serde(default)]
+        zeroed: bool,
+    },
+    /// Tell what the client has sent so far.
+    Settle {
+        id: u64,
+    },
+    Memory {
+        id: u64,
+        limit: u64,
+        free: u64,
+    },
+    /// Without a token the lease has no room for it.
+    Exported {
+        id: u64,
+        token: Option<Token>,
+    },
+    /// Nobody else has this memory, or somebody.
+    Released {
+        token: Token,
+        last: bool,
+    },
+    /// With a descriptor, unless nothing has this token.
+    Imported {
+        id: u64,
+        device: u32,
+        size: u64,
+    },
+    /// With a descriptor of a sealed file, if the appliance has such an image.
+    Code {
+        id: u64,
+    },
+    /// With a descriptor of the file for the image. What the GPU was given may take `seconds` to complete.
+    Suspend {
+        reason: String,
+        seconds: u64,
+    },
+    Resume,
+    /// With a connection to a worker of another appliance, to which the session is about to move.
+    Ahead,
+    /// Now.
+    Move {
+        seconds: u64,
+    },
+    /// It does not: it goes on here.
+    Stay,
+    /// It has moved: nobody is told that it ends.
+    Leave,
+    End {
+        code: Code,
+        reason: String,
+    },
+}
+
+impl Session {
+    /// Takes a packet of the appliance; what is none is ignored, as it can only come from a newer appliance.
+    pub fn order(&mut self, packet: &[u8], file: Option<OwnedFd>) {
+        let Ok(order) = serde_json::from_slice::<Order>(packet) else { return };
+        match order {
+            Order::Granted { id, size, line, inherited } => {
+                let Some((asker, device)) = self.requests.granted(id) else { return };
+                if !line.is_empty() {
+                    self.out.push(Notice::CODE, 0, &Notice { line }, &[]);
+                }
+                self.memory.granted(device, size.saturating_sub(inherited));
+                match asker {
+                    Asker::Context(seq, context) => self.context_charged(seq, &context, size),
+                    Asker::Stack(described) => self.stack_charged(&described, device, size),
+                    Asker::Client(seq) if size == 0 => self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
+                    Asker::Client(seq) => self.reply_with(seq, 0, &Granted { size }, &[]),
+                }
+                // A command that waited for it may have finished.
+                self.advance();
+            }
+            Order::HandOn { device, least } => self.hand_on(device, least),
+            Order::HandedOn { taken } => self.handed_on(taken),
+            Order::Inherit { device, size, zeroed } => self.inherit(device, size, zeroed, file),
+            Order::Settle { id } => self.settling.push((id, None)),
+            Order::Memory { id, limit, free } => {
+                let Some(seq) = self.requests.answered(id) else { return };
+                self.reply_with(seq, 0, &MemoryState { limit, free }, &[]);
+            }
+            Order::Exported { id, token } => self.exported(id, token),
+            Order::Released { token, last } => self.released(token, last),
+            Order::Imported { id, device, size } => self.imported(id, device, size, file),
+            Order::Code { id } => self.shared_code(id, file),
+            Order::Suspend { reason, seconds } => self.suspend(file, reason, Duration::from_secs(seconds)),
+            Order::Resume => self.resume(),
+            Order::Ahead => self.send_ahead(file),
+            Order::Move { seconds } => self.move_away(Duration::from_secs(seconds)),
+            Order::Stay => self.refused_there(),
+            Order::Leave => self.leave(),
+            Order::ClientEnded => self.client_ended = true,
+            Order::GiveWay => self.memory.gives_way = true,
+            Order::End { code, reason } => {
+                if !std::mem::take(&mut self.memory.gives_way) {
+                    self.offer_no_more();
+                }
+                self.end(code, &reason);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::requests::Request;
+
+    #[test]
+    fn packets_are_those_of_the_interface() {
+        let json = |request: Request| serde_json::to_string(&request).unwrap();
+        assert_eq!(json(Request::Ready), r#"{"op":"ready"}"#);
+        assert_eq!(
+            json(Request::Grant { id: 1, device: 2, least: 3, want: 4, maps: true }),
+            r#"{"op":"grant","id":1,"device":2,"least":3,"want":4,"maps":true}"#
+        );
+        let token = Token([0xab; 16]);
+        assert_eq!(json(Request::Release { token }), r#"{"op":"release","token":"abababababababababababababababab"}"#);
+        let exported = r#"{"op":"exported","id":3,"token":"abababababababababababababababab"}"#;
+        assert_eq!(serde_json::from_str::<Order>(exported).unwrap(), Order::Exported { id: 3, token: Some(token) });
+        let refused = serde_json::from_str::<Order>(r#"{"op":"exported","id":3,"token":null}"#).unwrap();
+        assert_eq!(refused, Order::Exported { id: 3, token: None });
+        let end = serde_json::from_str::<Order>(r#"{"op":"end","code":46,"reason":"drained"}"#).unwrap();
+        assert_eq!(end, Order::End { code: 46, reason: "drained".into() });
+    }
+}

@@ -1,0 +1,324 @@
+//! What the client named: contexts, streams, events and modules under their ids.
+
+use crate::code::image_rules::Attributes;
+use crate::copying::staging::Pool;
+use crate::driver::{Code, Driver, Handle, Result};
+use crate::order::command::StreamKind;
+use crate::order::completions::Entry;
+use crate::order::rules::{Rule, kept};
+use crate::session::settings::KernelSettings;
+use driverapi::errors::*;
+use protocol::{GraphBuild, ModuleLoad};
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Objects of one kind by id. An id whose creation failed late is *poisoned*: every use answers why.
+#[derive(Debug)]
+pub struct Table<T> {
+    objects: HashMap<u64, Result<T>>,
+    missing: Code,
+    most: u64,
+}
+
+impl<T> Table<T> {
+    /// `missing` is what the driver answers to a handle that it does not know. A client that makes more objects than `most`
+    /// is told that memory is out.
+    pub fn new(missing: Code, most: u64) -> Self {
+        Table { objects: HashMap::new(), missing, most }
+    }
+
+    pub fn get(&self, id: u64) -> Result<&T> {
+        self.objects.get(&id).ok_or(self.missing)?.as_ref().map_err(|code| *code)
+    }
+
+    pub fn get_mut(&mut self, id: u64) -> Result<&mut T> {
+        self.objects.get_mut(&id).ok_or(self.missing)?.as_mut().map_err(|code| *code)
+    }
+
+    pub fn contains(&self, id: u64) -> bool {
+        self.objects.contains_key(&id)
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.objects.len() as u64 >= self.most
+    }
+
+    pub fn insert(&mut self, id: u64, object: Result<T>) {
+        self.objects.insert(id, object);
+    }
+
+    pub fn remove(&mut self, id: u64) -> Result<T> {
+        self.objects.remove(&id).ok_or(self.missing)?
+    }
+
+    /// Ids of objects whose creation failed, and why.
+    pub fn failed(&self) -> impl Iterator<Item = (u64, Code)> {
+        self.objects.iter().filter_map(|(id, object)| Some((*id, *object.as_ref().err()?)))
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.objects.iter().filter_map(|(id, object)| Some((*id, object.as_ref().ok()?)))
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.objects.retain(|_, object| object.as_ref().map_or(true, &mut keep));
+    }
+}
+
+/// Events of a context that are not in use, without and with timing.
+#[derive(Debug, Clone)]
+pub struct EventPool {
+    context: Handle,
+    free: Rc<RefCell<[Vec<Handle>; 2]>>,
+}
+
+pub const DISABLE_TIMING: u32 = 2;
+
+impl EventPool {
+    pub fn new(context: Handle) -> EventPool {
+        EventPool { context, free: Rc::default() }
+    }
+
+    /// The context must be current.
+    pub fn take(&self, driver: &Driver, timing: bool) -> Result<Rc<RealEvent>> {
+        let free = self.free.borrow_mut()[usize::from(timing)].pop();
+        let handle = match free {
+            Some(handle) => handle,
+            None => driver.event_create(if timing { 0 } else { DISABLE_TIMING })?,
+        };
+        Ok(Rc::new(RealEvent { handle, timing, pool: self.clone() }))
+    }
+}
+
+/// One record of one event. Every record has a driver's event of its own, so that waiting for an old record never waits
+/// for a newer one.
+#[derive(Debug)]
+pub struct RealEvent {
+    pub handle: Handle,
+    timing: bool,
+    pool: EventPool,
+}
+
+impl RealEvent {
+    pub fn context(&self) -> Handle {
+        self.pool.context
+    }
+}
+
+impl Drop for RealEvent {
+    fn drop(&mut self) {
+        self.pool.free.borrow_mut()[usize::from(self.timing)].push(self.handle);
+    }
+}
+
+#[derive(Debug)]
+pub struct Context {
+    pub handle: Handle,
+    pub device: u32,
+    pub primary: bool,
+    pub flags: u32,
+    /// A non-blocking stream of ours, for zeroing memory.
+    pub internal: Handle,
+    pub legacy: u64,
+    pub staging: Pool,
+    pub events: EventPool,
+    /// Work was given to the legacy stream after the last event recorded there.
+    pub legacy_unmarked: bool,
+    pub streams: Vec<u64>,
+    /// Each limit that was set.
+    pub limits: HashMap<u32, Limit>,
+    /// What the appliance was asked to charge for it, stacks of kernels among them.
+    pub charged: u64,
+    pub stacks: u64,
+    /// Page-locked zeros that arrays are filled from, once there was one.
+    pub zeros: Option<Handle>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    pub value: u64,
+    /// What the driver takes for it.
+    pub taken: u64,
+}
+
+#[derive(Debug)]
+pub struct Stream {
+    pub context: u64,
+    pub kind: StreamKind,
+    pub handle: Handle,
+    pub flags: u32,
+    pub priority: i32,
+    /// Operations given to the stream since the last entry with an event.
+    pub issued: u32,
+    /// Operations that are not known to be complete, events included.
+    pub in_flight: u32,
+    /// What is to happen when the stream gets there, in its order.
+    pub entries: VecDeque<Entry>,
+    /// The last event that is known to be complete.
+    pub completed: Option<Rc<RealEvent>>,
+    /// The last zeroing of memory that this stream waits for.
+    pub zeroing_seen: u64,
+    /// The stream is gone; only its entries are left.
+    pub destroyed: bool,
+}
+
+impl Stream {
+    pub fn new(context: u64, kind: StreamKind, handle: Handle, flags: u32, priority: i32) -> Stream {
+        Stream {
+            context,
+            kind,
+            handle,
+            flags,
+            priority,
+            issued: 0,
+            in_flight: 0,
+            entries: VecDeque::new(),
+            completed: None,
+            zeroing_seen: 0,
+            destroyed: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Event {
+    pub context: u64,
+    pub timing: bool,
+    /// Records in the order of their generations; older ones stay while open commands refer to the event.
+    records: Vec<(u64, Result<Rc<RealEvent>>)>,
+    references: u32,
+    pub destroyed: bool,
+    /// It was queried once: the client is told of every later record that completes.
+    pub followed: bool,
+}
+
+impl Event {
+    pub fn new(context: u64, flags: u32) -> Event {
+        let timing = flags & DISABLE_TIMING == 0;
+        Event { context, timing, records: Vec::new(), references: 0, destroyed: false, followed: false }
+    }
+
+    pub fn record(&mut self, generation: u64, event: Result<Rc<RealEvent>>) {
+        if self.references == 0 {
+            self.records.clear();
+        }
+        // Streams may get to the records in another order than the program made them.
+        let later = self.records.iter().rposition(|(g, _)| *g <= generation || !kept(Rule::EventLatest));
+        self.records.insert(later.map_or(0, |place| place + 1), (generation, event));
+    }
+
+    /// The record of `generation`, else the latest. `None` before the first: waiting for it waits for nothing.
+    pub fn at(&self, generation: u64) -> Option<Result<Rc<RealEvent>>> {
+        let exact = self.records.iter().rev().find(|(g, _)| *g == generation);
+        exact.or(self.records.last()).map(|(_, event)| event.clone())
+    }
+
+    pub fn latest(&self) -> Option<Result<Rc<RealEvent>>> {
+        self.records.last().map(|(_, event)| event.clone())
+    }
+
+    /// Of the latest record.
+    pub fn generation(&self) -> Option<u64> {
+        self.records.last().map(|(generation, _)| *generation)
+    }
+
+    pub fn refer(&mut self) {
+        self.references += 1;
+    }
+
+    /// Is the event destroyed and the last reference gone?
+    pub fn release(&mut self) -> bool {
+        self.references -= 1;
+        if self.references == 0 && self.records.len() > 1 {
+            self.records.drain(..self.records.len() - 1);
+        }
+        self.destroyed && self.references == 0
+    }
+
+    pub fn is_referred_to(&self) -> bool {
+        self.references > 0
+    }
+}
+
+#[derive(Debug)]
+pub struct Kernel {
+    pub function: Handle,
+    /// What its image says of launches.
+    pub rules: Attributes,
+    /// Bytes of the packed parameter buffer; not known before the kernel is described, which loads it.
+    pub parameter_bytes: Option<usize>,
+    pub settings: KernelSettings,
+}
+
+#[derive(Debug)]
+pub struct Module {
+    pub context: u64,
+    pub made: ModuleLoad,
+    pub loaded: Arc<LoadedModule>,
+    pub kernels: Vec<Kernel>,
+}
+
+impl Module {
+    /// A kernel that was described: the driver would load any other where everything else waits for it.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`
+    pub fn kernel(&self, index: u32) -> Result<&Kernel> {
+        let kernel = self.kernels.get(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
+        kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// # Errors
+    /// As [`Module::kernel`].
+    pub fn kernel_mut(&mut self, index: u32) -> Result<&mut Kernel> {
+        let kernel = self.kernels.get_mut(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
+        kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+}
+
+/// An executable graph.
+#[derive(Debug)]
+pub struct Graph {
+    pub context: u64,
+    pub made: Arc<GraphBuild>,
+    pub executable: Handle,
+}
+
+/// Memory that a device's driver takes by itself, counted before it is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken {
+    pub device: u32,
+    pub bytes: u64,
+}
+
+/// A module of the driver, for jobs that may run while another wants to unload it.
+#[derive(Debug)]
+pub struct LoadedModule {
+    pub handle: Handle,
+    pub taken: Taken,
+    unloaded: RwLock<bool>,
+}
+
+impl LoadedModule {
+    pub fn new(handle: Handle, taken: Taken) -> Arc<Self> {
+        Arc::new(LoadedModule { handle, taken, unloaded: RwLock::new(false) })
+    }
+
+    /// Runs `job` while nobody unloads the module.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if that has happened, or the job's.
+    pub fn with<T>(&self, job: impl FnOnce() -> Result<T>) -> Result<T> {
+        let unloaded = self.unloaded.read().unwrap_or_else(PoisonError::into_inner);
+        if *unloaded { Err(CUDA_ERROR_INVALID_HANDLE) } else { job() }
+    }
+
+    /// # Errors
+    /// The driver's.
+    pub fn unload(&self, driver: &Driver) -> Result<()> {
+        *self.unloaded.write().unwrap_or_else(PoisonError::into_inner) = true;
+        driver.module_unload(self.handle)
+    }
+}

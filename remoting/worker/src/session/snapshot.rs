@@ -1,0 +1,116 @@
+//! What a client is told of the devices before it has a session.
+
+use crate::driver::Driver;
+use driverapi::attributes::{
+    CHECKS_BOUNDS, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR, PTX_ONLY,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// `CUdevice_attribute`s there are.
+const ATTRIBUTES: u32 = 162;
+
+/// Asked of every driver; only the software GPU knows them.
+const SOFTWARE: [u32; 4] = [PTX_ONLY, CHECKS_BOUNDS, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
+
+/// What is told of two devices. Arrays of another device are not provided, and read 0.
+const PEER_ATTRIBUTES: [u32; 3] = [
+    CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
+    CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+    CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+];
+
+/// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
+const ABSENT: [u32; 51] = [
+    17, // a kernel's run time limit: the appliance's screen is no business of the program's
+    86, 88, 89, 91, 100, 101,
+    147, // concurrent access to managed and pageable memory, host atomics, registered pointers
+    92, 93, 94, 148, // memory operations in streams: their first version, and reductions
+    96,  // cooperative launches on several GPUs
+    98, 110, 116, 117, 118, 119, 124, 146, 152, 161, // GPUDirect and DMA buffers
+    104, 105, 128, 143, // sharing between processes by other means than descriptors
+    84, 85, 132, 133, // other GPUs, multicast, MPS
+    107, 112, 114, 121, // compression, sparse arrays, external semaphores, deferred mapping
+    136, 137, // hardware decompression
+    149, 157, // locality domains, which are divided as green contexts are
+    135, 138, 151, 159, // graphics
+    130, 142, 144, // pools of host memory
+    153, 154, 155, 156, 158, // endpoints
+];
+
+#[derive(Debug, Serialize)]
+pub struct Snapshot {
+    driver_version: i32,
+    wire: u32,
+    table_hash: u64,
+    /// Workers are kept apart even where they have one uid.
+    landlock: bool,
+    devices: Vec<Device>,
+}
+
+#[derive(Debug, Serialize)]
+struct Device {
+    name: String,
+    uuid: String,
+    memory_bytes: u64,
+    pci: [i32; 3],
+    attributes: BTreeMap<u32, i32>,
+    /// What the GPU can do with the memory of others, by their place: `CUdevice_P2PAttribute` and its value.
+    peers: BTreeMap<i32, BTreeMap<u32, i32>>,
+}
+
+/// The value of an attribute as clients see it.
+pub fn filtered(attribute: u32, value: i32) -> i32 {
+    match attribute {
+        // The workers of a lease do that themselves (`shared_events`).
+        CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED => 1,
+        // Memory of the host is the client's, on the program's machine.
+        CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => 1,
+        CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => 0,
+        _ if ABSENT.contains(&attribute) => 0,
+        _ => value,
+    }
+}
+
+/// # Errors
+/// A `CUresult`.
+pub fn take(driver: &Driver) -> crate::driver::Result<Snapshot> {
+    let devices = (0..driver.device_count()?).map(|ordinal| device(driver, driver.device(ordinal)?));
+    Ok(Snapshot {
+        driver_version: driver.version()?,
+        wire: protocol::WIRE_VERSION,
+        table_hash: protocol::TABLE_HASH,
+        landlock: crate::guard::sandbox::has_landlock(),
+        devices: devices.collect::<crate::driver::Result<_>>()?,
+    })
+}
+
+fn device(driver: &Driver, device: i32) -> crate::driver::Result<Device> {
+    let read = |attribute| Some((attribute, filtered(attribute, driver.device_attribute(attribute, device).ok()?)));
+    let attributes: BTreeMap<u32, i32> = (1..ATTRIBUTES).chain(SOFTWARE).filter_map(read).collect();
+    let pci = [50, 33, 34].map(|attribute| attributes.get(&attribute).copied().unwrap_or(0));
+    Ok(Device {
+        name: driver.device_name(device)?,
+        uuid: driver.device_uuid(device)?.iter().map(|byte| format!("{byte:02x}")).collect(),
+        memory_bytes: driver.device_memory(device)? as u64,
+        pci,
+        attributes,
+        peers: peers(driver, device)?,
+    })
+}
+
+fn peers(driver: &Driver, device: i32) -> crate::driver::Result<BTreeMap<i32, BTreeMap<u32, i32>>> {
+    let mut peers = BTreeMap::new();
+    for place in 0..driver.device_count()? {
+        let other = driver.device(place)?;
+        if other != device && driver.device_reaches(device, other)? {
+            let value = |attribute| Some((attribute, driver.device_peer_attribute(attribute, device, other).ok()?));
+            peers.insert(place, PEER_ATTRIBUTES.into_iter().filter_map(value).collect());
+        }
+    }
+    Ok(peers)
+}
