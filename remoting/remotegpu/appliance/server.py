@@ -64,7 +64,7 @@ from remotegpu.appliance.spares import Spares
 from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.suspension import Suspensions
 from remotegpu.appliance.tokens import TokenFile, Tokens, UsersToken
-from remotegpu.appliance.uids import Uids
+from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.workers import Workers
 from remotegpu.extensions import Environments, NoEnvironments, required_offload
 from remotegpu.paths import Dist, find_dist
@@ -103,7 +103,7 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         asyncio.run(_run(settings, received()))
-    except (BackendError, GatewayError, NoHandoverError, StagingError) as error:
+    except (BackendError, GatewayError, NoHandoverError, NoUidsError, StagingError) as error:
         raise StartError(str(error)) from None
 
 
