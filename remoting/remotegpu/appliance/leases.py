@@ -60,6 +60,8 @@ class Leases:
         """`grace_seconds`: how long a lease lives when its holding connection has broken."""
         self.allocator = allocator
         self.draining = False
+        # Why no session could be opened; empty if one could. Set by who knows.
+        self.shortage: Callable[[], str] = str
         self._gateway = gateway
         self._release_listeners: list[Callable[[], None]] = []
         self._gpus = gpus
@@ -209,6 +211,9 @@ class Leases:
         if self.draining:
             message = "this appliance is draining and opens no new lease; try another one"
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        if shortage := self.shortage():
+            message = f"this appliance opens no lease now: {shortage}; or use another appliance"
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         if len(self._live) + len(self._waiting) >= self._limits.leases:
             raise RefusalError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc.aio
 
 from remotegpu.api.lines import one_line
-from remotegpu.api.modes import ComputeMode, Landlock
+from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_bytes
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.arrivals import Arrivals
@@ -60,6 +60,7 @@ from remotegpu.appliance.secret_files import open_to_others, secret_files
 from remotegpu.appliance.service import PROGRAM, ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Kubernetes, Settings, physical_bytes
+from remotegpu.appliance.shortage import shortage
 from remotegpu.appliance.spares import Spares
 from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.suspension import Suspensions
@@ -239,6 +240,7 @@ class Appliance:
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
         )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
+        self._leases.shortage = self._shortage
         self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
         snapshot = hardware.snapshot
         self._arrivals = Arrivals(self._leases, self._sessions, gateway, snapshot)
@@ -487,6 +489,7 @@ class Appliance:
             unwatched=self._unwatched,
             overhead_bytes=self._hardware.overhead_bytes,
             draining=self._leases.draining,
+            shortage=self._shortage(),
             root=os.geteuid() == 0,
             open_files=open_to_others(self._settings),
             landlock=self._hardware.snapshot.landlock,
@@ -495,6 +498,10 @@ class Appliance:
             environments=self._environments.states(),
         )
         return list(checks(situation))
+
+    def _shortage(self) -> str:
+        own = [os.getpid(), *([] if self._gateway.pid is None else [self._gateway.pid])]
+        return shortage(own, own_room())
 
     def _problem(self) -> str:
         if not self._listens:
@@ -568,6 +575,7 @@ def worker_arguments(
     session may have."""
     hidden = [("--hide", str(path)) for path in secret]
     files = () if backend.opens_files else ("--no-files",)
+    writes = ("--write-devices-only",) if settings.worker_writes is WorkerWrites.DEVICES else ()
     landlock = ("--require-landlock",) if settings.landlock is Landlock.REQUIRE else ()
     budgets = (
         f"image-bytes={settings.limits.image_bytes}",
@@ -579,7 +587,7 @@ def worker_arguments(
     told = (("--budget", budget) for budget in (*budgets, *settings.limits.session_budgets))
     options = itertools.chain.from_iterable((*hidden, *told))
     grace = ("--grace", str(settings.grace_seconds))
-    return ["--driver", str(backend.driver), *options, *files, *landlock, *grace]
+    return ["--driver", str(backend.driver), *options, *files, *writes, *landlock, *grace]
 
 
 def host_memory(settings: Settings) -> HostMemory:

@@ -373,6 +373,7 @@ class ControlService(pb_grpc.ControlServicer):
             driver_version=self._hardware.snapshot.driver_version,
             backend=self._backend.name,
             draining=self._leases.draining,
+            opens_no_session=self._leases.shortage(),
             appliance=self._name,
             environments=self._environments_now(),
             compute_mode="turns" if allocator.divides_time else "shared",

@@ -6,6 +6,7 @@ use crate::driver::{Handle, Result};
 use crate::freed::Freed;
 use crate::heirs::{Inherited, Offer};
 use crate::objects::RealEvent;
+use crate::overwriting::Together;
 use crate::requests::Token;
 use driverapi::arrays::Steps;
 use driverapi::errors::*;
@@ -72,6 +73,8 @@ pub struct Memory {
     pub offer: Option<Offer>,
     /// At the end of the session, addresses of the slabs that a helper has overwritten.
     pub overwritten: Arc<Mutex<BTreeSet<u64>>>,
+    /// How long that is still waited for.
+    pub last_waits: Together,
     pub gives_way: bool,
     /// Returned, and offered for a moment.
     pub freed: Vec<Freed>,
