@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -375,9 +376,9 @@ class Sessions:
                 )
 
     def _check_tenant(self, tenant: str) -> None:
-        if self._descriptors_of(tenant) + OF_SESSION > self._most_descriptors:
+        if self._descriptors_of(tenant) + OF_SESSION > self._descriptors_for(tenant):
             raise SessionRefusedError(
-                f"{tenant or 'the tenant'} has half of the appliance's descriptors: end some of the processes that use "
+                f"{tenant} has half of the appliance's descriptors: end some of the processes that use "
                 "CUDA, or have the appliance started with more (LimitNOFILE= of its unit, ulimit -n)"
             )
         most = self._limits.sessions_per_tenant
@@ -388,6 +389,10 @@ class Sessions:
                 f"{tenant} has its limit of {most} sessions on this appliance (--sessions-per-tenant): end some of the "
                 "processes that use CUDA"
             )
+
+    def _descriptors_for(self, tenant: str) -> float:
+        """Of the appliance's, those that a tenant may have. Where all are one, none are kept for others."""
+        return self._most_descriptors if tenant else math.inf
 
     def _descriptors_of(self, tenant: str) -> int:
         """Of the appliance's, those that are there for a tenant's sessions, and what these share."""
@@ -432,7 +437,8 @@ class Sessions:
     def _share(
         self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
     ) -> None:
-        if operation == "export" and self._descriptors_of(tenant_of(session.lease)) >= self._most_descriptors:
+        tenant = tenant_of(session.lease)
+        if operation == "export" and self._descriptors_of(tenant) >= self._descriptors_for(tenant):
             # It is told that there is no room.
             if file is not None:
                 file.close()

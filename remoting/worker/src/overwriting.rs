@@ -22,7 +22,6 @@ impl Default for Together {
 }
 
 impl Together {
-
     /// `wait` is told how long it may take.
     pub fn spend<T>(&mut self, wait: impl FnOnce(Duration) -> T) -> T {
         let since = Instant::now();

@@ -443,7 +443,8 @@ fn a_worker_that_reads_nothing_has_few_connections_waiting_and_others_have_their
     assert_eq!(house.event()["op"], "session_connected");
     let stripes: Vec<_> = (1..200).map(|number| house.connect_with(&Preface::stripe(ID, &TICKET, number))).collect();
     // Those for which there is no room are closed at once; the others wait for the worker.
-    let closed = stripes.iter().filter(|mut stripe| {
+    let closed = stripes.iter().filter(|stripe| {
+        let mut stripe: &TcpStream = stripe;
         stripe.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         loop {
             match stripe.read(&mut [0]) {

@@ -136,7 +136,13 @@ fn attacker() {
             ("other file", opened("/etc/hostname")),
             ("write to a disk", written(&std::env::temp_dir())),
             ("write to memory", written(Path::new("/dev/shm"))),
-            ("write to a device", OpenOptions::new().write(true).open("/dev/null").map_or_else(|e| e.kind().to_string(), |_| "done".into())),
+            (
+                "write to a device",
+                OpenOptions::new()
+                    .write(true)
+                    .open("/dev/null")
+                    .map_or_else(|e| e.kind().to_string(), |_| "done".into()),
+            ),
             // What it needs itself still works.
             ("thread", std::thread::spawn(|| "done".to_owned()).join().expect("joined")),
             // SAFETY: signal 0 to itself.

@@ -314,7 +314,7 @@ mod tests {
                 let preface = match number % 3 {
                     0 => Preface::resume(ID, &TICKET, number, 0),
                     1 => Preface::stripe(ID, &TICKET, number),
-                    _ => preface(PrefaceKind::Memory, TICKET),
+                    _ => Preface::memory(ID, &TICKET),
                 };
                 match registry.admit(&preface, now) {
                     Ok(Admitted::Resumed { place, .. } | Admitted::Stripe { place, .. })
