@@ -134,7 +134,7 @@ fn attacker() {
             ("program", Command::new("true").status().map_or_else(|e| e.kind().to_string(), |_| "done".into())),
             ("listen", TcpListener::bind("127.0.0.1:0").map_or_else(|e| e.kind().to_string(), |_| "done".into())),
             ("other file", opened("/etc/hostname")),
-            ("write to a disk", written(&std::env::temp_dir())),
+            ("write to a disk", written(Path::new("/var/tmp"))),
             ("write to memory", written(Path::new("/dev/shm"))),
             (
                 "write to a device",
