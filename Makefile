@@ -83,8 +83,9 @@ test-e2e: .venv/.installed $(E2E_CLUSTER) ## Core's and the shard's tests on a c
 	@shard=$$($(SHARD)); if [ "$$shard" = serving-values ]; then tools/llama_cpp.sh few; fi; \
 	    $(PYTHON) -m pytest -m e2e e2e --part core --part "$$shard"
 
-# What is away in some of the tests, is away for as long as was asked for.
+# What is away or drains in some of the tests, does so for as long as was asked for.
 test-e2e-all: export REMOTEGPU_E2E_AWAY_SECONDS ?= 300
+test-e2e-all: export REMOTEGPU_E2E_DRAIN_SECONDS ?= 60
 test-e2e-all: .venv/.installed $(E2E_CLUSTER) llama-cpp ## Every test on that cluster
 	@echo "==> End to end on a cluster, every test"
 	@$(PYTHON) -m pytest -m e2e e2e

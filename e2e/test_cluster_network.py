@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 from support.kubectl import Kubectl, Object
-from support.manifests import pod
+from support.manifests import listening, pod
 from support.namespace import Namespace, temporary
 from support.system import until
 
 pytestmark = pytest.mark.e2e
 
 PORT = 8000
-SERVE = ["python3", "-m", "http.server", str(PORT), "--directory", "/programs"]
 SLEEP = ["sleep", "3600"]
 # Tries all addresses at once, so that dropped packets cost one timeout; prints those that answer.
 CONNECT = """
@@ -64,7 +63,7 @@ def policy(place: Namespace, name: str, spec: Object) -> None:
 def test_policies_are_enforced_on_pods_and_services_within_and_across_nodes(place: Namespace, nodes: list[str]) -> None:
     addresses: list[str] = []
     for number, node in enumerate(nodes):
-        place.create(on(node, f"server-{number}", SERVE))
+        place.create(on(node, f"server-{number}", listening(PORT)))
         place("expose", "pod", f"server-{number}", f"--port={PORT}")
     place.create(on(nodes[0], "friend", SLEEP, friend="yes"), on(nodes[0], "stranger", SLEEP))
     for name in ("friend", "stranger", *(f"server-{number}" for number in range(len(nodes)))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from typing import Any
@@ -12,14 +13,13 @@ from support.manifests import deployment, program
 from support.namespace import Namespace, gated
 from support.system import REMOTEGPU, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-
-DRAIN = 20
+DRAIN = int(os.environ.get("REMOTEGPU_E2E_DRAIN_SECONDS", "20"))
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300 + DRAIN)]
 
 
 def server(fraction: float, **rolling_update: Any) -> Object:
     made = deployment("server", program("drains.py", str(DRAIN)), replicas=1, fraction=fraction)
-    made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 60
+    made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = DRAIN + 40
     made["spec"]["strategy"]["rollingUpdate"] = rolling_update
     return made
 
@@ -42,7 +42,7 @@ def drained(namespace: Namespace, pod: str) -> int:
         said = re.search(r"drained, right after (\d+) steps", namespace.logs(pod))
         return int(said[1]) if said else None
 
-    steps: int = until(found, 60, f"{pod} has drained")
+    steps: int = until(found, DRAIN + 40, f"{pod} has drained")
     return steps
 
 

@@ -12,10 +12,11 @@ import yaml
 from support.checker import SYSTEM, Checker
 from support.installation import Installation
 from support.kubectl import ROOT, Kubectl, Object
-from support.manifests import pod, program
+from support.manifests import listening, pod, program
 from support.namespace import Namespace
 from support.system import until
 
+from remotegpu.api.addresses import joined
 from remotegpu.api.kubernetes import AUDIENCE, COMPONENT_LABEL, CONTROL_PORT, DATA_PORT, POD_DIRECTORY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -33,7 +34,7 @@ def stranger(name: str, host: str, port: int = CONTROL_PORT) -> Object:
     """The example's pod, told whom to dial."""
     made: Object = yaml.safe_load((EXAMPLE / "stranger.yaml").read_text())
     made["metadata"]["name"] = name
-    made["spec"]["containers"][0]["env"] = [{"name": "ENDPOINT", "value": f"{host}:{port}"}]
+    made["spec"]["containers"][0]["env"] = [{"name": "ENDPOINT", "value": joined(host, port)}]
     return made
 
 
@@ -146,7 +147,7 @@ def test_metrics_are_for_the_namespaces_that_are_named(
 
     def read(name: str, patience: int) -> list[str]:
         parts = [address(installation.pods(part)[0]) for part in ("operator", "webhook", "deviceplugin")]
-        places = [f"{address(installation.appliances()[0])}:7072", *(f"{host}:8080" for host in parts)]
+        places = [joined(address(installation.appliances()[0]), 7072), *(joined(host, 8080) for host in parts)]
         said = namespace.run(pod(name, ["python3", "-c", MONITOR, str(patience), *places])).splitlines()
         namespace.delete("pod", name, now=True)
         return said
@@ -164,10 +165,7 @@ def test_metrics_are_for_the_namespaces_that_are_named(
 
 def listens(namespace: Namespace) -> str:
     """The address of a pod that takes connections at port 9000."""
-    program = (
-        "import socket; s = socket.create_server(('', 9000)); print('listens', flush=True)\nwhile True: s.accept()"
-    )
-    namespace.create(pod("listens", ["python3", "-c", program]))
+    namespace.create(pod("listens", listening(9000)))
     namespace.wait_for_line("listens", "listens")
     found = namespace.get("pod", "listens")
     assert found

@@ -112,3 +112,20 @@ def software_pool(name: str, *, node: str | None = None, memory: str = "1Gi", **
     selector = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
     whole = {"backend": "software", "software": {"gpus": 1, "memory": memory}, **selector, **spec}
     return {"apiVersion": API_VERSION, "kind": "GPUPool", "metadata": {"name": name}, "spec": whole}
+
+
+# For both families where the pod has IPv6.
+LISTEN = """
+import os, socket, sys
+both = os.path.exists("/proc/net/if_inet6")
+family = socket.AF_INET6 if both else socket.AF_INET
+listener = socket.create_server(("", int(sys.argv[1])), family=family, dualstack_ipv6=both)
+print("listens", flush=True)
+while True:
+    listener.accept()
+"""
+
+
+def listening(port: int) -> list[str]:
+    """The command of a container that takes connections, and says `listens` before."""
+    return ["python3", "-c", LISTEN, str(port)]

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import grpc
 import pytest
 from support.stand_in import LOST, StandIn, Tenant
 from support.system import MIB, until
@@ -19,6 +20,7 @@ from remotegpu.appliance.clients import Client, identity
 from remotegpu.appliance.exports import Exports
 from remotegpu.appliance.returns import GIVE_WAY_SECONDS, gives_way_in
 from remotegpu.appliance.state import Lease, Session
+from remotegpu.rpc import pb
 
 SHARE = 256 * MIB
 # As a client does, from what it reads of /proc/self.
@@ -130,6 +132,36 @@ def test_its_worker_is_told_that_nobody_comes_back(
     session = tenant.session(process.pid, identity(process.pid))
     process.kill()
     until(lambda: session.ask("told") == ["clientended"], 10, "it is told")
+
+
+def test_who_opens_a_session_learns_of_those_that_it_can_see(tenant: Tenant) -> None:
+    seen = tenant.session(7, "boot pid:[1] 100")
+    for pid, process in ((8, ""), (9, "boot pid:[2] 100"), (10, "other pid:[1] 100"), (11, "100")):
+        tenant.session(pid, process)
+    neighbours = tenant.open_session(12, process="boot pid:[1] 200").neighbours
+    assert [(each.session_id, each.pid, each.process) for each in neighbours] == [
+        (seen.reply.session_id, 7, "boot pid:[1] 100")
+    ]
+    assert not tenant.open_session(13).neighbours
+
+
+def test_another_process_of_the_lease_tells_of_an_end_that_the_appliance_does_not_see(tenant: Tenant) -> None:
+    first, following = tenant.session(7, "boot pid:[1] 100"), tenant.session(8, "boot pid:[1] 200")
+    assert first.grant(SHARE) == SHARE
+    stub = tenant.appliance.client._stub
+    wrong = pb.CloseSessionRequest(session_id=first.reply.session_id, lease_secret="00" * 32, client_ended=True)
+    with pytest.raises(grpc.RpcError):
+        stub.CloseSession(wrong)
+    assert first.ask("told") == []
+    wrong.lease_secret = tenant.granted.lease_secret
+    stub.CloseSession(wrong)
+    until(lambda: first.ask("told") == ["clientended"], 10, "its worker is told")
+    # One that has its connection stays, whatever is said of it.
+    assert following.grant(SHARE) == 0
+    first.ask(LOST)
+    since = time.monotonic()
+    assert following.grant(SHARE) == SHARE
+    assert time.monotonic() - since < GIVE_WAY_SECONDS / 2
 
 
 def test_what_cannot_be_seen_has_no_identity() -> None:

@@ -4,11 +4,21 @@ bits both ways. tests/libraries/libraries.toml is their list; `python tools/libr
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 from support import libraries
-from support.libraries import Library
+from support.libraries import MEMORY_MIB, PROGRAMS, Library
+from support.system import REMOTEGPU, appliance
 
 TABLE = libraries.load()
+# Two streams of one handle were wrong once: they are tried by the ways as well that an appliance of this machine does
+# not take by itself.
+TWO_STREAMS = {"cublas-12.9": "cublas_streams.py", "faiss": "faiss_searches.py"}
+CARRIERS = ("direct", "grpc")
 
 
 def parameters() -> list[object]:
@@ -36,3 +46,33 @@ def test_library(library: Library, case: str) -> None:
     assert (native.failed, share.failed) == ("", "")
     if case not in library.differs:
         assert share.sha256 == native.sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "carrier"), [pytest.param(name, way, id=f"{name}-{way}") for name in TWO_STREAMS for way in CARRIERS]
+)
+@pytest.mark.timeout(1800)
+def test_two_streams_by_the_other_carriers(name: str, carrier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, program = TABLE[name], TWO_STREAMS[name]
+    cases = [case for case, of in library.cases().items() if of == program]
+    monkeypatch.setenv("REMOTEGPU_CARRIER", carrier)
+    with appliance(memory_mib=MEMORY_MIB) as it:
+        found = libraries.run(library, ["--appliance", it.endpoint], cases)
+    assert {case: outcome.failed for case, outcome in found.items()} == dict.fromkeys(cases, "")
+
+
+def test_two_streams_in_short() -> None:
+    """The cuBLAS of this environment, natively and by each carrier, a few rounds: what the shard has at length."""
+    command = [sys.executable, str(PROGRAMS / "cublas_streams.py"), "two_streams", "captured"]
+    results = []
+    with appliance() as it:
+        share = ["--appliance", it.endpoint, "-p", "0.5"]
+        for where, carrier in ((["--native"], "auto"), *((share, carrier) for carrier in ("auto", *CARRIERS))):
+            run = subprocess.run(
+                [REMOTEGPU, "run", *where, "--", *command],
+                capture_output=True, text=True, timeout=120,
+                env=os.environ | {"REMOTEGPU_CARRIER": carrier, "LIBRARIES_ROUNDS": "10"},
+            )  # fmt: skip
+            results.append([json.loads(line) for line in run.stdout.splitlines()])
+            assert [each.get("failed") for each in results[-1]] == [None, None], run.stdout + run.stderr
+    assert all(each == results[0] for each in results)

@@ -9,6 +9,7 @@ import contextlib
 import ipaddress
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from support.certificates import certificate
-from support.system import PROGRAMS, REMOTEGPU, Appliance, appliance, until
+from support.system import PROGRAMS, REMOTEGPU, Appliance, until
 
 ONE_AFTER_THE_OTHER = ("return", "exit", "kill", "exec")
 IN_TURN = ("free", "unmap", "trim", "reset")
@@ -26,6 +27,8 @@ FEW, PROMISED = 5, (("socket", 500, 0), ("socket", 50, 10), ("tcp", 50, 0), ("tl
 # These tell nobody of their end. Whose network is lost has three seconds to come back.
 UNTOLD, MOST_MS = ("exit", "kill", "exec"), 1000
 PERCENT = 85
+_USER = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+CONTAINER = ("unshare", *_USER, "--pid", "--fork", "--mount-proc", "--kill-child")
 RESULT = re.compile(r"(\d+) rounds, (\d+) refused, (\d+) wrong; median ([\d.]+)")
 
 
@@ -56,16 +59,15 @@ class Share:
 
 
 @contextlib.contextmanager
-def share(carrier: str, folder: Path, memory_mib: int) -> Iterator[Share]:
-    if carrier != "tls":
-        # Nobody reads its log, of which thousands of sessions fill a pipe.
-        with appliance("--quiet", memory_mib=memory_mib) as it:
-            yield Share(it, carrier)
-        return
-    certificate(folder, "server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
-    files = ("--cert", str(folder / "server.pem"), "--key", str(folder / "server.key"))
-    options = ("--ca", str(folder / "server.pem"))
-    it = Appliance(*files, "--quiet", memory_mib=memory_mib)
+def share(carrier: str, folder: Path, memory_mib: int, within: tuple[str, ...] = ()) -> Iterator[Share]:
+    files: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    if carrier == "tls":
+        certificate(folder, "server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+        files = ("--cert", str(folder / "server.pem"), "--key", str(folder / "server.key"))
+        options = ("--ca", str(folder / "server.pem"))
+    # Nobody reads its log, of which thousands of sessions fill a pipe.
+    it = Appliance(*files, "--quiet", memory_mib=memory_mib, within=within)
     try:
         it.wait_until_ready(*options)
         yield Share(it, carrier, options)
@@ -100,8 +102,28 @@ def test_the_next_process_has_the_memory(small: Share, program: Path, how: str) 
 @pytest.mark.parametrize("small", ["tcp", "tls"], indirect=True)
 def test_the_end_of_a_process_in_a_container_is_seen(small: Share, program: Path, how: str) -> None:
     """It has a PID namespace of its own, below the appliance's."""
-    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    hand_over(small, program, how, FEW, 60, ("unshare", *user, "--pid", "--fork", "--mount-proc"))
+    hand_over(small, program, how, FEW, 60, CONTAINER)
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture(scope="module", params=CARRIERS[1:])
+def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Share]:
+    """An appliance that sees none of its clients' processes: it has a PID namespace of its own."""
+    with share(request.param, tmp_path_factory.mktemp("certificates"), 256, CONTAINER) as it:
+        yield it
+        for inner in children(it.appliance.process.pid):
+            os.kill(inner, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", UNTOLD)
+def test_the_next_process_tells_of_the_end_of_one_that_the_appliance_does_not_see(
+    beside: Share, program: Path, how: str
+) -> None:
+    """They are in a container beside the appliance's, or on another machine: each sees that the one before has gone."""
+    hand_over(beside, program, how, FEW, 60, CONTAINER)
 
 
 @contextlib.contextmanager

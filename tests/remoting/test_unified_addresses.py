@@ -119,7 +119,10 @@ def test_registered_memory_may_go_without_a_word(remote: Appliance, how: str) ->
 @pytest.mark.parametrize("how", ["unmapped", "protected", "read_only"])
 def test_registered_memory_may_go_while_it_is_used(remote: Appliance, how: str, under_way: str) -> None:
     """A GPU has its pages; who reads what the kernel or the copy wrote gets no promise."""
-    for run in (native("registered_and_gone.py", how, under_way), remote.run("registered_and_gone.py", how, under_way)):
+    program = ("registered_and_gone.py", how, under_way)
+    carriers = ("auto", "direct", "grpc") if how == "unmapped" else ("auto",)
+    on_a_share = [remote.run(*program, env={"REMOTEGPU_CARRIER": carrier}) for carrier in carriers]
+    for run in (native(*program), *on_a_share):
         assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 

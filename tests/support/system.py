@@ -150,10 +150,15 @@ class Appliance:
     """An appliance in a process of its own: a software one of the given memory, or one with the machine's real GPUs."""
 
     def __init__(
-        self, *options: str, profile: str = "normal", memory_mib: int = 2048, backend: str = "software"
+        self,
+        *options: str,
+        profile: str = "normal",
+        memory_mib: int = 2048,
+        backend: str = "software",
+        within: tuple[str, ...] = (),
     ) -> None:
         self.endpoint = f"127.0.0.1:{free_port()}"
-        command = [REMOTEGPU, "appliance", "--backend", backend, "--listen", self.endpoint, *options]
+        command = [*within, REMOTEGPU, "appliance", "--backend", backend, "--listen", self.endpoint, *options]
         if backend == "software":
             command += ["--memory", f"{memory_mib}MiB", "--profile", profile]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -2,7 +2,7 @@
 
 A connection that closed says little: a tunnel or a sidecar may have closed it. The kernel of this machine knows which
 of its processes live, whatever way they take to the appliance. A client says of itself which process it is. One that
-lies ends its own session and nobody else's.
+lies ends its own session and nobody else's. Of a process that we do not see, the next one of its lease that does tells.
 """
 
 import asyncio
@@ -37,6 +37,10 @@ class Client:
     def is_same(self, other: "Client | None") -> bool:
         """Whether both are one process. It has one session of a lease, so the earlier one is over: it called exec."""
         return other is not None and (self.pid, self.name) == (other.pid, other.name)
+
+    def sees(self, other: "Client | None") -> bool:
+        """Whether both say that they are in one PID namespace of one boot: each knows of the other's end."""
+        return other is not None and self.name.rpartition(" ")[0] == other.name.rpartition(" ")[0] != ""
 
     async def watch(self, on_end: Callable[[], None]) -> None:
         """Call when it has ended, if it is a process of this machine that we see."""

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use carrier::proto::control_client::ControlClient;
 use carrier::proto::{
-    Device, DeviceStateRequest, HelloReply, HelloRequest, OpenSessionReply, OpenSessionRequest, Versions,
+    CloseSessionRequest, Device, DeviceStateRequest, HelloReply, HelloRequest, Neighbour, OpenSessionReply,
+    OpenSessionRequest, Versions,
 };
 use carrier::{MOVED_METADATA, from_hex};
 use driverapi::nvml_links::PcieLink;
@@ -68,13 +69,25 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
         let request = request.clone();
         let reply = call(share, async move |mut control| control.open_session(request).await)?;
         if reply.suspended.is_empty() {
-            return ticket(share, hello, &reply);
+            let ticket = ticket(share, hello, &reply)?;
+            tell_of_ends(share, &reply.neighbours);
+            return Ok(ticket);
         }
         // The appliance takes a second for that answer.
         if !std::mem::replace(&mut told, true) {
             let (peer, reason) = (&share.endpoint, &reply.suspended);
             log::error(&format!("the share on appliance {peer} is suspended ({reason}); CUDA calls wait for it"));
         }
+    }
+}
+
+/// Tells which of the lease's other processes have ended: the kernel here knows of those that the appliance does not see.
+/// One that cannot be told waits, as for a network that is cut.
+fn tell_of_ends(share: &Share, neighbours: &[Neighbour]) {
+    let ended = neighbours.iter().filter(|one| crate::program::process::has_ended(one.pid, &one.process));
+    for session_id in ended.map(|one| one.session_id.clone()) {
+        let request = CloseSessionRequest { session_id, lease_secret: share.lease_secret.clone(), client_ended: true };
+        let _ = call(share, async move |mut control| control.close_session(request).await);
     }
 }
 

@@ -95,6 +95,7 @@ pub fn open_offload_session(
 /// # Errors
 /// If the lease has ended, or the appliance cannot be reached.
 pub fn close_offload_session(share: &Share, ticket: &SessionTicket) -> Result<i32, ConnectError> {
-    let request = CloseSessionRequest { session_id: ticket.id(), lease_secret: share.lease_secret.clone() };
+    let (session_id, lease_secret) = (ticket.id(), share.lease_secret.clone());
+    let request = CloseSessionRequest { session_id, lease_secret, client_ended: false };
     Ok(call(share, async move |mut control| control.close_session(request).await)?.exit_code)
 }

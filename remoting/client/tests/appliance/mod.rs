@@ -321,6 +321,7 @@ impl Control for FixedAnswers {
             ticket: to_hex(&TICKET),
             data_port: self.data_port.into(),
             data_socket: String::new(),
+            neighbours: Vec::new(),
             grace_seconds: 0,
             wire: protocol::WIRE_VERSION,
             suspended: String::new(),

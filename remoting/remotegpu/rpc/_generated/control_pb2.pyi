@@ -355,7 +355,7 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, versions: _Optional[_Union[Versions, _Mapping]] = ..., lease_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., pid: _Optional[int] = ..., process_name: _Optional[str] = ..., offload: _Optional[_Union[Offload, _Mapping]] = ..., process: _Optional[str] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
-    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended", "wire", "data_socket")
+    __slots__ = ("session_id", "ticket", "data_port", "refusal", "environment", "grace_seconds", "suspended", "wire", "data_socket", "neighbours")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,7 @@ class OpenSessionReply(_message.Message):
     SUSPENDED_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
     DATA_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     ticket: str
     data_port: int
@@ -374,15 +375,28 @@ class OpenSessionReply(_message.Message):
     suspended: str
     wire: int
     data_socket: str
-    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ..., wire: _Optional[int] = ..., data_socket: _Optional[str] = ...) -> None: ...
+    neighbours: _containers.RepeatedCompositeFieldContainer[Neighbour]
+    def __init__(self, session_id: _Optional[str] = ..., ticket: _Optional[str] = ..., data_port: _Optional[int] = ..., refusal: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., grace_seconds: _Optional[int] = ..., suspended: _Optional[str] = ..., wire: _Optional[int] = ..., data_socket: _Optional[str] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+
+class Neighbour(_message.Message):
+    __slots__ = ("session_id", "pid", "process")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    pid: int
+    process: str
+    def __init__(self, session_id: _Optional[str] = ..., pid: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
-    __slots__ = ("session_id", "lease_secret")
+    __slots__ = ("session_id", "lease_secret", "client_ended")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ENDED_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     lease_secret: str
-    def __init__(self, session_id: _Optional[str] = ..., lease_secret: _Optional[str] = ...) -> None: ...
+    client_ended: bool
+    def __init__(self, session_id: _Optional[str] = ..., lease_secret: _Optional[str] = ..., client_ended: _Optional[bool] = ...) -> None: ...
 
 class CloseSessionReply(_message.Message):
     __slots__ = ("exit_code",)
@@ -451,7 +465,7 @@ class InventoryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InventoryReply(_message.Message):
-    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments", "compute_mode")
+    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments", "compute_mode", "opens_no_session")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -461,6 +475,7 @@ class InventoryReply(_message.Message):
     APPLIANCE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_MODE_FIELD_NUMBER: _ClassVar[int]
+    OPENS_NO_SESSION_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     versions: Versions
@@ -470,7 +485,8 @@ class InventoryReply(_message.Message):
     appliance: str
     environments: _containers.RepeatedCompositeFieldContainer[Environment]
     compute_mode: str
-    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., compute_mode: _Optional[str] = ...) -> None: ...
+    opens_no_session: str
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., compute_mode: _Optional[str] = ..., opens_no_session: _Optional[str] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("index", "uuid", "name", "total_bytes", "shareable_bytes", "leased_bytes", "used_bytes", "healthy", "health_message", "guaranteed_milli")
