@@ -115,7 +115,9 @@ def test_a_lost_appliance_is_an_error_not_a_signal(remote: Appliance, sigpipe: P
         assert program.wait(10) == 0
 
 
-@pytest.mark.parametrize("seconds", [HOLD_SECONDS, pytest.param(60, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "seconds", [HOLD_SECONDS, pytest.param(60, marks=[pytest.mark.thorough, pytest.mark.timeout(400)])]
+)
 def test_a_stopped_client_keeps_its_session(own_remote: Appliance, seconds: int) -> None:
     """Stopped for longer than an end may be silent, and than a lease may be held by nobody: its kernel answers."""
     with own_remote.start("endless_calls.py", str(2 * seconds)) as client:
