@@ -194,7 +194,9 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 	    target/frameworks/bin/python -m pytest -q -m frameworks --part core $$(printf 'offload/tests/torch/test_%s.py ' $$files) || status=$$?; \
 	done; exit "$$status"
 
-# A person's `make test-all`, and nothing that CI runs.
+# A person's `make test-all`, and nothing that CI runs: pods come and go for half an hour, and faults for a quarter.
+test-everything: export REMOTEGPU_CHURN_MINUTES ?= 30
+test-everything: export REMOTEGPU_CHAOS_SECONDS ?= 900
 test-everything: build target/undefended/.built target/portable/.built release-fixture llama-cpp headers system-tools cluster-programs
 	@$(LIBRARIES) install
 	@echo "==> Python and program tests: core and every shard"

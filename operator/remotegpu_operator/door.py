@@ -15,9 +15,10 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from remotegpu.api.addresses import EVERYWHERE, to_listen_on
 
@@ -35,7 +36,23 @@ _PAUSE_SECONDS: Final = 0.1
 # Each connection has a buffer of this size under TLS, from its first byte on: asyncio's own are of 256 KiB.
 asyncio.sslproto.SSLProtocol.max_size = 16 << 10
 
+# Where the servers log what goes wrong in them.
+_server_log = logging.getLogger(f"{__name__}.server")
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """A request that is none is answered 400, and leaves no line: anybody can send many."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_server_log.addFilter(_is_ours)
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def runner_of(app: web.Application, **options: Any) -> web.AppRunner:
+    """Of every HTTP server of ours: strangers write nothing into its log."""
+    return web.AppRunner(app, access_log=None, logger=_server_log, **options)
 
 
 @dataclass(frozen=True, slots=True)

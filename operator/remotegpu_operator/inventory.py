@@ -48,6 +48,8 @@ class Report:
     gpus: tuple[GpuStatus, ...]
     environments: tuple[EnvironmentStatus, ...]
     draining: bool
+    # Why it opens no session; empty if it does.
+    full: str = ""
     # By the uid of the claim.
     suspended: Mapping[str, Suspended] = field(default_factory=dict)
     # What the leases of claims have: bytes by claim and GPU.
@@ -250,4 +252,4 @@ def report_of(reply: pb.InventoryReply) -> Report:
         if lease.claim_uid and not lease.suspended
     }
     in_use = frozenset(lease.claim_uid for lease in reply.leases if lease.claim_uid and lease.sessions)
-    return Report(gpus, environments, reply.draining, suspended, sizes, in_use)
+    return Report(gpus, environments, reply.draining, reply.opens_no_session, suspended, sizes, in_use)

@@ -3,6 +3,7 @@
 It never writes into the journal of another process, so that a late write of a former leader changes nothing of ours.
 """
 
+import contextlib
 import datetime
 import logging
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,16 @@ HEAD_NAME: Final = "remotegpu-usage"
 # Each write of a line makes etcd store the whole journal again.
 JOURNAL_BYTES: Final = 64 << 10
 MOST_JOURNALS: Final = 256
+
+
+def _readable(day: Object) -> Day:
+    """The sums of a day. They begin anew where they cannot be read: then nobody has counted them since the start."""
+    try:
+        return Day.of_data(day.get("data") or {})
+    except usage.UNREADABLE as error:
+        name = day["metadata"]["name"]
+        _log.error("the sums of usage in %s cannot be read (%r) and begin anew: restore it from a copy", name, error)
+        return Day()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,10 @@ class Journal:
         for problem in record.problems:
             _log.error("usage that cannot be read is left out: %s", problem)
         for each in items:
-            if each["metadata"]["labels"][USAGE_LABEL] == usage.JOURNAL:
+            if each["metadata"]["labels"][USAGE_LABEL] != usage.JOURNAL:
+                continue
+            # What has no such name is among the problems.
+            with contextlib.suppress(ValueError):
                 number = usage.journal_number(each["metadata"]["name"])
                 self._begun[number] = datetime.datetime.fromisoformat(each["metadata"]["creationTimestamp"])
         self._current = max(self._begun, default=-1)
@@ -139,7 +153,7 @@ class Journal:
         """Once, however often it is tried."""
         name = usage.day_name(day)
         found = await self._find(name)
-        kept = Day() if found is None else Day.of_data(found["data"])
+        kept = Day() if found is None else _readable(found)
         if kept.folded >= number:
             return
         for who, amount in amounts.items():

@@ -330,6 +330,7 @@ class Pools:
                 answers=answers,
                 problem=contact.problem if contact else "",
                 draining=draining,
+                full=report.full if report is not None else "",
                 known=report is not None or (last is not None and last.phase is not AppliancePhase.STARTING),
             )
         )

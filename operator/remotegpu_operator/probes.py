@@ -7,6 +7,8 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from remotegpu_operator.door import runner_of
+
 # All addresses of IPv4 and of IPv6, whichever of the two the pod has.
 EVERYWHERE: Final = None
 
@@ -32,7 +34,7 @@ def application(not_ready: Callable[[], str]) -> web.Application:
 @contextlib.asynccontextmanager
 async def serve(port: int, not_ready: Callable[[], str]) -> AsyncIterator[None]:
     """The application on every address of the pod."""
-    runner = web.AppRunner(application(not_ready), access_log=None)
+    runner = runner_of(application(not_ready))
     await runner.setup()
     try:
         await web.TCPSite(runner, EVERYWHERE, port).start()  # kubelet comes from outside the pod

@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from remotegpu.appliance.authority import Authority, Caller, Tenant, WithAcceptors
-from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.state import Lease, Session
@@ -48,7 +47,7 @@ class Anybody:
 
 def authority() -> Authority:
     sessions = cast(Sessions, SimpleNamespace(find=SESSIONS.get))
-    return WithAcceptors(Anybody(), sessions, Counters())
+    return WithAcceptors(Anybody(), sessions)
 
 
 def caller(peer: str, connection: int | None = 1) -> Caller:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import grpc
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from support.apiserver import ApiServer
-from support.claims import OPERATOR, SYSTEM, Claim, ClaimAppliance, Cluster, Pod, refusal
+from support.claims import OPERATOR, SYSTEM, Claim, ClaimAppliance, Cluster, Pod, PodTenant, refusal
 from support.system import MIB, Watch, until
 
-from remotegpu.api.claims import Phase
+from remotegpu.api.claims import Move, Phase
 from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.kubernetes import AUDIENCE, appliance_audience, pool_audience
 
@@ -307,3 +309,43 @@ def test_a_pods_token_is_for_its_pool(cluster: Cluster, appliance: ClaimApplianc
     for audience in (pool_audience("x"), appliance_audience(appliance.name)):
         token = cluster.token(team.namespace, pod=team.pod, audience=audience)
         assert refusal(appliance.tenant(claim, token).hello)[0] == "UNAUTHENTICATED"
+
+
+def told_where(tenant: PodTenant) -> tuple[str, str]:
+    """The status, and the address that the caller is told."""
+    with pytest.raises(grpc.RpcError) as refused:
+        tenant.hello()
+    told: Any = dict(cast("Any", refused.value.trailing_metadata()) or ())
+    return refused.value.code().name, str(told.get("remotegpu-moved", ""))
+
+
+def test_where_a_claim_has_moved_is_told_to_its_pods_alone(cluster: Cluster, dist: Path, team: Team) -> None:
+    outside = cluster.pod(cluster.namespace())
+    with ClaimAppliance(dist, cluster, "--grace", "60s") as one, ClaimAppliance(dist, cluster, "--grace", "60s") as two:
+        here, there = one.place(SHARE), two.place(SHARE)
+        claim = cluster.claim(team.namespace, here, consumers=[team.pod])
+        until(lambda: one.served(claim), 10, "it is served")
+        cluster.allocate(claim, here, consumers=[team.pod], move=Move(one.name, (there,)))
+        invited: list[str] = []
+
+        def invite() -> bool:
+            with contextlib.suppress(ApplianceError):
+                invited.append(two.client.invite_lease(claim.lease_id))
+            return bool(invited)
+
+        until(invite, 10, "the other one has heard that the claim moves there")
+        with one.client.move_lease(claim.lease_id, two.client, invited[0]) as progress:
+            assert list(progress)
+        cluster.allocate(claim, there, consumers=[team.pod])
+        until(lambda: two.served(claim), 10, "it is there")
+        status, where = told_where(one.tenant(claim, team.pod))
+        assert (status, json.loads(where)["endpoint"]) == ("NOT_FOUND", two.endpoint)
+        for stranger in (team.other, outside):
+            assert told_where(one.tenant(claim, stranger)) == ("PERMISSION_DENIED", "")
+        assert told_where(one.tenant(claim, "")) == ("UNAUTHENTICATED", "")
+        # A pod that comes later, at the address of before.
+        cluster.allocate(claim, there, consumers=[team.other])
+        until(lambda: told_where(one.tenant(claim, team.other))[0] == "NOT_FOUND", 10, "it is told")
+        assert told_where(one.tenant(claim, team.pod)) == ("PERMISSION_DENIED", "")
+        cluster.delete_claim(claim)
+        until(lambda: told_where(one.tenant(claim, team.other))[0] == "PERMISSION_DENIED", 10, "nobody is")

@@ -182,10 +182,13 @@ def test_a_good_appliance_has_no_complaint() -> None:
 
 
 def test_every_risk_is_named() -> None:
-    found = statuses(Settings(host="0.0.0.0", anybody=True), Capacity(5, unhealthy="x"), draining=True, root=False)
+    found = statuses(
+        Settings(host="0.0.0.0", anybody=True), Capacity(5, unhealthy="x"), draining=True, shortage="x", root=False
+    )
     assert found == {
         "gpu 0": "fail",
         "accepts leases": "fail",
+        "room for sessions": "fail",
         "worker isolation": "warn",
         "encryption": "warn",
         "authentication": "warn",

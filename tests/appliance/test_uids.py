@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +83,55 @@ def test_what_is_handed_over_stays_taken() -> None:
     assert after.take() == first
     after.close()
     other.close()
+
+
+def test_what_an_appliance_of_before_handed_over_is_locked(tmp_path: Path) -> None:
+    """It held a block by the name of a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as named:
+        state = {"blocks": [(BLOCKS[0], BLOCKS[0] + BLOCK, os.dup(named.fileno()), [BLOCKS[0]])]}
+    after = Uids.adopted(state, tmp_path / "locks")
+    other = Uids(blocks=BLOCKS, locks=tmp_path / "locks")
+    assert (after.take(), other.take()) == (BLOCKS[0] + 1, BLOCKS[1])
+    after.close()
+    other.close()
+
+
+def test_nobody_else_takes_a_block_or_all() -> None:
+    """By the names of before, or by the files: another user does not reach them."""
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        # As /run: everybody may look, and only root changes it.
+        place.chmod(0o755)
+        locks = place / "locks"
+        for base in BLOCKS:
+            name = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            name.bind(f"\0remotegpu-uids-{base}")
+        first = Uids(blocks=BLOCKS, locks=locks)
+        stack.callback(first.close)
+        assert first.take() == BLOCKS[0]
+        for base in BLOCKS:
+            command = ["flock", "--nonblock", str(locks / str(base)), "true"]
+            tried = subprocess.run(command, user=65534, group=65534, capture_output=True, text=True)
+            assert tried.returncode != 0 and "Permission denied" in tried.stderr
+        second = Uids(blocks=BLOCKS, locks=locks)
+        stack.callback(second.close)
+        assert second.take() == BLOCKS[1]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
+def test_a_folder_that_others_may_change_is_not_used(tmp_path: Path, mode: int) -> None:
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    locks.chmod(mode)
+    with pytest.raises(NoUidsError, match=r"others than root .*--uid-base"):
+        Uids(blocks=BLOCKS, locks=locks)
+
+
+def test_without_a_free_block_it_shares_none(tmp_path: Path) -> None:
+    locks = tmp_path / "locks"
+    all_of_them = [Uids(blocks=BLOCKS, locks=locks) for _ in BLOCKS]
+    with pytest.raises(NoUidsError, match=r"have all user ids .*--uid-base"):
+        Uids(blocks=BLOCKS, locks=locks)
+    all_of_them.pop().close()
+    Uids(blocks=BLOCKS, locks=locks).close()
+    all_of_them.pop().close()

@@ -23,6 +23,7 @@ from attacker.attack import Control, How, Outcome, launcher
 from offload_appliance import AS_STRANGER, lease, offload_appliance, session
 from offload_hostile import hostile_environment, run
 from support.stand_in import StandIn
+from support.system import open_files
 
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc.client import Access
@@ -162,7 +163,7 @@ def network(world: Acceptors) -> Outcome:
 def socket_of_the_appliance(world: Acceptors) -> Outcome:
     """The one that calls come through, past the gateway and its limits."""
     with world.session() as mallory:
-        name = _listening_socket(world.appliance.process.pid)
+        name = listening_socket(world.appliance.process.pid)
         code = f"""
 import socket
 one = socket.socket(socket.AF_UNIX)
@@ -174,10 +175,10 @@ value = one.recv(9).hex()
     return Outcome(got != "", refused)
 
 
-def _listening_socket(process: int) -> str:
+def listening_socket(process: int) -> str:
     """The path of the Unix socket on which the control service listens."""
     lines = Path(f"/proc/{process}/net/unix").read_text().splitlines()
-    inodes = {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()}
+    inodes = set(open_files(process).values())
     for line in lines[1:]:
         words = line.split()
         if len(words) == 8 and f"socket:[{words[6]}]" in inodes and words[7].endswith("/socket"):

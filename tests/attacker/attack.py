@@ -21,8 +21,12 @@ class Where(enum.Enum):
     """From where the attacker attacks."""
 
     NETWORK = "network"
+    MOVE = "move"
     SESSION = "session"
+    KEPT = "kept"
+    TAKEN_OVER = "taken-over"
     ACCEPTOR = "acceptor"
+    MACHINE = "machine"
 
 
 class How(enum.Enum):

@@ -75,13 +75,23 @@ class Network:
             with contextlib.suppress(ApplianceError):
                 tenant.close()
 
+    @contextlib.contextmanager
+    def asked_page(self, path: str, token: str = "") -> Iterator[http.client.HTTPResponse]:
+        """What the dashboard answers, over TLS as everything."""
+        context = ssl.create_default_context(cafile=self.folder / "here.pem")
+        asked = http.client.HTTPSConnection("127.0.0.1", self.page, context=context, timeout=20)
+        with contextlib.closing(asked):
+            asked.request("GET", path, headers={"X-Remotegpu-Token": token} if token else {})
+            yield asked.getresponse()
+
     def shows(self, name: str) -> bool:
         with self.client("token-of-root") as root:
             return any(lease.client == name for lease in root.inventory().leases)
 
 
 @contextlib.contextmanager
-def world(control: Control | None) -> Iterator[Network]:
+def world(control: Control | None, *more: str) -> Iterator[Network]:
+    """`more`: options of the appliance."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for host in ("here", "false"):
@@ -90,7 +100,7 @@ def world(control: Control | None) -> Iterator[Network]:
         dist = make_dist(folder / "dist")
         if control is not None and control.how is How.BUILD:
             put_undefended(dist, control.name, "remotegpu-gateway")
-        options = ["--tokens", str(folder / "tokens"), "--max-leases", "40"]
+        options = ["--tokens", str(folder / "tokens"), "--max-leases", "40", *more]
         page = free_port()
         options += ["--sessions-per-lease", "4", "--dashboard", f"127.0.0.1:{page}"]
         access = Access("token-of-alice", folder / "here.pem")
@@ -165,13 +175,13 @@ def drain_as_a_user(world: Network) -> Outcome:
 
 
 def page_without_a_token(world: Network) -> Outcome:
-    """Of `--dashboard`, over TLS as everything."""
-    context = ssl.create_default_context(cafile=world.folder / "here.pem")
-    with world.lease("alice's"), contextlib.closing(
-        http.client.HTTPSConnection("127.0.0.1", world.page, context=context, timeout=20)
-    ) as asked:  # fmt: skip
-        asked.request("GET", "/api/snapshot")
-        answered = asked.getresponse()
+    with world.lease("alice's"), world.asked_page("/api/snapshot") as answered:
+        return Outcome("alice's" in answered.read().decode(), str(answered.status))
+
+
+def page_of_another(world: Network) -> Outcome:
+    """Mallory has a token of her own."""
+    with world.lease("alice's"), world.asked_page("/api/snapshot", "token-of-mallory") as answered:
         return Outcome("alice's" in answered.read().decode(), str(answered.status))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attacker.attack import Control, How, Outcome, dist_without, launcher
+from attacker.beside import Giver, Stripe, memfd
 from attacker.raw import CODES, CONTEXT, HEADER, LEGACY, MIB, NEED_IMAGE, EndedError, Raw, closes, hex_text
 from support.stand_in import StandIn, Tenant
 from support.system import DIST
@@ -28,7 +29,7 @@ from remotegpu.rpc.client import Access
 SHARE = 256 * MIB
 IMAGES = 8 * MIB
 TAKEN_OVER = 0xBFFF
-TOKEN = "token-of-alice"
+TOKEN, MALLORYS = "token-of-alice", "token-of-mallory"
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Sessions:
 def world(control: Control | None) -> Iterator[Sessions]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (folder / "tokens").write_text(f"[admin]\nalice:{TOKEN}\n")
+        (folder / "tokens").write_text(f"[admin]\nalice:{TOKEN}\n[user]\nmallory:{MALLORYS}\n")
         build = control is not None and control.how is How.BUILD
         dist = stack.enter_context(dist_without(control.name)) if control is not None and build else DIST
         options = ("--tokens", str(folder / "tokens"), "--image-memory", f"{IMAGES >> 20}MiB")
@@ -180,6 +181,25 @@ def forged_handles(world: Sessions) -> Outcome:
             mallory.ask("EventQuery", struct.pack("<QQ", 9, 1)).code,
         }
         return Outcome(codes != {400}, " ".join(sorted(map(_code, codes))))
+
+
+# ---- connections beside that of alice's session, with a ticket of mallory's own
+
+
+def stripe_of_another_session(world: Sessions) -> Outcome:
+    """By which bytes of alice's copies would go."""
+    with world.session() as alice, world.session() as mallory:
+        accepted = Stripe(alice, 1, mallory.reply.ticket).accepted
+        return Outcome(accepted, "admitted" if accepted else "closed")
+
+
+def memory_for_another_session(world: Sessions) -> Outcome:
+    """From which alice's worker would read what her program copies."""
+    with world.session() as alice, world.session() as mallory:
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            answer = Giver(alice, mallory.reply.ticket).give(memfd())
+        return Outcome(answer == b"K", "admitted" if answer else "closed")
 
 
 # ---- more than the share

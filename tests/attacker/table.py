@@ -1,4 +1,4 @@
-"""The attacks, as data. Each is the function of its name in `network.py`, `sessions.py` or `acceptors.py`.
+"""The attacks, as data. Each is the function of its name in the module of its place (`MODULES`).
 
 A row: name, what keeps the attacker away, the canary that it must not get, the code with which it is turned away, and
 how the positive control leaves the defence out.
@@ -6,7 +6,20 @@ how the positive control leaves the defence out.
 
 from __future__ import annotations
 
+from types import ModuleType
+
+from attacker import acceptors, kept, machine, moves, network, sessions, taken_over
 from attacker.attack import Attack, Control, How, Where
+
+MODULES: dict[Where, ModuleType] = {
+    Where.NETWORK: network,
+    Where.MOVE: moves,
+    Where.SESSION: sessions,
+    Where.KEPT: kept,
+    Where.TAKEN_OVER: taken_over,
+    Where.ACCEPTOR: acceptors,
+    Where.MACHINE: machine,
+}
 
 
 def _build(name: str) -> Control:
@@ -29,6 +42,7 @@ _NETWORK = (
     ("suspend_of_another", "roles", "alice's lease, which runs", "NOT_FOUND", _patch("no-roles")),
     ("resize_of_another", "roles", "the size of alice's lease", "NOT_FOUND", _patch("no-roles")),
     ("page_without_a_token", "tokens", "alice's lease on the page", "401", _patch("any-caller")),
+    ("page_of_another", "roles", "alice's lease on the page", "200", _patch("no-roles")),
     ("look_into_a_lease", "secret of a lease", "the name of alice's process", "NOT_FOUND", _patch("any-secret")),
     ("open_a_session_in_a_lease", "secret of a lease", "a ticket for alice's share", "NOT_FOUND", _patch("any-secret")),
     ("close_a_session", "secret of a lease", "alice's session", "NOT_FOUND", _patch("any-secret")),
@@ -52,6 +66,19 @@ _NETWORK = (
      _patch("sessions-without-end")),
 )  # fmt: skip
 
+_MOVE = (
+    ("move_another_lease", "roles", "the secret of alice's lease, sent elsewhere", "NOT_FOUND", _patch("no-roles")),
+    ("look_around", "--move-to", "who listens in the appliance's network", "PERMISSION_DENIED",
+     _patch("any-destination")),
+    ("forged_invitation", "invitations", "a part of the GPU", "PERMISSION_DENIED", _patch("any-invitation")),
+    ("invitation_used_twice", "an invitation counts once", "a second part of the GPU", "FAILED_PRECONDITION",
+     _patch("invitations-for-ever")),
+    ("name_of_anothers_session", "names are taken once", "the connections of alice's session", "FAILED_PRECONDITION",
+     _patch("any-name")),
+    ("one_name_for_two_that_come", "names are taken once", "user ids and processes of the machine", "1 of 2",
+     _patch("names-twice")),
+)  # fmt: skip
+
 _SESSION = (
     ("memory_of_another_lease", "exports are a lease's", "bytes in alice's memory", "CUDA error 400",
      _patch("one-list-of-exports")),
@@ -63,6 +90,9 @@ _SESSION = (
      _none("each session is a process of its own, with its own table")),
     ("write_outside_of_the_arena", "copies stay in the arena", "page-locked memory of the worker", "CUDA error 1",
      _build("range")),
+    ("stripe_of_another_session", "tickets are compared", "the bytes of alice's copies", "closed", _build("ticket")),
+    ("memory_for_another_session", "tickets are compared", "what alice's worker copies from", "closed",
+     _build("ticket")),
     ("grant_beyond_the_share", "quota of the appliance", "alice's part of the GPU", "CUDA error 2",
      _patch("any-grant")),
     ("map_without_a_grant", "quota of the worker", "alice's part of the GPU", "CUDA error 2", _build("room")),
@@ -90,6 +120,33 @@ _SESSION = (
     ("run_a_program", "sandbox", "a process", "refused", _build("sandbox")),
 )  # fmt: skip
 
+_KEPT = (
+    ("code_of_another_tenant", "a cache for each tenant", "whether alice runs a program", "NEED_IMAGE",
+     _patch("one-code-cache")),
+    ("image_of_a_suspended_session", "images are sealed", "bytes in alice's memory", "sealed", _build("image-key")),
+)  # fmt: skip
+
+_TAKEN_OVER = (
+    ("descriptors_without_end", "what is no packet ends the channel", "the appliance's descriptors", "closed",
+     _patch("descriptors-stay-open")),
+    ("usage_of_another", "the gateway alone measures", "what alice has used", "0 ns", _patch("events-of-workers")),
+    ("memory_that_another_leaves", "memory is handed on within a lease", "alice's memory", "its own",
+     _patch("heirs-of-any-lease")),
+    ("image_that_grows", "files of images are sealed", "64 MiB of the machine", "ended", _patch("images-that-grow")),
+    ("turn_without_end", "turns are passed on", "the GPU's time", "over", _build("turn-ends")),
+    ("turn_of_another", "a turn is its worker's", "alice's turn", "asked", _build("turn-owner")),
+)  # fmt: skip
+
+_MACHINE = (
+    ("look_at_an_appliance", "the appliance's own token", "the GPUs that there are", "DENIED", _patch("any-caller")),
+    ("look_at_the_appliance_of_a_run", "the appliance's own token", "the GPUs that there are", "DENIED",
+     Control(How.SET_UP, "anybody")),
+    ("token_of_another_user", "modes of files", "the appliance's own token", "PermissionError",
+     _patch("token-for-all")),
+    ("socket_of_the_control_service", "modes of folders", "a connection past the gateway", "PermissionError",
+     _patch("sockets-for-all")),
+)  # fmt: skip
+
 _ACCEPTOR = (
     ("token_file", "Landlock", "alice's token", "PermissionError", _patch("files")),
     ("folder_of_another_session", "Landlock", "alice's file", "PermissionError", _patch("files")),
@@ -106,8 +163,14 @@ _ACCEPTOR = (
     ("key_of_another_session", "seccomp", "alice's key", "PermissionError", _patch("calls")),
 )  # fmt: skip
 
-ATTACKS = tuple(
-    Attack(where, *row)
-    for where, rows in ((Where.NETWORK, _NETWORK), (Where.SESSION, _SESSION), (Where.ACCEPTOR, _ACCEPTOR))
-    for row in rows
-)
+_ROWS = {
+    Where.NETWORK: _NETWORK,
+    Where.MOVE: _MOVE,
+    Where.SESSION: _SESSION,
+    Where.KEPT: _KEPT,
+    Where.TAKEN_OVER: _TAKEN_OVER,
+    Where.ACCEPTOR: _ACCEPTOR,
+    Where.MACHINE: _MACHINE,
+}
+
+ATTACKS = tuple(Attack(where, *row) for where, rows in _ROWS.items() for row in rows)

@@ -7,11 +7,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from attacker import acceptors, network, sessions
 from attacker.attack import UNDEFENDED, Attack, Control, How, Outcome, Where
-from attacker.table import ATTACKS
+from attacker.table import ATTACKS, MODULES
 
-_PLACES = {Where.NETWORK: network, Where.SESSION: sessions, Where.ACCEPTOR: acceptors}
 #: The test build with all of its defences.
 _WHOLE = Control(How.BUILD, "nothing")
 
@@ -21,7 +19,7 @@ def _named(attack: Attack) -> str:
 
 
 def _carried_out(attack: Attack, world: Any) -> Outcome:
-    function: Callable[[Any], Outcome] = getattr(_PLACES[attack.where], attack.name)
+    function: Callable[[Any], Outcome] = getattr(MODULES[attack.where], attack.name)
     return function(world)
 
 
@@ -39,7 +37,7 @@ def defended() -> Iterator[Callable[[Where, Control | None], Any]]:
         def world(where: Where, build: Control | None) -> Any:
             if (where, build) not in made:
                 _needs_test_build(build)
-                made[where, build] = stack.enter_context(_PLACES[where].world(build))
+                made[where, build] = stack.enter_context(MODULES[where].world(build))
             return made[where, build]
 
         yield world
@@ -55,5 +53,5 @@ def test_attack_fails(attack: Attack, defended: Callable[[Where, Control | None]
 @pytest.mark.parametrize("attack", [each for each in ATTACKS if each.control.how is not How.NONE], ids=_named)
 def test_attack_succeeds_without_its_defence(attack: Attack) -> None:
     _needs_test_build(attack.control)
-    with _PLACES[attack.where].world(attack.control) as world:
+    with MODULES[attack.where].world(attack.control) as world:
         assert _carried_out(attack, world).won

@@ -1,41 +1,51 @@
-"""Whatever is said to a part of ours by a tenant, a taken-over worker, a stranger or a stored object is an error of who
-said it: nobody ends, and others are served. Each for as long as REMOTEGPU_FUZZ_SECONDS says, from committed seeds."""
+"""Whatever a stranger, a reader of a page or a stored object says to a part of ours is an error of who said it: nobody
+ends, and others are served. Each for as long as REMOTEGPU_FUZZ_SECONDS says, from committed seeds."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import json
 import socket
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
 import yaml
-from support.mutation import changed, changed_bytes, for_a_while, seeds
+from support.mutation import changed, changed_bytes, for_a_while, seeds, with_other_texts
 from support.stand_in import StandIn, make_dist
 from support.system import ROOT, free_port
 
 from remotegpu.api.claims import GPUClaim
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
-from remotegpu.api.quantities import Ask
+from remotegpu.api.usage import HEAD, JOURNAL, USAGE_LABEL, Holding, Share, journal_name, read
 from remotegpu.appliance.claims import BadClaimError, claim_of_appliance
-from remotegpu.appliance.gateway import events
-from remotegpu.appliance.packets import decode
 from remotegpu_operator.allocation import request_of
+from remotegpu_operator.appliance_tokens import tokens
 from remotegpu_operator.builders.appliances import plans
+from remotegpu_operator.dashboard.live import Live
+from remotegpu_operator.dashboard.loads import Loads
+from remotegpu_operator.dashboard.server import Dashboard
 from remotegpu_operator.dashboard.snapshot import snapshot_of
+from remotegpu_operator.dashboard.usage import RANGES, Recorded, usage_of, usage_of_claim
+from remotegpu_operator.door import runner_of
+from remotegpu_operator.kube import Api, Resource
 from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.why import explain
 
 SEEDS = Path(__file__).parent / "seeds"
-NOW = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 MIB = 1 << 20
-#: Packets to one worker's socket before it gets a new one, since what is no packet ends the channel.
-_PACKETS = 200
+GOOD: dict[str, Any] = {
+    "metadata": {"namespace": "good", "name": "claim", "uid": "good", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "spec": {"fraction": "0.25"},
+}
+NOW = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 
 
 @pytest.fixture
@@ -54,40 +64,6 @@ def test_an_admission_review_is_answered_or_is_none() -> None:
             json.dumps(answer(body.parse(text)))
 
 
-def test_packets_of_a_worker_end_nobody_elses_session(dist: Path) -> None:
-    """On the control socket of a real appliance."""
-    known = seeds(SEEDS / "packets.json")
-    with StandIn(dist) as appliance:
-        neighbour = appliance.lease(Ask(milli_per_gpu=100)).session()
-        taken, sent = appliance.lease(Ask(milli_per_gpu=100)), _PACKETS
-        session = None
-        for chance in for_a_while("packet"):
-            if session is None or sent >= _PACKETS:
-                if session is not None:
-                    session.close()
-                session, sent = taken.session(sent), 0
-            packet = json.dumps(changed(chance.choice(known), chance))
-            try:
-                session.tell(f"raw {packet}")
-                sent += 1
-            except OSError:
-                sent = _PACKETS
-        assert neighbour.grant(MIB) == MIB
-        assert appliance.process.poll() is None
-        # The stand-in for a worker may fail when its channel is closed; the appliance may not.
-        assert "/remotegpu/appliance/" not in appliance.log, appliance.log[-4000:]
-
-
-def test_packets_of_a_gateway_are_events_or_nothing() -> None:
-    known = seeds(SEEDS / "events.json")
-    for chance in for_a_while("event"):
-        text = json.dumps(changed(chance.choice(known), chance)).encode()
-        if chance.randrange(4) == 0:
-            text = changed_bytes(text, chance)
-        if (packet := decode(text)) is not None:
-            events(packet)
-
-
 def schema_of(kind: str) -> jsonschema.Draft202012Validator:
     """Types, patterns and limits, as the API server checks them; not the rules in CEL."""
     (crd,) = yaml.safe_load_all((ROOT / "crds" / f"{kind.lower()}s.yaml").read_text())
@@ -99,7 +75,6 @@ def test_a_stored_object_is_its_own_error() -> None:
     """With the metadata that an API server gives every object."""
     known: list[dict[str, Any]] = seeds(SEEDS / "objects.json")
     metadata = {"namespace": "team", "name": "claim", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    good = {"metadata": metadata | {"namespace": "good", "uid": "good"}, "spec": {"fraction": "0.25"}}
     storable = {kind: schema_of(kind) for kind in ("GPUClaim", "GPUPool")}
     for chance in for_a_while("object"):
         seed = chance.choice(known)
@@ -107,7 +82,7 @@ def test_a_stored_object_is_its_own_error() -> None:
         parts = parts if isinstance(parts, dict) else {}
         # The API server holds these two to be objects.
         made = {"metadata": metadata} | {key: each for key, each in parts.items() if isinstance(each, dict)}
-        claims, pools = ([made, good], []) if seed["kind"] == "GPUClaim" else ([good], [made])
+        claims, pools = ([made, GOOD], []) if seed["kind"] == "GPUClaim" else ([GOOD], [made])
         if seed["kind"] == "GPUClaim":
             for claim in readable(GPUClaim.from_object, [made]):
                 request_of(claim)
@@ -121,6 +96,35 @@ def test_a_stored_object_is_its_own_error() -> None:
         stored = {"gpuclaims": claims, "gpupools": pools, "resourcequotas": [], "priorityclasses": [], "pods": []}
         assert "good/claim" in snapshot_of(stored, NOW)["claims"]
         assert explain("good", "claim", stored, NOW).claim == "good/claim"
+
+
+def test_other_objects_are_their_own_errors() -> None:
+    """Pods, quotas, classes, and the record of usage that the operator keeps."""
+    known: list[dict[str, Any]] = seeds(SEEDS / "others.json")
+    plurals = {"Pod": "pods", "ResourceQuota": "resourcequotas", "PriorityClass": "priorityclasses"}
+    kept = Holding("kept", "good", "claim", "", "default", (Share("A100", 500, MIB),), int(NOW.timestamp()) - 60)
+    for chance in for_a_while("other"):
+        seed = chance.choice(known)
+        made = with_other_texts({key: each for key, each in seed.items() if key not in ("spec", "status")}, chance)
+        made |= {key: seed[key] for key in ("spec", "status") if key in seed}
+        stored: dict[str, list[Any]] = {plural: [] for plural in plurals.values()}
+        stored |= {"gpuclaims": [GOOD], "gpupools": []}
+        if seed["kind"] in plurals:
+            stored[plurals[seed["kind"]]].append(made)
+            assert "good/claim" in snapshot_of(stored, NOW)["claims"]
+            assert explain("good", "claim", stored, NOW).claim == "good/claim"
+            continue
+        made["metadata"]["labels"] = seed["metadata"]["labels"]  # by which it was found
+        journal = {"name": journal_name(7), "labels": {USAGE_LABEL: JOURNAL}}
+        head = {"name": "remotegpu-usage", "labels": {USAGE_LABEL: HEAD}}
+        until = {"until": str(int(NOW.timestamp()))}
+        others = [{"metadata": journal, "data": {"000000": kept.line()}}, {"metadata": head, "data": until}]
+        record = read([*others, made])
+        for length in RANGES:
+            rows = usage_of(record, length, "claim", {}, int(NOW.timestamp()))["rows"]
+            # Without a head nothing is known.
+            assert seed["metadata"]["labels"][USAGE_LABEL] == HEAD or "good/claim" in {row["name"] for row in rows}
+        json.dumps(usage_of_claim(record, "good", "claim", {}, int(NOW.timestamp())))
 
 
 def test_requests_to_a_page_keep_nobody_out(dist: Path) -> None:
@@ -149,3 +153,77 @@ def test_requests_to_a_page_keep_nobody_out(dist: Path) -> None:
                 assert b" 200 " in connection.recv(65536)
         assert appliance.process.poll() is None
         assert "Traceback" not in appliance.log, appliance.log[-4000:]
+
+
+class Stored(Live):
+    """The dashboard's view of a cluster that has one claim."""
+
+    def __init__(self) -> None:
+        super().__init__(cast("Api", None))
+
+    @property
+    def problem(self) -> str:
+        return ""
+
+    def _objects(self) -> dict[str, list[Any]]:
+        empty: dict[str, list[Any]] = {"gpupools": [], "resourcequotas": [], "priorityclasses": [], "pods": []}
+        return empty | {"gpuclaims": [GOOD]}
+
+
+class Reviews:
+    """An API server that knows the token of one reader, who may list everything, and has no events and no record."""
+
+    async def create(self, kind: Resource, _: None, body: dict[str, Any]) -> dict[str, Any]:
+        if kind.kind == "SubjectAccessReview":
+            return {"status": {"allowed": True}}
+        known = body["spec"]["token"] == "token"
+        return {"status": {"authenticated": known} | ({"user": {"username": "reader"}} if known else {})}
+
+    async def list_as(self, *_: object) -> list[Any]:
+        return []
+
+    async def list(self, *_: object) -> tuple[list[Any], str]:
+        return [], ""
+
+
+async def _answers(requests: Iterator[bytes]) -> list[bytes]:
+    """First lines of what the operator's dashboard answers, each on a connection of its own."""
+    api = cast("Api", Reviews())
+    live = Stored()
+    loads = Loads(api, "system", tokens(api, "system", None, None), live.appliances)
+    dashboard = Dashboard(api, live, Recorded(api, "system"), loads)
+    runner, found = runner_of(dashboard.application(), shutdown_timeout=1), []
+    await runner.setup()
+    port = free_port()
+    assert runner.server is not None
+    async with dashboard.door.open(runner.server, "127.0.0.1", port):
+        for request in requests:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            # What has no end yet gets one; what wants a body waits for it, and is left.
+            writer.write(request + b"\r\n\r\n")
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(1):
+                    found.append(await reader.readline())
+            writer.close()
+    await runner.cleanup()
+    loads.close()
+    return found
+
+
+def test_requests_to_the_dashboard_of_a_cluster_are_no_errors_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a reader with a token, and of anybody. An event stream, which does not end, is left after its first line."""
+    end = b" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token\r\n\r\n"
+    ways = ["snapshot", "load", "usage?range=day&by=claim", "events"]
+    ways += [f"claims/good/claim/{each}" for each in ("why", "usage", "events")]
+    known = [b"GET /api/" + way.encode() + end for way in ways]
+    known += [b"GET /static/app.js" + end, b"POST /api/snapshot" + end, b"GET /" + end]
+    statuses: Counter[bytes] = Counter()
+    # A few at a time: each turn is a server of its own, as the one before might have been hurt.
+    for chance in for_a_while("dashboard", least=20):
+        changed_ones = [changed_bytes(chance.choice(known), chance) for _ in range(50)]
+        lines = asyncio.run(_answers(iter([*changed_ones, known[0]])))
+        statuses.update(line.split(b" ")[1] for line in lines if line.startswith(b"HTTP/"))
+        assert lines[-1] == b"HTTP/1.1 200 OK\r\n"
+    assert statuses[b"500"] == 0, statuses
+    assert caplog.records == [], "strangers write nothing into the log"
+    assert statuses[b"200"] and statuses[b"400"] and statuses[b"401"] and statuses[b"404"], statuses

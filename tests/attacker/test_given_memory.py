@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import hashlib
-import hmac
 import ipaddress
 import os
 import socket
@@ -17,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from attacker.beside import ADDRESS, SIZE, Giver, memfd
 from attacker.raw import CODES, CONTEXT, MIB, STREAM_COPY, EndedError, Raw, closes, extent
 from cryptography import x509
 from support.certificates import certificate
@@ -26,10 +25,7 @@ from support.system import DIST, until
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc.client import Access
 
-ADDRESS = 0x7000_0000_0000
-SIZE = 4 * MIB
 SHARE = Ask(memory_bytes=16 * MIB)
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 
 
@@ -43,33 +39,6 @@ def here() -> Iterator[StandIn]:
 def raw(here: StandIn) -> Iterator[Raw]:
     with Raw(here.lease(SHARE)) as session:
         yield session
-
-
-def memfd(size: int = SIZE, seals: int = SEALS, flags: int = 0) -> int:
-    file = os.memfd_create("given", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
-    os.ftruncate(file, size)
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
-    return file
-
-
-class Giver:
-    """The connection by which a session's client gives memory."""
-
-    def __init__(self, session: Raw) -> None:
-        name, ticket = bytes.fromhex(session.reply.session_id), bytes.fromhex(session.reply.ticket)
-        proof = hmac.digest(ticket, b"RGM1" + name, hashlib.sha256)
-        self.socket = socket.socket(socket.AF_UNIX)
-        session.tenant.appliance.open_connections.callback(self.socket.close)
-        self.socket.settimeout(20)
-        self.socket.connect(session.reply.data_socket)
-        self.socket.sendall(b"RGM1" + name + proof)
-
-    def give(self, file: int, address: int = ADDRESS, size: int = SIZE, context: int = CONTEXT) -> bytes:
-        socket.send_fds(self.socket, [struct.pack("<3Q", context, address, size)], [file])
-        return self.socket.recv(1)
-
-    def take_back(self) -> None:
-        self.socket.sendall(struct.pack("<3Q", 0, ADDRESS, 0))
 
 
 def copy_in(session: Raw, to: int, from_: int, size: int) -> int:
@@ -149,13 +118,9 @@ def test_what_is_no_gift_closes_the_connection_and_not_the_session(raw: Raw) -> 
 
 def test_only_its_client_gives_to_a_session(here: StandIn, raw: Raw) -> None:
     with Raw(here.lease(SHARE)) as other:
-        raw.reply.ticket, ticket = other.reply.ticket, raw.reply.ticket
-        try:
-            giver = Giver(raw)
-            with contextlib.suppress(ConnectionError):
-                assert giver.give(memfd()) == b""
-        finally:
-            raw.reply.ticket = ticket
+        giver = Giver(raw, other.reply.ticket)
+        with contextlib.suppress(ConnectionError):
+            assert giver.give(memfd()) == b""
 
 
 @pytest.mark.parametrize("beyond", [ADDRESS + SIZE - 4096, ADDRESS - 4096, 0, 2**64 - 1])

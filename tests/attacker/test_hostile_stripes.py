@@ -4,14 +4,12 @@ headers that say anything. What a stripe does not carry as it should goes by the
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import os
-import socket
 import struct
 from collections.abc import Iterator
 
 import pytest
+from attacker.beside import Stripe
 from attacker.raw import CODES, CONTEXT, MIB, STREAM_COPY, EndedError, Raw, closes
 from support.stand_in import StandIn
 from support.system import DIST
@@ -33,39 +31,6 @@ def here() -> Iterator[StandIn]:
 def raw(here: StandIn) -> Iterator[Raw]:
     with Raw(here.lease(SHARE)) as session:
         yield session
-
-
-class Stripe:
-    def __init__(self, session: Raw, number: int, ticket: str = "") -> None:
-        self.number = number
-        name = bytes.fromhex(session.reply.session_id)
-        head = b"RGS1" + name
-        said = struct.pack("<Q", number)
-        proof = hmac.digest(bytes.fromhex(ticket or session.reply.ticket), head + said, hashlib.sha256)
-        port = session.connection.getpeername()[1]
-        self.socket = socket.create_connection(("127.0.0.1", port), 20)
-        session.tenant.appliance.open_connections.callback(self.socket.close)
-        self.socket.sendall(head + proof + said)
-        self.accepted = False
-        with contextlib.suppress(ConnectionError):
-            self.accepted = self.socket.recv(1) == b"K"
-
-    def send(self, command: int, data: bytes, length: int | None = None) -> None:
-        # The worker may have ended the stripe already.
-        with contextlib.suppress(ConnectionError):
-            self.socket.sendall(struct.pack("<QQ", command, len(data) if length is None else length) + data)
-
-    def receive(self) -> tuple[int, bytes]:
-        command, length = struct.unpack("<QQ", self._exactly(16))
-        return command, self._exactly(length)
-
-    def _exactly(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            more = self.socket.recv(count - len(data))
-            assert more, "the worker ended the stripe"
-            data += more
-        return bytes(data)
 
 
 def to_device(session: Raw, address: int, length: int, stripe: int) -> int:

@@ -5,17 +5,38 @@ For positive controls of tests/attacker. The product has no such option: what is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import FileIO
+from pathlib import Path
 from typing import Any
 
-from remotegpu.appliance import cgroups, exports, gateway, grants, leases, server, service, sessions, workers
+from remotegpu.appliance import (
+    arrivals,
+    cgroups,
+    code_cache,
+    destinations,
+    exports,
+    gateway,
+    grants,
+    images,
+    leases,
+    packets,
+    returns,
+    server,
+    service,
+    sessions,
+    staging,
+    workers,
+)
 from remotegpu.appliance.authority import SecretAuthority
 from remotegpu.appliance.state import Lease
 from remotegpu.appliance.tokens import Holder, Role, TokenFile
 from remotegpu.cli.app import main
+from remotegpu.rpc import own_token
 
 
 def any_caller() -> None:
@@ -152,6 +173,149 @@ def memory_without_end() -> None:
     cgroups.Cgroups.create = unlimited  # type: ignore[method-assign]
 
 
+# ---- moves
+
+
+def any_invitation() -> None:
+    """Who was never invited is."""
+
+    async def invited(self: arrivals.Arrivals, invitation: str) -> arrivals.Arrival:
+        return self._invited.setdefault(invitation, arrivals.Arrival("", ""))
+
+    arrivals.Arrivals.invited = invited  # type: ignore[method-assign]
+
+
+def invitations_for_ever() -> None:
+    """One that was used is good for another lease."""
+    receive = arrivals.Arrivals.receive
+
+    async def again(self: arrivals.Arrivals, arrival: arrivals.Arrival, request: Any) -> list[str]:
+        arrival.lease, arrival.sessions, arrival.used, arrival.watch = None, [], False, None
+        return await receive(self, arrival, request)
+
+    arrivals.Arrivals.receive = again  # type: ignore[method-assign]
+
+
+def names_twice() -> None:
+    """A session may have the name of one that began since it was asked for."""
+    made = sessions.Sessions.__init__
+
+    class Forgetful(dict[str, Any]):
+        def __contains__(self, _: object) -> bool:
+            return False
+
+    def forgetful(self: sessions.Sessions, **named: Any) -> None:
+        made(self, **named)
+        self._live = Forgetful()
+
+    sessions.Sessions.__init__ = forgetful  # type: ignore[method-assign]
+
+
+def any_name() -> None:
+    """A session that comes may have the name of one that is there."""
+    names_twice()
+    sessions.Sessions.find = lambda self, name, *, ended=False: None  # type: ignore[method-assign,assignment]
+
+
+def any_destination() -> None:
+    """Users have their leases moved to wherever they say."""
+    destinations.Destinations.check = lambda self, to, owner: None  # type: ignore[method-assign]
+
+
+# ---- what a worker says that was taken over
+
+
+def descriptors_stay_open() -> None:
+    """What is no file is neither closed nor a reason to end the conversation."""
+
+    def files(fds: Any) -> list[FileIO]:
+        made = []
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                made.append(FileIO(fd))
+        return made
+
+    packets._files = files
+
+
+def events_of_workers() -> None:
+    """A worker is believed what the gateway is."""
+    made, receive = leases.Leases.__init__, sessions.Sessions._receive
+    all_leases: list[leases.Leases] = []
+
+    def remember(self: leases.Leases, *arguments: Any, **named: Any) -> None:
+        made(self, *arguments, **named)
+        all_leases.append(self)
+
+    def hear(self: sessions.Sessions, session: Any, packet: Any, file: Any) -> None:
+        for event in gateway.events(packet):
+            if isinstance(event, gateway.Used):
+                all_leases[0].used(event)
+        receive(self, session, packet, file)
+
+    leases.Leases.__init__ = remember  # type: ignore[method-assign]
+    sessions.Sessions._receive = hear  # type: ignore[method-assign]
+
+
+def heirs_of_any_lease() -> None:
+    """Who waits for memory is handed what sessions of other leases leave, these first."""
+    made = sessions.Sessions.__init__
+    everybody: list[sessions.Sessions] = []
+
+    def remember(self: sessions.Sessions, **named: Any) -> None:
+        made(self, **named)
+        everybody.append(self)
+
+    def others(session: Any, which: Callable[[Any], bool]) -> list[Any]:
+        found = [other for other in everybody[0].all() if other is not session and which(other)]
+        return sorted(found, key=lambda other: bool(other.lease is session.lease))
+
+    sessions.Sessions.__init__ = remember  # type: ignore[method-assign]
+    returns._others = others
+
+
+def images_that_grow() -> None:
+    """The file for a suspended session is not sealed."""
+
+    def filled(place: Any, size: int) -> FileIO:
+        file: FileIO = place.open()
+        os.posix_fallocate(file.fileno(), 0, size)
+        return file
+
+    images._filled = filled
+
+
+def one_code_cache() -> None:
+    """What one tenant has sent, all may find."""
+
+    def find(self: code_cache.CodeCache, tenant: str, name: str) -> FileIO | None:
+        del tenant
+        return next((image.file for (_, its), image in self._images.items() if its == name), None)
+
+    code_cache.CodeCache.find = find  # type: ignore[method-assign]
+
+
+# ---- other users of the machine
+
+
+def token_for_all() -> None:
+    """The file of the appliance's own token has the mode that files have."""
+    keep = own_token.OwnToken.keep
+
+    def readable(self: own_token.OwnToken, host: str, port: int) -> Path:
+        path = keep(self, host, port)
+        path.chmod(0o644)
+        path.parent.chmod(0o755)
+        return path
+
+    own_token.OwnToken.keep = readable  # type: ignore[method-assign]
+
+
+def sockets_for_all() -> None:
+    os.umask(0)
+    staging.Staging.private = staging.Staging.folder  # type: ignore[method-assign]
+
+
 PATCHES: dict[str, Callable[[], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
@@ -169,6 +333,18 @@ PATCHES: dict[str, Callable[[], None]] = {
         workers_outlive_their_lease,
         own_variables_for_acceptors,
         memory_without_end,
+        any_invitation,
+        invitations_for_ever,
+        names_twice,
+        any_name,
+        any_destination,
+        descriptors_stay_open,
+        events_of_workers,
+        heirs_of_any_lease,
+        images_that_grow,
+        one_code_cache,
+        token_for_all,
+        sockets_for_all,
     )
 }
 

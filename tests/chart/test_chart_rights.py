@@ -88,6 +88,11 @@ IN_ITS_NAMESPACE: dict[str, dict[str, str]] = {
         "/serviceaccounts [remotegpu-nodekeys]": "patch",
     },
 }
+# What the operator may do besides where the chart has the dashboard.
+REVIEWS = {
+    "authentication.k8s.io/tokenreviews": "create",
+    "authorization.k8s.io/subjectaccessreviews": "create",
+}
 HOOKS = {"install", "uninstall", "nodekeys"}
 
 
@@ -119,11 +124,7 @@ def test_rights_are_exactly_the_listed_ones(objects: list[Object]) -> None:
 
 def test_the_dashboard_adds_two_reviews_and_no_more(tmp_path: Path) -> None:
     objects = render({"dashboard": {"enabled": True}}, tmp_path)
-    reviews = {
-        "authentication.k8s.io/tokenreviews": "create",
-        "authorization.k8s.io/subjectaccessreviews": "create",
-    }
-    operator = CLUSTER_WIDE["remotegpu-operator"] | reviews
+    operator = CLUSTER_WIDE["remotegpu-operator"] | REVIEWS
     assert granted(objects, "ClusterRole") == CLUSTER_WIDE | {"remotegpu-operator": operator}
     assert granted(objects, "Role") == IN_ITS_NAMESPACE
 
@@ -175,8 +176,11 @@ def can(server: ApiServer, account: str, namespace: str) -> set[Right]:
     }
 
 
-def test_the_api_server_grants_exactly_the_listed_rights(apiserver: ApiServer, objects: list[Object]) -> None:
-    """Asked as each account, in its namespace and in another; what an account without roles may do is not ours."""
+def test_the_api_server_grants_exactly_the_listed_rights(
+    apiserver: ApiServer, objects: list[Object], tmp_path: Path
+) -> None:
+    """Asked as each account, in its namespace and in another; what an account without roles may do is not ours. At last
+    the operator's once more, with the dashboard."""
     kinds = {"ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ServiceAccount"}
     ours = [thing for thing in objects if thing["kind"] in kinds]
     for name in (NAMESPACE, ELSEWHERE):
@@ -194,6 +198,11 @@ def test_the_api_server_grants_exactly_the_listed_rights(apiserver: ApiServer, o
             here = everywhere | listed(IN_ITS_NAMESPACE.get(account, {}))
             until(lambda: can(apiserver, account, NAMESPACE) - anybodys == here, 10, f"{account} may do {here}")  # noqa: B023
             assert can(apiserver, account, ELSEWHERE) - anybodys == everywhere
+        apiserver.apply(*(each for each in render({"dashboard": {"enabled": True}}, tmp_path) if each["kind"] in kinds))
+        with_reviews = listed(CLUSTER_WIDE["remotegpu-operator"] | REVIEWS)
+        until(
+            lambda: can(apiserver, "remotegpu-operator", ELSEWHERE) - anybodys == with_reviews, 10, "two reviews more"
+        )
     finally:
         apiserver.kubectl("delete", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": ours}))
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
 
 from support.dashboard import GPU, Page
-from support.kubelab import MIB
+from support.kubelab import MIB, SYSTEM
 from support.kubenodes import Appliance
 from support.system import until
 
+from remotegpu.api.kubernetes import APPLIANCE_LABEL, AUDIENCE, appliance_audience
+from remotegpu.api.pools import AppliancePhase, ApplianceStatus
 from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.state import Scope
 from remotegpu.rpc import pb
+from remotegpu_operator.appliance_tokens import NoTokenError
+from remotegpu_operator.dashboard.loads import Loads
 
 Object = dict[str, Any]
 
@@ -42,6 +48,67 @@ def test_of_what_a_reader_may_not_list_there_is_no_load() -> None:
     readings = {"first": reading(lease("a/x", {"one": 5}), lease("b/y", {"one": 7}))}
     found = load_of(readings, Scope(frozenset({"a"}), False), 100.0)
     assert (found["claims"].keys(), found["gpus"], found["problems"]) == ({"a/x"}, {}, {})
+
+
+class Cluster:
+    """Has pods, and makes tokens."""
+
+    def __init__(self, pods: list[Object]) -> None:
+        self.pods = pods
+        self.asked: list[str] = []
+        self.kept: set[str] = set()
+        self.lists = 0
+
+    async def get(self, *_: object) -> Object:
+        return {"data": {"bundle.crt": ""}}
+
+    async def list(self, _resource: object, _namespace: str, labels: str) -> tuple[list[Object], str]:
+        assert labels == APPLIANCE_LABEL
+        self.lists += 1
+        return self.pods, "1"
+
+    async def token(self, audience: str) -> str:
+        self.asked.append(audience)
+        raise NoTokenError("a test makes none")
+
+    def keep(self, audiences: Iterable[str]) -> None:
+        self.kept = set(audiences)
+
+
+def pod(name: str, ip: str, *arguments: str) -> Object:
+    containers = [{"args": ["--kubernetes", *arguments]}]
+    status = {"podIP": ip, "containerStatuses": [{"state": {"running": {}}}]}
+    return {"metadata": {"labels": {APPLIANCE_LABEL: name}}, "spec": {"containers": containers}, "status": status}
+
+
+def test_appliances_are_shown_the_token_that_their_release_takes() -> None:
+    """As the operator shows it to them: one of the release before has no audience of its own."""
+
+    async def run() -> None:
+        cluster = Cluster([pod("new", "10.0.0.1", "--pool", "p"), pod("old", "10.0.0.2")])
+        known = {"new": "10.0.0.1", "old": "10.0.0.2", "gone": "10.0.0.3"}
+
+        def appliances() -> list[ApplianceStatus]:
+            return [
+                ApplianceStatus(name, "n", AppliancePhase.READY, address=f"{ip}:7070") for name, ip in known.items()
+            ]
+
+        loads = Loads(cast("Any", cluster), SYSTEM, cast("Any", cluster), appliances)
+        try:
+            await loads._ask_all()
+            own = {name: appliance_audience(name) for name in known}
+            assert sorted(cluster.asked) == sorted([own["new"], AUDIENCE, own["gone"]])
+            await loads._ask_all()
+            assert (cluster.lists, cluster.kept) == (1, {own["new"], AUDIENCE, own["gone"]})
+            # It is updated: another pod, at another address.
+            cluster.pods[1] = pod("old", "10.0.0.4", "--pool", "p")
+            known["old"] = "10.0.0.4"
+            await loads._ask_all()
+            assert (cluster.lists, cluster.kept) == (2, set(own.values()))
+        finally:
+            loads.close()
+
+    asyncio.run(run())
 
 
 def test_a_dashboard_tells_what_the_appliance_says(

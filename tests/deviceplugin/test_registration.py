@@ -80,7 +80,7 @@ def test_the_kubelet_hears_of_more_and_of_nothing_else(pool: ApiServer, node: No
 
 def test_a_kubelet_that_starts_again_finds_the_plugin(pool: ApiServer, node: Node) -> None:
     with node.run(pool.kubeconfig):
-        for start in (1, 2, 3):
+        for start in (1, 2, 3, 4, 5):
             node.heard(MILLI, 6000)
             node.heard(CLIENT, 1000)
             node.heard(SOCKETS, 100)

@@ -237,3 +237,26 @@ def test_another_operator_finds_where_the_claim_is(server: ApiServer, kube: Kube
             until(lambda: place(kube.get(f"{MINE}/first")) == there.name, 30, "it is where its lease is")
             assert len(times) == 1
         over.set()
+
+
+def test_an_appliance_without_room_for_sessions_gets_no_other_claim(kube: Kube, two: Two) -> None:
+    stored = make(kube, "first", "0.25", movable=True)
+    here = two[place(stored)]
+    here.full = "12 of 1024 descriptors are free"
+
+    def told() -> Object:
+        (mine,) = [each for each in kube.get(f"{POOLS}/default")["status"]["appliances"] if each["name"] == here.name]
+        return {name: mine[name] for name in ("phase", "reason", "message")}
+
+    message = f"it takes no new claims: {here.full}"
+    wanted = {"phase": "Ready", "reason": "NoRoomForSessions", "message": message}
+    until(lambda: told() == wanted, 30, "its status says why")
+    kube("POST", MINE, claim("second", "default", fraction="0.25", appliance=here.name))
+    second = becomes(kube, "second", "WaitingForCapacity", phase="Pending")
+    assert "no room for sessions" in second["status"]["message"]
+    # Others go elsewhere, and what is there stays, though it may move.
+    assert place(make(kube, "third", "0.25")) != here.name
+    assert place(becomes(kube, "first", "Allocated")) == here.name
+    here.full = ""
+    assert place(becomes(kube, "second", "Allocated")) == here.name
+    until(lambda: told()["reason"] == "Ready", 30, "it takes new ones again")

@@ -59,6 +59,15 @@ def test_an_appliance_that_stops_drains_while_it_answers() -> None:
     assert seen(pod(), draining="NewTemplate").phase is DRAINING
 
 
+def test_an_appliance_that_opens_no_session_says_why_and_stays() -> None:
+    status = seen(pod(), full="3 of 100 descriptors are free\x1b[2J")
+    assert (status.phase, status.reason) == (READY, "NoRoomForSessions")
+    assert status.message == "it takes no new claims: 3 of 100 descriptors are free?[2J"
+    assert seen(pod(), full="x" * 5000).message.endswith("x" * 500), "no longer than a status may have"
+    assert seen(pod(), full="3 of 100", answers=False).phase is LOST
+    assert seen(pod(), full="3 of 100", draining="NewTemplate").phase is DRAINING
+
+
 def test_an_appliance_that_no_longer_answers_is_lost() -> None:
     for gone in (None, pod(ip=""), pod(state={"terminated": {"reason": "OOMKilled"}})):
         assert seen(gone).phase is LOST

@@ -254,6 +254,28 @@ def test_days_too_old_are_deleted() -> None:
     assert left == datetime.datetime.now(datetime.UTC).date()
 
 
+def test_what_somebody_else_wrote_ends_no_operator() -> None:
+    """ConfigMaps of names and of contents that none of ours has."""
+    labels = {name: {usage.USAGE_LABEL: name} for name in (usage.JOURNAL, usage.DAY)}
+    day = usage.day_name(usage.date_at(NOON))
+
+    async def scene() -> Record:
+        api = ConfigMaps()
+        await api.create(None, "system", {"metadata": {"name": "x", "labels": labels[usage.JOURNAL]}, "data": {}})
+        body = {"metadata": {"name": day, "labels": labels[usage.DAY]}, "data": {"folded": "0", "rows": "[1]"}}
+        await api.create(None, "system", body)
+        made = await _load(api, claims=0)
+        await made.append([held("a", NOON, NOON + 4)])
+        made._size = journal.JOURNAL_BYTES  # it is full
+        await made.append([held("b", NOON, NOON + 4)])
+        await made.fold({})
+        return api.read()
+
+    record = asyncio.run(scene())
+    assert [each.split(":")[0] for each in record.problems] == ["x"]
+    assert [amount.milli for amount in record.days[usage.date_at(NOON)].amounts.values()] == [1000]
+
+
 # What the command line makes of it.
 
 

@@ -8,14 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from attacker import acceptors, network, sessions
+from attacker import acceptors
 from attacker.attack import UNDEFENDED, VARIABLE, How, Where
-from attacker.table import ATTACKS
+from attacker.table import ATTACKS, MODULES
 from attacker.undefended_appliance import PATCHES
 from support.system import DIST, ROOT
 
 DEFENCES = ROOT / "remoting" / "worker" / "src" / "guard" / "defences.rs"
-PLACES = {Where.NETWORK: network, Where.SESSION: sessions, Where.ACCEPTOR: acceptors}
 
 
 def test_a_release_has_every_defence() -> None:
@@ -48,7 +47,7 @@ def test_the_table_has_20_attacks_from_each_side_and_10_from_acceptors() -> None
     assert count[Where.NETWORK] >= 20 and count[Where.SESSION] >= 20 and count[Where.ACCEPTOR] >= 10
     names = [(attack.where, attack.name) for attack in ATTACKS]
     assert sorted(names, key=str) == sorted(set(names), key=str)
-    assert [attack.name for attack in ATTACKS if not hasattr(PLACES[attack.where], attack.name)] == []
+    assert [attack.name for attack in ATTACKS if not hasattr(MODULES[attack.where], attack.name)] == []
 
 
 def test_every_defence_that_can_be_left_out_is_a_control() -> None:

@@ -115,12 +115,13 @@ def test_a_lost_appliance_is_an_error_not_a_signal(remote: Appliance, sigpipe: P
         assert program.wait(10) == 0
 
 
-def test_a_stopped_client_keeps_its_session(own_remote: Appliance) -> None:
+@pytest.mark.parametrize("seconds", [HOLD_SECONDS, pytest.param(60, marks=pytest.mark.thorough)])
+def test_a_stopped_client_keeps_its_session(own_remote: Appliance, seconds: int) -> None:
     """Stopped for longer than an end may be silent, and than a lease may be held by nobody: its kernel answers."""
-    with own_remote.start("endless_calls.py", "20") as client:
+    with own_remote.start("endless_calls.py", str(2 * seconds)) as client:
         assert line(client) == "ready"
         os.killpg(client.pid, signal.SIGSTOP)
-        until_asked_for(int(own_remote.endpoint.split(":")[1]) + 1, HOLD_SECONDS, 60)
+        until_asked_for(int(own_remote.endpoint.split(":")[1]) + 1, seconds, 4 * seconds + 20)
         os.killpg(client.pid, signal.SIGCONT)
         assert line(client) == "finished"
 

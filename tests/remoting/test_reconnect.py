@@ -53,6 +53,24 @@ def test_a_training_that_is_cut_every_200_ms_ends_with_the_same_bits(
     until(lambda: patient.leased_bytes() == 0, 5, "a program that ends gives its share back at once")
 
 
+@pytest.mark.parametrize("seconds", [1, 5, 20])
+def test_a_network_that_is_away_for_so_long_changes_no_result(
+    patient: Appliance, undisturbed: dict[str, object], tmp_path: Path, seconds: int
+) -> None:
+    file = tmp_path / "results.json"
+    with before_data(patient) as data, run(patient, str(DIGITS), "--json", str(file)) as program:
+        until(lambda: data.made >= 2, 20, "the lease is held, and the session is there")
+        data.refuse()
+        data.cut()
+        begun = time.monotonic()
+        until(lambda: time.monotonic() - begun > seconds, seconds + 5, "so long")
+        assert program.poll() is None
+        data.accept()
+        _, errors = program.communicate(timeout=100)
+    assert program.returncode == 0, errors
+    assert training_results(file) == undisturbed
+
+
 CUT = [
     "callbacks.py",
     "copies_back.py",

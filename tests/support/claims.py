@@ -17,7 +17,7 @@ from support.apiserver import ApiServer
 from support.stand_in import Session, StandIn, Tenant
 from support.system import ROOT, free_port
 
-from remotegpu.api.claims import Allocation, ClaimSpec, ClaimStatus, Phase, PodReference, Reason, lease_id_of
+from remotegpu.api.claims import Allocation, ClaimSpec, ClaimStatus, Move, Phase, PodReference, Reason, lease_id_of
 from remotegpu.api.kubernetes import (
     API_VERSION,
     AUDIENCE,
@@ -115,7 +115,12 @@ class Cluster:
         return claim
 
     def allocate(
-        self, claim: Claim, *allocations: Allocation, consumers: Sequence[Pod] = (), phase: Phase = Phase.ALLOCATED
+        self,
+        claim: Claim,
+        *allocations: Allocation,
+        consumers: Sequence[Pod] = (),
+        phase: Phase = Phase.ALLOCATED,
+        move: Move | None = None,
     ) -> None:
         status = ClaimStatus(
             phase=phase,
@@ -123,6 +128,7 @@ class Cluster:
             message="allocated by a test",
             allocations=allocations,
             consumers=tuple(pod.reference for pod in consumers),
+            move=move,
         )
         self._objects.patch_namespaced_custom_object_status(
             GROUP, VERSION, claim.namespace, CLAIMS, claim.name, {"status": status.to_object()}

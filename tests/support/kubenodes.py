@@ -24,6 +24,7 @@ class Appliance(pb_grpc.ControlServicer):
         self.name = name
         self.address = address
         self.draining = False
+        self.full = ""
         self.calls = 0
         # What a test says of them.
         self.leases: list[pb.Lease] = []
@@ -82,8 +83,9 @@ class Appliance(pb_grpc.ControlServicer):
         self.calls += 1
         versions = pb.Versions(wire=WIRE_VERSION, program="stand-in")
         return pb.InventoryReply(
-            gpus=self.gpus, leases=self.leases, versions=versions, backend="software", draining=self.draining
-        )
+            gpus=self.gpus, leases=self.leases, versions=versions, backend="software", draining=self.draining,
+            opens_no_session=self.full,
+        )  # fmt: skip
 
 
 class Nodes:

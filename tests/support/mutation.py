@@ -20,11 +20,11 @@ _ODD: tuple[Any, ...] = (
 )
 
 
-def for_a_while(name: str) -> Iterator[random.Random]:
+def for_a_while(name: str, least: int = 100) -> Iterator[random.Random]:
     """Chance, again and again, for as long as the shard says; a failure names the seed that repeats it."""
     seconds = float(os.environ.get(SECONDS, "60"))
     ends, turn = time.monotonic() + seconds, 0
-    while time.monotonic() < ends or turn < 100:
+    while time.monotonic() < ends or turn < least:
         yield random.Random(f"{name} {turn}")
         turn += 1
 
@@ -40,6 +40,23 @@ def changed(value: Any, chance: random.Random) -> Any:
     for _ in range(chance.randint(1, 4)):
         made = _change(made, chance)
     return made
+
+
+def with_other_texts(value: Any, chance: random.Random) -> Any:
+    """A copy in which texts are others, and nothing has another type: what an API server keeps of the kinds that it
+    knows. A text of lines of JSON is such lines again, with any change."""
+    if isinstance(value, dict):
+        return {key: with_other_texts(each, chance) for key, each in value.items()}
+    if isinstance(value, list):
+        return [with_other_texts(each, chance) for each in value]
+    if not isinstance(value, str) or chance.random() < 0.6:
+        return value
+    if value[:1] in ("{", "["):
+        lines = value.splitlines()
+        at = chance.randrange(len(lines))
+        lines[at] = json.dumps(changed(json.loads(lines[at]), chance))
+        return "\n".join(lines)
+    return chance.choice([value * 2, value[1:], *(each for each in _ODD if isinstance(each, str))])
 
 
 def changed_bytes(data: bytes, chance: random.Random) -> bytes:

@@ -7,6 +7,7 @@ The verbs are those of `Worker.carry_out`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -43,12 +44,15 @@ def identity() -> dict[str, Any]:
 
 
 class Worker:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, turns: socket.socket | None = None) -> None:
         self.control = control
+        self.turns = turns
+        # Of its turns at a GPU.
+        self.heard: list[dict[str, Any]] = []
         self.next_id = 1
         self.eaten: list[bytes] = []
         self.overfill = 0
-        # That its session gives way, or is nobody's any more.
+        # That its session gives way, is nobody's any more, or shall hand memory on.
         self.told: list[str] = []
 
     def send(self, **packet: Any) -> None:
@@ -100,9 +104,32 @@ class Worker:
                 # So many bytes more than it has room for, of the image that it is given next.
                 self.overfill = int(rest[0])
                 return None
+            case "folders":
+                return self.send_folders(int(rest[0]))
+            case "say":
+                assert self.turns is not None
+                return self.turns.send(line.removeprefix("say ").encode())
+            case "forget":
+                return self.heard.clear()
+            case "hear":
+                return self.hear(rest[0], float(rest[1]))
             case "die":
                 os.kill(os.getpid(), int(rest[0]))
         raise ValueError(line)
+
+    def send_folders(self, count: int) -> None:
+        """Packets with what is open, and is no file."""
+        folder = os.open("/", os.O_RDONLY)
+        for _ in range(count):
+            with contextlib.suppress(OSError):
+                socket.send_fds(self.control, [b'{"op": "log"}'], [folder])
+
+    def hear(self, word: str, seconds: float) -> list[dict[str, Any]]:
+        """What it was told of its turns, as soon as this is among it, or when nothing more came for so long."""
+        assert self.turns is not None
+        while all(each["op"] != word for each in self.heard) and select.select([self.turns], [], [], seconds)[0]:
+            self.heard.append(json.loads(self.turns.recv(65536)))
+        return self.heard
 
     def suspend(self, image: int) -> None:
         size = os.fstat(image).st_size
@@ -121,7 +148,7 @@ class Worker:
                 if packet and json.loads(packet)["op"] == "settle":
                     self.settle(json.loads(packet))
                     continue
-                if packet and json.loads(packet)["op"] in ("giveway", "clientended"):
+                if packet and json.loads(packet)["op"] in ("giveway", "clientended", "handon"):
                     self.told.append(json.loads(packet)["op"])
                     continue
                 if packet and connection is not None and json.loads(packet)["op"] == "end":
@@ -151,6 +178,7 @@ def main() -> None:
     parser.add_argument("--grace", type=int)
     parser.add_argument("--control-fd", type=int)
     parser.add_argument("--data-fd", type=int)
+    parser.add_argument("--turns-fd", type=int)
     options = parser.parse_args()
     if options.snapshot:
         print(json.dumps(snapshot()))
@@ -158,7 +186,8 @@ def main() -> None:
     mode = os.environ.get("REMOTEGPU_LOG", "")
     if mode == "broken":
         raise SystemExit(3)
-    worker = Worker(socket.socket(fileno=options.control_fd))
+    turns = None if options.turns_fd is None else socket.socket(fileno=options.turns_fd)
+    worker = Worker(socket.socket(fileno=options.control_fd), turns)
     time.sleep(0.05 if mode == "slow" else 0)
     worker.send(op="ready")
     worker.serve(socket.socket(fileno=options.data_fd))

@@ -81,6 +81,15 @@ class Watch:
         return passed < seconds or passed * passed < seconds * (passed + (CROWDED - 1) * crowded)
 
 
+def open_files(process: int) -> dict[Path, str]:
+    """What a process has open, by its place in /proc. What it closes meanwhile is left out."""
+    found = {}
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found[link] = str(link.readlink())
+    return found
+
+
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     """The first true value of `condition`, asked 20 times a second; fails if it is not `within` the seconds."""
     watch = Watch()

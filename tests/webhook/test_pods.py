@@ -183,6 +183,15 @@ def test_refused_in_words_that_help(space: Space) -> None:
     assert not json.loads(space.kubectl("get", "pods", "-o", "json"))["items"]
 
 
+def test_a_pod_of_a_hundred_containers(space: Space) -> None:
+    document = pod("many")
+    document["spec"]["containers"] = [container(f"c{at}", {FRACTION: "0.005"}) for at in range(100)]
+    (stored,) = space.create(document)
+    assert [each["resources"]["limits"] for each in stored["spec"]["containers"]] == [{MILLI: "5"}] * 100
+    assert all(MOUNT in each["volumeMounts"] for each in stored["spec"]["containers"])
+    assert stored["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
 def test_requests_and_limits(space: Space) -> None:
     for request, limit, words in (
         ({FRACTION: 0.25}, {}, "container 'app': remotegpu/fraction "),

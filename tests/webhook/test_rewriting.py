@@ -15,6 +15,7 @@ from support.patches import applied
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
 from remotegpu.api.pods import effective_milli
+from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.webhook.patch import difference
 from remotegpu_operator.webhook.rules import ENTRIES
@@ -107,6 +108,55 @@ def test_done_twice_it_is_as_done_once(entry: Any, spec: Object) -> None:
     assert again["allowed"]
     assert "patch" not in again
     assert twice == once
+
+
+def asking(count: int) -> Object:
+    """A pod with so many containers that have 0.005 of a GPU each."""
+    made = [{"name": f"c{at}", "image": "none", "resources": {"limits": {FRACTION: "0.005"}}} for at in range(count)]
+    return {"metadata": {"name": "train", "namespace": "team"}, "spec": {"containers": made}}
+
+
+@pytest.mark.parametrize("first", ["the injector", "ours"])
+def test_what_another_injector_adds_keeps_what_it_has(first: str) -> None:
+    """As a service mesh does: a native sidecar, a container, volumes, labels. It is before us, or between our calls."""
+
+    def inject(document: Object) -> Object:
+        made = copy.deepcopy(document)
+        sidecar = {"name": "proxy", "image": "mesh", "restartPolicy": "Always", "resources": {"limits": {"cpu": "2"}}}
+        made["metadata"].setdefault("labels", {})["mesh"] = "on"
+        made["spec"]["initContainers"] = [sidecar, *made["spec"].get("initContainers", [])]
+        made["spec"]["containers"].append(
+            {"name": "agent", "image": "mesh", "volumeMounts": [{"name": "certificates"}]}
+        )
+        made["spec"]["volumes"] = [*made["spec"].get("volumes", []), {"name": "certificates", "emptyDir": {}}]
+        return made
+
+    pods = ("", "pods")
+    document = inject(asking(2)) if first == "the injector" else inject(rewritten(pods, asking(2))[0])
+    stored, response = rewritten(pods, document)
+    assert response["allowed"]
+    (sidecar,) = stored["spec"]["initContainers"]
+    assert sidecar["resources"] == {"limits": {"cpu": "2"}}
+    shares = [each["resources"]["limits"][MILLI] for each in stored["spec"]["containers"][:2]]
+    assert shares == ["5", "5"]
+    assert stored["spec"]["containers"][2]["volumeMounts"][0] == {"name": "certificates"}
+    assert MILLI not in json.dumps(stored["spec"]["containers"][2])
+    assert stored["metadata"]["labels"]["mesh"] == "on"
+    assert rewritten(pods, stored)[0] == stored
+
+
+def test_a_review_of_three_mebibytes_is_answered_with_what_changes() -> None:
+    """As much as an API server takes of an object; it sends an object twice, as it is and as it was."""
+    document = asking(2)
+    text = "x" * (3 << 20)
+    document["spec"]["containers"][0]["args"] = [text]
+    sent = json.dumps(review(("", "pods"), document)).encode()
+    response = answer(body.parse(sent))["response"]
+    patch = base64.b64decode(response["patch"])
+    assert response["allowed"] and len(patch) < 10_000
+    stored = applied(document, json.loads(patch))
+    assert stored["spec"]["containers"][0]["args"] == [text]
+    assert [each["resources"]["limits"][MILLI] for each in stored["spec"]["containers"]] == ["5", "5"]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.system import until
+from support.system import open_files, until
 from support.webhook import Replica, issue, pod, replica
 
 from remotegpu.api.kubernetes import FRACTION
@@ -165,7 +165,7 @@ def test_what_an_api_server_has_under_way_is_all_answered(running: tuple[Replica
 
 def connections(it: Replica) -> int:
     """Of its port for admission, at its own end."""
-    inodes = {str(each.readlink()) for each in Path(f"/proc/{it.process.pid}/fd").iterdir() if each.is_symlink()}
+    inodes = set(open_files(it.process.pid).values())
     lines = [line.split() for line in Path(f"/proc/{it.process.pid}/net/tcp").read_text().splitlines()[1:]]
     port, established = f":{it.port:04X}", "01"
     ours = [each for each in lines if each[1].endswith(port) and each[3] == established]

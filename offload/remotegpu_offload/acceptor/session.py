@@ -38,7 +38,6 @@ FEATURES: Final = (
     ("remotegpu_offload.functions.acceptor", ""),
     ("remotegpu_offload.torch.acceptor", "torch"),
     ("remotegpu_offload.program.acceptor", ""),
-    ("remotegpu_offload.jupyter.acceptor", ""),
 )
 # They are the acceptor's own: what finds its libraries, and which devices it may use.
 _KEPT_VARIABLES: Final = frozenset(

@@ -1,1 +1,1 @@
-"""Notebooks: magics for a kernel that runs here, and kernels that run in an acceptor."""
+"""Notebooks: magics for a kernel that runs here."""

@@ -6,14 +6,12 @@ import importlib
 import os
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from jupyter_client.session import Session as Messages
 from offload_appliance import PATIENCE, lease, offload_appliance, open_session
 from support.stand_in import StandIn, Tenant
 from support.system import until
@@ -23,7 +21,6 @@ from remotegpu_offload.client.session import Session
 from remotegpu_offload.config import Config
 from remotegpu_offload.config.model import FunctionRule
 from remotegpu_offload.functions import client
-from remotegpu_offload.wire import Request, Service
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -120,42 +117,3 @@ def test_functions_run_and_print(session: Session, folder: Path, capfd: pytest.C
     coefficients, pid = remote(session, steps.fit)(x, x @ [1.0, 2.0, 3.0])
     assert coefficients == [1.0, 2.0, 3.0] and pid != os.getpid()
     until(lambda: "fitted" in capfd.readouterr().out, PATIENCE, "what it prints is printed here")
-
-
-def test_a_notebooks_kernel_needs_no_network(session: Session) -> None:
-    """The kernel starts, executes a cell, and ends; its messages are the notices of the session."""
-    messages = Messages(key=b"key", signature_scheme="hmac-sha256")
-    ready, said = threading.Event(), list[dict[str, Any]]()
-
-    def answer(request: Request) -> None:
-        if request.header["op"] == "ready":
-            ready.set()
-        else:
-            _, frames = messages.feed_identities([bytes(each) for each in request.buffers], copy=True)
-            said.append(messages.deserialize(frames))
-
-    def say(channel: str, kind: str, content: dict[str, Any]) -> None:
-        frames = [b"me", *messages.serialize(messages.msg(kind, content))]
-        session.peer.notify(Service.APP, {"op": "message", "channel": channel}, frames)
-
-    def use() -> None:
-        if not ready.wait(PATIENCE):
-            session.close()
-            return
-        cell = "import numpy as np\nprint('there'); int(np.arange(5).sum())"
-        say("shell", "execute_request", {"code": cell, "silent": False, "store_history": True, "allow_stdin": False})
-        wanted = {"execute_reply", "execute_result", "stream"}
-        try:
-            until(lambda: wanted <= {each["msg_type"] for each in said}, PATIENCE, "the cell is executed")
-        finally:
-            say("control", "shutdown_request", {"restart": False})
-
-    session.serve(Service.APP, answer, inline=True)
-    user = threading.Thread(target=use)
-    user.start()
-    # On the main thread here, and so on the main thread there, which signals want.
-    session.peer.request(Service.APP, {"op": "kernel", "key": "key", "scheme": "hmac-sha256"}, timeout=3 * PATIENCE)
-    user.join(PATIENCE)
-    (result,) = (each["content"]["data"]["text/plain"] for each in said if each["msg_type"] == "execute_result")
-    assert result == "10"
-    assert any(each["content"].get("text") == "there\n" for each in said if each["msg_type"] == "stream")

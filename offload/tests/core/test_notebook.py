@@ -1,9 +1,8 @@
-"""Notebooks run by nbclient: a kernel in an acceptor, and a kernel here with magics; both against a local run."""
+"""Notebooks run by nbclient: a kernel here with magics."""
 
 from __future__ import annotations
 
 import json
-import os
 import stat
 import subprocess
 import sys
@@ -20,9 +19,10 @@ from support.stand_in import StandIn
 from support.system import until
 
 from remotegpu.api.quantities import format_bytes
+from remotegpu.cli import exits
 from remotegpu.paths import find_dist
 from remotegpu_offload.jupyter.cell import names_of
-from remotegpu_offload.jupyter.kernelspec import install, kernelspec
+from remotegpu_offload.jupyter.proxy import GONE
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SECONDS = 90
@@ -33,18 +33,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-CELLS = (
-    "import numpy as np\nfrom sklearn.datasets import load_digits\nfrom sklearn.linear_model import LogisticRegression",
-    "data = load_digits()\nX, y = data.data[:300] / 16, data.target[:300]",
-    "model = LogisticRegression(max_iter=200, random_state=0).fit(X[:200], y[:200])",
-    "print(f'accuracy {model.score(X[200:], y[200:]):.6f}')",
-    "np.round(np.linalg.svd(X[:50], compute_uv=False)[:3], 6).tolist()",
-)
-
 
 @pytest.fixture
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Kernelspecs: `local`, and `there`, which runs in an acceptor. HOME is a folder of the test."""
+    """The kernelspec `local`. HOME is a folder of the test."""
     connect = tmp_path / "connect"
     connect.write_text(f'#!/bin/sh\nexec {sys.executable} {SUPPORT / "connect_here.py"} "$@"\n')
     connect.chmod(connect.stat().st_mode | stat.S_IXUSR)
@@ -57,8 +49,13 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "jupyter"
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     install(folder, "local", {"argv": argv, "display_name": "local", "language": "python"})
-    install(folder, "there", kernelspec("there", backend="cpu"))
     return tmp_path
+
+
+def install(jupyter: Path, name: str, spec: dict[str, Any]) -> None:
+    folder = jupyter / "kernels" / name
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps(spec))
 
 
 def notebook(*cells: str) -> Any:
@@ -83,71 +80,6 @@ def shown(output: Any) -> Any:
             return output.ename, output.evalue
         case _:
             return output.data["text/plain"]
-
-
-def test_a_notebook_in_an_acceptor_shows_what_it_shows_here(kernels: Path) -> None:
-    local, remote = (run(kernel, kernels, *CELLS) for kernel in ("local", "there"))
-    assert remote == local
-    assert [len(outputs) for outputs in remote] == [0, 0, 0, 1, 1] and "accuracy 0." in remote[3][0][1]
-
-
-@pytest.mark.parametrize("provisioned", [True, False])
-def test_a_kernelspec_of_before_starts_its_kernel(kernels: Path, provisioned: bool) -> None:
-    """It has our package's old name; who does not know our provisioner runs its command."""
-    spec = kernelspec("before", backend="cpu")
-    spec["argv"][2] = "import sys; from remotegpu.offload.jupyter.proxy import main; sys.exit(main())"
-    if not provisioned:
-        del spec["metadata"]
-    install(kernels / "jupyter", "before", spec)
-    assert run("before", kernels, "6 * 7", "import os; os.getppid() > 0") == [["42"], ["True"]]
-
-
-def test_a_kernel_in_an_acceptor_does_what_kernels_do(kernels: Path) -> None:
-    """Errors with the cell's source, printing to both streams, display, a module of the notebook's folder."""
-    (kernels / "shapes.py").write_text("def area(r):\n    return 3 * r * r\n")
-    cells = (
-        "import sys\nprint('out'); print('err', file=sys.stderr)",
-        "from IPython.display import display\ndisplay({'a': 1})\n2",
-        "def broken():\n    return 1 / 0\nbroken()",
-        "import shapes; shapes.area(2)",
-        "x = 41",
-        "x + 1",
-    )
-    shows = run("there", kernels, *cells, allow_errors=True)
-    assert sorted(shows[0]) == [("stderr", "err\n"), ("stdout", "out\n")]
-    assert shows[1:] == [["{'a': 1}", "2"], [("ZeroDivisionError", "division by zero")], ["12"], [], ["42"]]
-
-
-def test_an_interrupt_stops_the_cell_and_not_the_kernel(kernels: Path) -> None:
-    client = NotebookClient(
-        notebook("import time\nprint('begun', flush=True)\ntime.sleep(600)", "6 * 7"),
-        kernel_name="there", timeout=SECONDS, startup_timeout=SECONDS, allow_errors=True, interrupt_on_timeout=True,
-        resources={"metadata": {"path": str(kernels)}},
-    )  # fmt: skip
-
-    def interrupt_the_first(cell_index: int, **_: Any) -> None:
-        # After so many seconds it is interrupted, again and again until it has ended.
-        client.timeout = 3 if cell_index == 0 else SECONDS
-
-    client.on_cell_execute = interrupt_the_first
-    done = client.execute()
-    assert [shown(output) for output in done.cells[1].outputs] == ["42"]
-    assert ("KeyboardInterrupt", "") in [shown(output) for output in done.cells[0].outputs]
-
-
-def test_without_an_acceptor_the_kernel_reports_it(
-    kernels: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("REMOTEGPU_CONNECT", str(kernels / "nothing"))
-    with pytest.raises(RuntimeError, match="Kernel died"):
-        start_new_kernel(kernel_name="there", startup_timeout=SECONDS)
-    assert "no kernel is started" in capfd.readouterr().err
-
-
-def test_nothing_of_the_kernel_is_left(kernels: Path) -> None:
-    ((pid,),) = run("there", kernels, "import os; os.getpid()")
-    process = Path("/proc", pid)
-    until(lambda: not process.exists(), 30, "the acceptor has ended")
 
 
 MAGIC = (
@@ -277,15 +209,26 @@ def test_names_of_a_cell(source: str, reads: str, writes: str) -> None:
     assert found.writes == tuple(sorted(writes.split()))
 
 
-def test_the_command_adds_a_kernel_to_jupyter(tmp_path: Path) -> None:
-    environment = {**os.environ, "JUPYTER_DATA_DIR": str(tmp_path)}
-    command = [str(Path(sys.executable).parent / "remotegpu"), "offload", "jupyter", "install", "--user"]
-    more = ["--backend", "rocm", "--appliance", "gpu1:7070", "--fraction", "0.25"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, env=environment, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    file = tmp_path / "kernels" / "remotegpu" / "kernel.json"
-    assert done.stdout.strip() == str(file)
-    spec = json.loads(file.read_text())
-    assert spec["display_name"] == "Python (remotegpu, rocm)"
-    config = {"backend": "rocm", "appliance": "gpu1:7070", "fraction": 0.25}
-    assert spec["metadata"]["kernel_provisioner"] == {"provisioner_name": "remotegpu-provisioner", "config": config}
+PROVISIONER = {"provisioner_name": "remotegpu-provisioner", "config": {"backend": "cpu"}}
+
+
+@pytest.mark.parametrize("metadata", [{"kernel_provisioner": PROVISIONER}, {}])
+def test_a_kernelspec_of_before_is_told_what_is_there_instead(
+    kernels: Path, capfd: pytest.CaptureFixture[str], metadata: dict[str, Any]
+) -> None:
+    command = "import sys; from remotegpu_offload.jupyter.proxy import main; sys.exit(main())"
+    argv = [sys.executable, "-c", command, "-f", "{connection_file}"]
+    install(
+        kernels / "jupyter",
+        "before",
+        {"argv": argv, "display_name": "before", "language": "python", "metadata": metadata},
+    )
+    with pytest.raises(RuntimeError) as raised:
+        start_new_kernel(kernel_name="before", startup_timeout=SECONDS)
+    assert GONE in str(raised.value) + capfd.readouterr().err
+
+
+def test_the_command_that_added_such_a_kernel_says_so() -> None:
+    command = [str(Path(sys.executable).parent / "remotegpu"), "offload", "jupyter", "install", "--backend", "rocm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout) == (exits.USAGE, "") and GONE in done.stderr

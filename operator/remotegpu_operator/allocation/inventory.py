@@ -6,7 +6,7 @@ from typing import Final
 
 from remotegpu.api.claims import Reason
 from remotegpu.api.pods import LEAST_MEMORY
-from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GpuStatus
+from remotegpu.api.pools import NO_ROOM_FOR_SESSIONS, AppliancePhase, ApplianceStatus, GpuStatus
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes
 from remotegpu_operator.allocation.decisions import Request
 
@@ -216,6 +216,8 @@ def some(texts: Iterable[str], most: int = 3) -> str:
 def _closed(appliance: ApplianceStatus, gpu: GpuStatus | None) -> str:
     if appliance.phase is AppliancePhase.DRAINING:
         return f"{appliance.name} is {appliance.phase}"
+    if appliance.reason == NO_ROOM_FOR_SESSIONS:
+        return f"{appliance.name} has no room for sessions"
     return _broken(appliance, gpu)
 
 

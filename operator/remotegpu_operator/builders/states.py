@@ -7,8 +7,10 @@ from typing import Any, Final
 from remotegpu.api import addresses
 from remotegpu.api.conditions import Condition, ConditionStatus, with_condition
 from remotegpu.api.kubernetes import APPLIANCE_LABEL, AUDIENCE, CONTROL_PORT, appliance_audience, server_name
+from remotegpu.api.lines import one_line
 from remotegpu.api.modes import Landlock
 from remotegpu.api.pools import (
+    NO_ROOM_FOR_SESSIONS,
     AppliancePhase,
     ApplianceStatus,
     EnvironmentStatus,
@@ -38,6 +40,8 @@ class Seen:
     problem: str = ""
     # Why it takes no new claims, though it may answer: "" if nothing is against it.
     draining: str = ""
+    # Why it opens no session, as it says.
+    full: str = ""
     # It answered once since somebody last looked: if it does not now, it is lost and not merely late.
     known: bool = False
 
@@ -181,6 +185,12 @@ def _phase(seen: Seen, address: str) -> tuple[AppliancePhase, str, str]:
                 seen.draining,
                 _DRAINING.get(seen.draining, "the appliance takes no new claims"),
             )
+        if seen.full:
+            return (
+                AppliancePhase.READY,
+                NO_ROOM_FOR_SESSIONS,
+                f"it takes no new claims: {one_line(seen.full, _MOST_MESSAGE)}",
+            )
         return AppliancePhase.READY, "Ready", "the appliance answers"
     why, what = _missing(seen.pod)
     if seen.known:
@@ -188,6 +198,7 @@ def _phase(seen: Seen, address: str) -> tuple[AppliancePhase, str, str]:
     return AppliancePhase.STARTING, why, seen.problem if address and seen.problem else what
 
 
+_MOST_MESSAGE: Final = 500
 UNWANTED: Final = "NotSelected"
 OUTDATED: Final = "NewTemplate"
 STOPPING: Final = "Stopping"

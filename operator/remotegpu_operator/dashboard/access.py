@@ -52,6 +52,8 @@ class Access:
         """Raises NotSignedInError, NotAllowedError, and what `Api` raises."""
         if not token:
             raise NotSignedInError("there is no token: send one of the cluster as `Authorization: Bearer TOKEN`")
+        if not token.isascii():
+            raise NotSignedInError("the token has letters that no token has; `kubectl create token ACCOUNT` makes one")
         digest = hashlib.sha256(token.encode()).hexdigest()
         # Several requests of one page ask once.
         async with self._asking.setdefault(digest, asyncio.Lock()):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from remotegpu.api.failures import ApplianceError
-from remotegpu.api.kubernetes import appliance_audience, server_name
+from remotegpu.api.kubernetes import APPLIANCE_LABEL, appliance_audience, server_name
 from remotegpu.api.pools import ApplianceStatus
 from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.state import Json, Scope
@@ -21,7 +21,8 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 from remotegpu_operator.appliance_tokens import NoTokenError, Tokens
 from remotegpu_operator.authority import CA_SECRET, SECRETS
 from remotegpu_operator.builders.replacement import SERVING
-from remotegpu_operator.kube import Api
+from remotegpu_operator.builders.states import audience, pod_address
+from remotegpu_operator.kube import PODS, Api
 
 _KEPT_SECONDS: Final = 4.0
 _CALL_SECONDS: Final = 3.0
@@ -38,6 +39,8 @@ class Loads:
         self._tokens = tokens
         self._appliances = appliances
         self._readings: dict[str, Reading] = {}
+        # By name and address, which another pod changes: of the token that the appliance there takes.
+        self._audiences: dict[tuple[str, str], str] = {}
         self._due = float("-inf")
         self._asking = asyncio.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="loads")
@@ -67,13 +70,23 @@ class Loads:
             if bundle != self._bundle:
                 self._bundle = bundle
                 self._ca.write_bytes(bundle)
-        self._tokens.keep(appliance_audience(each.name) for each in serving)
+        await self._look_at_pods(serving)
+        self._tokens.keep(self._audiences.values())
         found = await asyncio.gather(*map(self._reading, serving))
         self._readings = {each.name: reading for each, reading in zip(serving, found, strict=True)}
 
+    async def _look_at_pods(self, serving: list[ApplianceStatus]) -> None:
+        """Which token an appliance takes depends on its release, which its pod tells, and not what it says itself."""
+        places = {(each.name, each.address) for each in serving}
+        if places - self._audiences.keys():
+            pods, _ = await self._api.list(PODS, self._namespace, APPLIANCE_LABEL)
+            told = {(pod["metadata"]["labels"][APPLIANCE_LABEL], pod_address(pod)): audience(pod) for pod in pods}
+            self._audiences |= {place: told.get(place, appliance_audience(place[0])) for place in places}
+        self._audiences = {place: found for place, found in self._audiences.items() if place in places}
+
     async def _reading(self, appliance: ApplianceStatus) -> Reading:
         try:
-            token = await self._tokens.token(appliance_audience(appliance.name))
+            token = await self._tokens.token(self._audiences[appliance.name, appliance.address])
         except NoTokenError as error:
             return _unread(self._readings.get(appliance.name), str(error))
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, appliance, token)

@@ -5,14 +5,13 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
-from aiohttp import web
-
 from remotegpu_operator.appliance_tokens import tokens
 from remotegpu_operator.beside import beside
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.server import Dashboard
 from remotegpu_operator.dashboard.usage import Recorded
+from remotegpu_operator.door import runner_of
 from remotegpu_operator.kube import Api, configuration
 from remotegpu_operator.probes import EVERYWHERE
 from remotegpu_operator.settings import Settings
@@ -51,7 +50,7 @@ async def _serve(settings: Settings, port: int) -> None:
             live.appliances,
         )
         dashboard = Dashboard(api, live, Recorded(api, settings.namespace), loads)
-        runner = web.AppRunner(dashboard.application(), access_log=None, shutdown_timeout=1)
+        runner = runner_of(dashboard.application(), shutdown_timeout=1)
         await runner.setup()
         try:
             assert runner.server is not None

@@ -15,7 +15,7 @@ from prometheus_client import Gauge, Histogram
 
 from remotegpu.api.lines import one_line
 from remotegpu_operator import probes
-from remotegpu_operator.door import Door, Places
+from remotegpu_operator.door import Door, Places, runner_of
 from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
@@ -131,7 +131,7 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Both ports are open inside; the first is shared with other processes that `reuse_port`."""
     runners = [
-        web.AppRunner(app, access_log=None, lingering_time=_LINGER_SECONDS)
+        runner_of(app, lingering_time=_LINGER_SECONDS)
         for app in (webhook.admission(), probes.application(webhook.not_ready))
     ]
     reloading = asyncio.create_task(webhook.certificate.keep_loaded())

@@ -20,3 +20,10 @@ class ComputeMode(StrEnum):
 
     SHARED = "Shared"  # as the driver does it: nobody is guaranteed anything
     TURNS = "Turns"  # by the shares: one after another
+
+
+class WorkerWrites(StrEnum):
+    """Which files a worker may change whose driver opens some, as NVIDIA's does."""
+
+    ANYWHERE = "Anywhere"  # what its user may and is not hidden
+    DEVICES = "Devices"  # device nodes alone

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
@@ -338,6 +338,10 @@ class EnvironmentStatus:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.backend})"
+
+
+# Of an appliance that is ready for what it has, and takes nothing new.
+NO_ROOM_FOR_SESSIONS: Final = "NoRoomForSessions"
 
 
 @dataclass(frozen=True, slots=True)

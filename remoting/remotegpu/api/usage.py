@@ -19,6 +19,22 @@ JOURNAL: Final = "journal"
 DAY: Final = "day"
 HEAD: Final = "head"
 _DAY_SECONDS: Final = 86_400
+# What is raised for what is stored and cannot be read.
+UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
+# Seconds since 1970, in the year 2200.
+_LATEST: Final = 7_258_118_400
+# Of bytes times seconds.
+_MOST: Final = 1 << 96
+
+
+def _check_numbers(most: int, *values: Any) -> None:
+    if not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each <= most for each in values):
+        raise ValueError("a number is none, or too large")
+
+
+def _check_texts(*values: Any) -> None:
+    if not all(isinstance(each, str) for each in values):
+        raise TypeError("a name is no text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +106,18 @@ class Holding:
 
     @classmethod
     def of_line(cls, line: str) -> "Holding":
-        """Raises ValueError, KeyError or TypeError for what is no such line."""
+        """Raises an UNREADABLE for what is no such line."""
         stored = json.loads(line)
+        if not isinstance(stored, dict):
+            raise TypeError("a line is no object")
         known = {name: stored[name] for name in cls.__slots__ if name in stored}
         named = {name: stored.get(name, "") for name in ("namespace", "claim", "user", "pool")}
-        return cls(**known | named | {"shares": tuple(Share(*each) for each in stored["shares"])})
+        made = cls(**known | named | {"shares": tuple(Share(*each) for each in stored["shares"])})
+        _check_numbers(_LATEST, made.start, made.unknown, made.used, made.idle_since, made.created)
+        _check_numbers(_LATEST, *(each for each in (made.end, made.in_use_since) if each is not None))
+        _check_numbers(_MOST, *(number for each in made.shares for number in (each.milli, each.memory)))
+        _check_texts(made.uid, *named.values(), *(each.model for each in made.shares))
+        return made
 
 
 # Namespace, user, pool, model and claim; of days that are kept as sums the claim is empty.
@@ -130,8 +153,14 @@ class Day:
 
     @classmethod
     def of_data(cls, data: Mapping[str, str]) -> "Day":
-        rows = [json.loads(line) for line in data.get("rows", "").splitlines()]
-        return cls(int(data["folded"]), {(*row[:4], ""): Amount(*row[4:]) for row in rows})
+        """Raises an UNREADABLE for what are no such sums."""
+        found: Amounts = {}
+        for line in data.get("rows", "").splitlines():
+            namespace, user, pool, model, *numbers = json.loads(line)
+            _check_texts(namespace, user, pool, model)
+            _check_numbers(_MOST, *numbers)
+            found[namespace, user, pool, model, ""] = Amount(*numbers)
+        return cls(int(data["folded"]), found)
 
 
 @dataclass(slots=True)
@@ -163,8 +192,9 @@ def read(config_maps: Iterable[Mapping[str, Any]]) -> Record:
             elif kind == DAY:
                 record.days[day_of(name)] = Day.of_data(data)
             elif kind == HEAD:
-                record.until = int(data["until"])
-        except (ValueError, KeyError, TypeError) as error:
+                _check_numbers(_LATEST, until := int(data["until"]))
+                record.until = until
+        except UNREADABLE as error:
             record.problems.append(f"{name}: {error!r}")
     for number, each in sorted(journals, key=lambda pair: pair[0]):
         for holding in lines_of(each, record.problems):
@@ -179,7 +209,7 @@ def lines_of(journal: Mapping[str, Any], problems: list[str]) -> Iterator[Holdin
         for line in text.splitlines():
             try:
                 yield Holding.of_line(line)
-            except (ValueError, KeyError, TypeError) as error:
+            except UNREADABLE as error:
                 problems.append(f"{journal['metadata']['name']}, {key}: {error!r}")
 
 
@@ -188,7 +218,7 @@ def journal_name(number: int) -> str:
 
 
 def journal_number(name: str) -> int:
-    return int(name.rsplit("-", 1)[1])
+    return int(name.rpartition("-")[2])
 
 
 def day_name(day: datetime.date) -> str:

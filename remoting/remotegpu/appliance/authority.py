@@ -6,8 +6,7 @@ from typing import Protocol
 import grpc
 
 from remotegpu.appliance.leases import Leases
-from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.refusal import RefusalError, RefusalLog
+from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.state import Lease, Session
 from remotegpu.appliance.tokens import Holder, Role, Tokens
@@ -70,11 +69,9 @@ class Authority(Protocol):
 class SecretAuthority:
     """The one that opened a lease knows its secret; opening one takes a token, unless the appliance is for anybody."""
 
-    def __init__(self, leases: Leases, tokens: Tokens | None, counters: Counters) -> None:
+    def __init__(self, leases: Leases, tokens: Tokens | None) -> None:
         self._leases = leases
         self._tokens = tokens
-        self._counters = counters
-        self._log = RefusalLog()
 
     async def borrower(self, caller: Caller) -> str:
         return self._holder(caller).name
@@ -87,7 +84,7 @@ class SecretAuthority:
         holder = self._holder(caller)
         if holder.role is not Role.ADMIN:
             message = f"{holder.name} is a user, and this is for administrators: [admin] in the appliance's token file"
-            raise self._refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message)
+            raise RefusalError(grpc.StatusCode.PERMISSION_DENIED, message)
 
     async def onlooker(self, caller: Caller) -> str | None:
         holder = self._holder(caller)
@@ -108,14 +105,11 @@ class SecretAuthority:
         if self._tokens is None:
             return Holder("", Role.ADMIN)
         if not caller.token:
-            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, self._tokens.wanted)
+            raise RefusalError(grpc.StatusCode.UNAUTHENTICATED, self._tokens.wanted)
         holder = self._tokens.holder(caller.token)
         if holder is None:
-            raise self._refuse(caller, grpc.StatusCode.UNAUTHENTICATED, self._tokens.unknown)
+            raise RefusalError(grpc.StatusCode.UNAUTHENTICATED, self._tokens.unknown)
         return holder
-
-    def _refuse(self, caller: Caller, code: grpc.StatusCode, message: str) -> RefusalError:
-        return refuse(caller, code, message, self._counters, self._log)
 
 
 class WithAcceptors:
@@ -123,11 +117,9 @@ class WithAcceptors:
     else, whatever they know. Their connection says which session that is; they have neither token nor secret.
     """
 
-    def __init__(self, others: Authority, sessions: Sessions, counters: Counters) -> None:
+    def __init__(self, others: Authority, sessions: Sessions) -> None:
         self._others = others
         self._sessions = sessions
-        self._counters = counters
-        self._log = RefusalLog()
 
     async def borrower(self, caller: Caller) -> str:
         self._no_acceptor(caller)
@@ -150,7 +142,7 @@ class WithAcceptors:
             return await self._others.tenant(caller, lease_id, secret)
         session = self._sessions.find(caller.acceptor)
         if session is None or session.ended:
-            raise self._refuse(caller, "its session has ended: open another one")
+            raise _refuse("its session has ended: open another one")
         return Tenant(session.lease, session.pod, acceptor=True)
 
     async def owner(self, caller: Caller, lease_id: str, secret: str) -> Lease:
@@ -163,14 +155,8 @@ class WithAcceptors:
 
     def _no_acceptor(self, caller: Caller) -> None:
         if caller.acceptor:
-            raise self._refuse(caller, "an acceptor uses CUDA on its own lease, and may do nothing else here")
-
-    def _refuse(self, caller: Caller, message: str) -> RefusalError:
-        return refuse(caller, grpc.StatusCode.PERMISSION_DENIED, message, self._counters, self._log)
+            raise _refuse("an acceptor uses CUDA on its own lease, and may do nothing else here")
 
 
-def refuse(caller: Caller, code: grpc.StatusCode, message: str, counters: Counters, log: RefusalLog) -> RefusalError:
-    """What ends the call, counted and logged."""
-    counters.refusals.labels(reason=code.name.lower()).inc()
-    log.warning(caller.host, "audit: refused %s from %s: %s", caller.method, caller.peer, message)
-    return RefusalError(code, message)
+def _refuse(message: str) -> RefusalError:
+    return RefusalError(grpc.StatusCode.PERMISSION_DENIED, message)

@@ -54,6 +54,7 @@ class Situation:
     landlock: bool = False
     unwatched: str = ""
     draining: bool = False
+    shortage: str = ""  # why it opens no session
     open_files: Sequence[Path] = ()  # secrets that other users of the machine may read or change
     claims: ClaimsState | None = None
     identities: IdentitiesState | None = None
@@ -85,6 +86,12 @@ def checks(now: Situation) -> Iterator[pb.Check]:
         "it is draining and opens no new lease" if now.draining else "",
         good="yes",
         fix="use another appliance",
+    )
+    yield _check(
+        "room for sessions",
+        f"it opens no lease until there is more: {now.shortage}" if now.shortage else "",
+        good="descriptors and memory are free",
+        fix="its leases and their programs go on; nothing has to be started anew",
     )
     yield _isolation(now)
     yield from itertools.chain.from_iterable(map(_environment, now.environments))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from remotegpu.api.claims import lease_id_of
 from remotegpu.appliance.allocation import LeasedGpus, NoRoomError
-from remotegpu.appliance.claims import BadClaimError, Claim, claim_of_appliance
+from remotegpu.appliance.claims import BadClaimError, Claim, Users, claim_of_appliance, users_of_claim
 from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.state import Lease
@@ -30,6 +30,8 @@ class ClaimLeases:
         self._suspensions = suspensions
         self._index = {gpu.uuid_text: index for index, gpu in enumerate(gpus)}
         self._claims: dict[str, Claim] = {}  # by the id of their lease
+        # Of leases that are elsewhere now: who may know where.
+        self._users: dict[str, Users] = {}
         self._complained: dict[str, str] = {}
         self._change = asyncio.Event()
         self._placing = self._to_place = False
@@ -39,7 +41,11 @@ class ClaimLeases:
 
     def listed(self, claims: Iterable[Object]) -> None:
         """All that there are."""
+        claims = list(claims)
         here = {claim.lease_id: claim for claim in map(self._read, claims) if claim is not None}
+        self._users.clear()
+        for each in claims:
+            self._note_users(each)
         for lease_id in self._claims.keys() - here.keys():
             self._forget(lease_id, "its claim was deleted")
         for claim in here.values():
@@ -49,6 +55,7 @@ class ClaimLeases:
 
     def changed(self, claim: Object) -> None:
         here = self._read(claim)
+        self._note_users(claim)
         if here is not None:
             self._keep(here)
             self._place()
@@ -56,7 +63,9 @@ class ClaimLeases:
             self._forget(lease_id_of(claim["metadata"]["uid"]), "its claim is no longer allocated here")
 
     def deleted(self, claim: Object) -> None:
-        self._forget(lease_id_of(claim["metadata"]["uid"]), "its claim was deleted")
+        lease_id = lease_id_of(claim["metadata"]["uid"])
+        self._users.pop(lease_id, None)
+        self._forget(lease_id, "its claim was deleted")
 
     def unreachable(self, why: str) -> None:
         if why != self.trouble:
@@ -73,6 +82,19 @@ class ClaimLeases:
     def moved(self, lease_id: str) -> RefusalError | None:
         """For a caller who may know it: that the lease was here and has moved; None if it has not."""
         return self._leases.moved_to(lease_id)
+
+    def users(self, lease_id: str) -> Users | None:
+        """Who may use the claim of a lease that is here, or has moved from here."""
+        claim = self._claims.get(lease_id)
+        return self._users.get(lease_id) if claim is None else claim.users
+
+    def _note_users(self, claim: Object) -> None:
+        lease_id = lease_id_of(claim["metadata"]["uid"])
+        users = users_of_claim(claim) if self._leases.moved_to(lease_id) is not None else None
+        if users is None:
+            self._users.pop(lease_id, None)
+        else:
+            self._users[lease_id] = users
 
     def lease(self, lease_id: str) -> Lease | None:
         return self._leases.by_id(lease_id)

@@ -43,6 +43,10 @@ class Claim:
         return self.resize or tuple(size for _, size in self.places)
 
     @property
+    def users(self) -> "Users":
+        return Users(self.namespace, self.consumers)
+
+    @property
     def lease_id(self) -> str:
         return lease_id_of(self.uid)
 
@@ -94,6 +98,24 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
         resize=sizes,
         compute=_compute(claim),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Who may use a claim, wherever it is."""
+
+    namespace: str
+    pods: frozenset[str]  # uids
+
+
+def users_of_claim(claim: Mapping[str, Any]) -> Users | None:
+    """None if that cannot be read."""
+    try:
+        consumers = (claim.get("status") or {}).get("consumers") or ()
+        pods = frozenset(PodReference.from_object(pod).uid for pod in consumers)
+        return Users(claim["metadata"]["namespace"], pods)
+    except UNREADABLE:
+        return None
 
 
 def refusal_of_mode(claim: Claim | None, *, offload: bool) -> str:

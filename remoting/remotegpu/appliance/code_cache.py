@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from io import FileIO
 from typing import Final
 
+from remotegpu.appliance.shortage import code_files
+
 # One tenant leaves something to others.
 _TENANTS_PART: Final = 0.5
 # Each keeps a descriptor open, and two while it arrives.
@@ -44,6 +46,7 @@ class CodeCache:
 
     def __init__(self, most_bytes: int, public: str | None = None) -> None:
         self._most = most_bytes
+        self._most_files = min(_MOST_FILES, code_files())
         self._public = public
         self._images: OrderedDict[tuple[str, str], _Image] = OrderedDict()
 
@@ -91,11 +94,11 @@ class CodeCache:
         own = [(key, image) for key, image in self._images.items() if key[0] == tenant]
         excess, files = sum(image.size for _, image in own) - self.most_of_tenant, len(own)
         for key, image in own:
-            if excess <= 0 and files <= _MOST_FILES * _TENANTS_PART:
+            if excess <= 0 and files <= self._most_files * _TENANTS_PART:
                 break
             self._drop(key)
             excess, files = excess - image.size, files - 1
-        while self.bytes > self._most or len(self._images) > _MOST_FILES:
+        while self.bytes > self._most or len(self._images) > self._most_files:
             self._drop(next(iter(self._images)))
 
     def _drop(self, key: tuple[str, str]) -> None:

@@ -36,6 +36,11 @@ _LOAD_SECONDS: Final = 4.0
 _MOST_STREAMS: Final = 200
 _EVERYTHING: Final = Scope(None, pools=True)
 _STATUS: Final = {grpc.StatusCode.UNAUTHENTICATED: 401, grpc.StatusCode.PERMISSION_DENIED: 403}
+_CODE: Final = {
+    **{status: code for code, status in _STATUS.items()},
+    404: grpc.StatusCode.NOT_FOUND,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Source:
 
     inventory: Callable[[str | None], pb.InventoryReply]  # of a name's leases; None: of all. For any thread
     onlooker: Callable[[Caller], Awaitable[str | None]]  # as `Authority.onlooker`; in the loop
+    refused: Callable[[str, str, RefusalError], None]  # as `Refusals.note`; in the loop
     wants_token: bool
 
 
@@ -58,7 +64,13 @@ class NotServedError(Exception):
 class Dashboard:
     """Raises OSError if the address or the certificate cannot be used."""
 
-    def __init__(self, address: tuple[str, int], certificate: tuple[Path, Path] | None, source: Source) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        certificate: tuple[Path, Path] | None,
+        source: Source,
+        turned_away: Callable[[], None] = lambda: None,
+    ) -> None:
         self._source = source
         # Where no token is asked for, the address alone keeps others out.
         self._guarded = not source.wants_token and is_loopback(address[0])
@@ -70,7 +82,7 @@ class Dashboard:
         self._read = threading.Lock()
         self._streams = threading.BoundedSemaphore(_MOST_STREAMS)
         self._stopping = threading.Event()
-        self._server = Server(address, self._handler(), _tls(certificate))
+        self._server = Server(address, self._handler(), _tls(certificate), turned_away)
         self._thread = threading.Thread(target=self._server.serve_forever, name="dashboard", daemon=True)
         self._thread.start()
 
@@ -90,6 +102,7 @@ class Dashboard:
                     try:
                         dashboard._answer(self)
                     except NotServedError as error:
+                        dashboard._note(self, error)
                         said = json.dumps({"error": str(error)}).encode()
                         more = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
                         _send(self, error.status, "application/json", said, **more)
@@ -98,6 +111,7 @@ class Dashboard:
                 del explain
                 # 501 is what the library says of any other method.
                 status, said = (405, "the page only reads: GET") if code == 501 else (code, message or "")
+                dashboard._note(self, NotServedError(status, said))
                 with contextlib.suppress(OSError):
                     _send(self, status, "application/json", json.dumps({"error": said}).encode(), Allow="GET")
 
@@ -155,6 +169,13 @@ class Dashboard:
             asked.cancel()
             raise NotServedError(503, "the appliance does not answer: try again") from None
 
+    def _note(self, request: BaseHTTPRequestHandler, error: NotServedError) -> None:
+        host, port = request.client_address[:2]
+        refusal = RefusalError(_CODE.get(error.status, grpc.StatusCode.INVALID_ARGUMENT), str(error))
+        # The loop may have ended already.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._source.refused, "dashboard", f"{host}:{port}", refusal)
+
     def _seen_by(self, owner: str | None) -> Snapshot:
         now = datetime.datetime.now(datetime.UTC)
         return current(named(self._source.inventory(owner)), self._machine, now)
@@ -182,6 +203,7 @@ class Dashboard:
                 if told := feed.next(self._seen_by(self._reader(request))):
                     request.wfile.write(told)
         except NotServedError as error:
+            self._note(request, error)
             request.wfile.write(page.event({"error": str(error)}))
         finally:
             self._streams.release()

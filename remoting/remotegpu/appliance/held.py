@@ -10,6 +10,7 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,13 +22,25 @@ _SCRATCH: Final = "tmp"
 # What may be shared, and is not looked at more closely, which costs time.
 _CLOSE_ENOUGH: Final = 16 << 20
 _CAP_SYS_PTRACE: Final = 19
-_KIND: Final = re.compile(r"^Rss(Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
+_ANONYMOUS: Final = "RssAnon"
+# Huge pages are in no other figure.
+_MAPPED: Final = ("RssShmem", "HugetlbPages")
+_KIND: Final = re.compile(r"^(RssAnon|RssShmem|HugetlbPages):\s+(\d+) kB$", re.MULTILINE)
 _OWN: Final = re.compile(r"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
 # Of each mapping: device and inode of its file, and what of it is this process's part.
 _MAPPING: Final = re.compile(
     r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Pss:).*$)*\nPss:\s+(\d+) kB$",
     re.MULTILINE,
 )
+# The same of huge pages, which are in no part.
+_HUGE: Final = re.compile(
+    r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Shared_Hugetlb:).*$)*"
+    r"\nShared_Hugetlb:\s+(\d+) kB\nPrivate_Hugetlb:\s+(\d+) kB$",
+    re.MULTILINE,
+)
+_HUGE_SIZES: Final = Path("/sys/kernel/mm/hugepages")
+# memfd_create(2): where the size of its pages stands in the flags.
+_MFD_HUGE_SHIFT: Final = 26
 
 File = tuple[int, int]  # device and inode
 
@@ -54,7 +67,7 @@ def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds
     that is not ours. What several of them share counts once. Page-locked memory of a real driver is not seen.
 
     `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, what several
-    share counts for each. It blocks: not for an event loop.
+    share counts for each; huge pages that nobody has a descriptor of do in any case. It blocks: not for an event loop.
     """
     with _as_user(uid):
         pids = _tree(pid) if children else [pid]
@@ -72,8 +85,8 @@ def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds
 def _look_at(pid: int, found: _Found) -> None:
     """A process that ends meanwhile holds nothing; of one that may not be looked into, `status` is what there is."""
     sizes = _sizes(pid)
-    found.anonymous.append(sizes.get("Anon", 0))
-    found.mapped += sizes.get("Shmem", 0)
+    found.anonymous.append(sizes.get(_ANONYMOUS, 0))
+    found.mapped += sum(sizes.get(kind, 0) for kind in _MAPPED)
     with contextlib.suppress(OSError):
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 (descriptors, not files)
@@ -87,7 +100,7 @@ def _look_at(pid: int, found: _Found) -> None:
                 break
             with contextlib.suppress(OSError):
                 file = os.stat(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH116 (of the file behind it)
-                if stat.S_ISREG(file.st_mode) and file.st_dev == _in_memory():
+                if stat.S_ISREG(file.st_mode) and file.st_dev in (*_in_memory(), *_huge()):
                     found.files[file.st_dev, file.st_ino] = file.st_blocks * 512
     with contextlib.suppress(OSError):
         if not found.scratch and Path(f"/proc/{pid}/ns/mnt").stat().st_ino != Path("/proc/self/ns/mnt").stat().st_ino:
@@ -101,13 +114,21 @@ def _exactly(pid: int, found: _Found) -> int:
         return sum(_sizes(pid).values())
     with contextlib.suppress(OSError):
         own = sum(int(size) << 10 for size in _OWN.findall(_text(f"/proc/{pid}/smaps_rollup")))
-        mapped = 0
-        for major, minor, inode, size in _MAPPING.findall(_text(f"/proc/{pid}/smaps")):
+        mapped, text = 0, _text(f"/proc/{pid}/smaps")
+        for major, minor, inode, size in _MAPPING.findall(text):
             device = os.makedev(int(major, 16), int(minor, 16))
-            if device == _in_memory() and (device, int(inode)) not in found.files:
+            if device in _in_memory() and (device, int(inode)) not in found.files:
                 mapped += int(size) << 10
-        return own + mapped
+        return own + mapped + (_huge_pages(text, found) if _sizes(pid).get("HugetlbPages") else 0)
     return sum(_sizes(pid).values())
+
+
+def _huge_pages(text: str, found: _Found) -> int:
+    """Those that a process has mapped, beyond what stands in `files`."""
+    mapped: Counter[File] = Counter()
+    for major, minor, inode, shared, private in _HUGE.findall(text):
+        mapped[os.makedev(int(major, 16), int(minor, 16)), int(inode)] += int(shared) + int(private) << 10
+    return sum(max(0, size - found.files.get(file, 0)) for file, size in mapped.items())
 
 
 def _sizes(pid: int) -> dict[str, int]:
@@ -129,9 +150,26 @@ def _tree(pid: int) -> list[int]:
 
 
 @cache
-def _in_memory() -> int:
+def _in_memory() -> tuple[int, ...]:
     """The device of the kernel's own files in memory: memfds, and memory that processes share without a file."""
-    file = os.memfd_create("remotegpu-probe", os.MFD_CLOEXEC)
+    return (_device_of(os.MFD_CLOEXEC),)
+
+
+@cache
+def _huge() -> tuple[int, ...]:
+    """The same of files in huge pages, one for each size of those."""
+    sizes = [int(each.name.removeprefix("hugepages-").removesuffix("kB")) << 10 for each in _HUGE_SIZES.glob("*")]
+    devices = []
+    for size in sizes:
+        # A kernel may know a size and have no file system for it.
+        with contextlib.suppress(OSError):
+            flags = os.MFD_CLOEXEC | os.MFD_HUGETLB | (size.bit_length() - 1) << _MFD_HUGE_SHIFT
+            devices.append(_device_of(flags))
+    return tuple(devices)
+
+
+def _device_of(flags: int) -> int:
+    file = os.memfd_create("remotegpu-probe", flags)
     try:
         return os.fstat(file).st_dev
     finally:

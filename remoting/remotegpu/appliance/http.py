@@ -19,11 +19,17 @@ _TEXT: Final = "text/plain; charset=utf-8"
 class HttpServer:
     """`problem` is asked in the loop; its answer is why the appliance is not ready, or nothing."""
 
-    def __init__(self, address: tuple[str, int], registry: CollectorRegistry, problem: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        problem: Callable[[], str],
+        turned_away: Callable[[], None] = lambda: None,
+    ) -> None:
         self._registry = registry
         self._problem = problem
         self._loop = asyncio.get_running_loop()
-        self._server = visitors.Server(address, self._handler())
+        self._server = visitors.Server(address, self._handler(), turned_away=turned_away)
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
 

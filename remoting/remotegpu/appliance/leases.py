@@ -60,6 +60,8 @@ class Leases:
         """`grace_seconds`: how long a lease lives when its holding connection has broken."""
         self.allocator = allocator
         self.draining = False
+        # Why no session could be opened; empty if one could. Set by who knows.
+        self.shortage: Callable[[], str] = str
         self._gateway = gateway
         self._release_listeners: list[Callable[[], None]] = []
         self._gpus = gpus
@@ -102,7 +104,7 @@ class Leases:
         if moved is not None and hmac.compare_digest(self._moved[lease_id][0].encode(), secret.encode()):
             raise moved
         if lease is None or not hmac.compare_digest(lease.secret.encode(), secret.encode()):
-            raise self._refuse(
+            raise RefusalError(
                 grpc.StatusCode.NOT_FOUND,
                 "no such lease, or not its secret: the lease has ended; start the program again under `remotegpu run`",
             )
@@ -116,7 +118,7 @@ class Leases:
             self.allocator.submit(lease_id, ask, time.monotonic(), owner)
         except ImpossibleError as error:
             message = f"{error}; ask for less, or another appliance"
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message) from None
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message) from None
         placed: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
         self._waiting[lease_id] = owner, placed
         since = time.monotonic()
@@ -125,7 +127,7 @@ class Leases:
             while not placed.done():
                 reason = self.allocator.reason(lease_id)
                 if not wait:
-                    raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+                    raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
                 yield Waiting(reason, self.allocator.ahead(lease_id), time.monotonic() - since)
                 await asyncio.wait({placed}, timeout=_TELL_WAITING_SECONDS)
             self._counters.lease_wait.observe(time.monotonic() - since)
@@ -152,13 +154,13 @@ class Leases:
             raise RefusalError(refusal.code, f"NoRoom: {refusal.message}") from None
         if lease_id in self._live or lease_id in self._waiting or self.allocator.has(lease_id):
             message = "NoRoom: it is there already, or what it had there is still being freed"
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
         placement = wanted if isinstance(wanted, LeasedGpus) else self._placed_now(lease_id, owner, wanted)
         if isinstance(wanted, LeasedGpus):
             try:
                 self.allocator.place(lease_id, wanted, owner)
             except NoRoomError as error:
-                raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+                raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
         lease = self._create(lease_id, client, placement, secret)
         lease.owner, lease.claim, lease.arriving = owner, claim, True
         lease.running.clear()
@@ -169,7 +171,7 @@ class Leases:
         try:
             self.allocator.submit(lease_id, ask, time.monotonic(), owner)
         except ImpossibleError as error:
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, f"NoRoom: {error}") from None
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, f"NoRoom: {error}") from None
         placed: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
         self._waiting[lease_id] = owner, placed
         self.settle()
@@ -177,7 +179,7 @@ class Leases:
         if not placed.done():
             reason = self.allocator.reason(lease_id)
             self.allocator.withdraw(lease_id)
-            raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {reason}")
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {reason}")
         return placed.result()
 
     def settled(self, lease: Lease) -> None:
@@ -208,15 +210,18 @@ class Leases:
         """Raises RefusalError if the appliance, or this owner, has as many leases as there may be."""
         if self.draining:
             message = "this appliance is draining and opens no new lease; try another one"
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        if shortage := self.shortage():
+            message = f"this appliance opens no lease now: {shortage}; or use another appliance"
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         if len(self._live) + len(self._waiting) >= self._limits.leases:
-            raise self._refuse(
+            raise RefusalError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"this appliance has its limit of {self._limits.leases} leases; try again later",
             )
         most = max(1, self._limits.leases // 2)
         if owner and self._places_of(owner) >= most:
-            raise self._refuse(
+            raise RefusalError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{owner} has its limit of {most} leases and waiting requests (half of --max-leases); "
                 "end some, or use another appliance",
@@ -352,15 +357,15 @@ class Leases:
         """
         if not lease.running.is_set():
             message = "Suspended: a lease is resized while it runs: resume it first"
-            raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
         for gpu, quota, size in zip(lease.placement.gpus, lease.quotas, sizes, strict=True):
             if size < quota.used:
                 message = f"InUse: its programs have {format_bytes(quota.used)} of gpu {gpu}: end some, or take as much"
-                raise self._refuse(grpc.StatusCode.FAILED_PRECONDITION, message)
+                raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
         try:
             lease.placement = self.allocator.resize(lease.lease_id, sizes, time.monotonic())
         except NoRoomError as error:
-            raise self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
         lease.parts = self._parts(lease.placement)
         self._divide_time(lease)
         for device, quota, size in zip(lease.devices, lease.quotas, lease.placement.sizes, strict=True):
@@ -481,7 +486,3 @@ class Leases:
             lease.expiry.cancel()
         reason = f"nobody has held it for {seconds:.0f} s"
         lease.expiry = asyncio.get_running_loop().call_later(seconds, self.end, lease.lease_id, reason)
-
-    def _refuse(self, code: grpc.StatusCode, message: str) -> RefusalError:
-        self._counters.refusals.labels(reason=code.name.lower()).inc()
-        return RefusalError(code, message)

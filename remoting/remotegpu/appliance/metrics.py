@@ -28,7 +28,10 @@ class Counters:
         )
         self.sessions = Counter("remotegpu_sessions_opened", "Sessions opened.", registry=registry)
         self.refusals = Counter(
-            "remotegpu_refusals", "Requests refused, by gRPC status.", ["reason"], registry=registry
+            "remotegpu_refusals",
+            "Requests refused, by gRPC status; door, page: connections turned away.",
+            ["reason"],
+            registry=registry,
         )
         self.grants = Counter("remotegpu_grants", "Memory grants to sessions.", ["gpu"], registry=registry)
         self.grants_refused = Counter("remotegpu_grants_refused", "Grants past the share.", ["gpu"], registry=registry)

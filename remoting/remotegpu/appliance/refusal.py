@@ -6,10 +6,14 @@ from collections import Counter
 from typing import Final
 
 import grpc
+from prometheus_client import Counter as Counted
+
+from remotegpu.api.lines import one_line
 
 # Lines about one peer in a period.
 _MOST: Final = 100
 _PERIOD_SECONDS: Final = 60.0
+_MOST_LINE: Final = 500
 
 _log = logging.getLogger(__name__)
 
@@ -17,9 +21,12 @@ _log = logging.getLogger(__name__)
 class RefusalError(Exception):
     """The gRPC status code and one line that says the cause and the next step."""
 
-    def __init__(self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
-        """`metadata`: for a program."""
+    def __init__(
+        self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str], ...] = (), *, about: str = ""
+    ) -> None:
+        """`metadata`: for a program, whose answer this is then. `about`: for the log, who asked and for what."""
         super().__init__(message)
+        self.about = about
         self.code = code
         self.message = message
         self.metadata = metadata
@@ -30,18 +37,29 @@ def refused(message: str) -> RefusalError:
     return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
-class RefusalLog:
-    """Some lines about each peer; of the others, at the end of a period, how many they are."""
+class Refusals:
+    """Counts all that is refused to callers, and has some lines about each peer in the log; of the others, at the end
+    of a period, how many they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, counted: Counted) -> None:
+        """`counted`: by reason."""
+        self._counted = counted
         self._seen: Counter[str] = Counter()
 
-    def warning(self, peer: str, line: str, *arguments: object) -> None:
+    def note(self, method: str, peer: str, refusal: RefusalError) -> None:
+        """`peer`: address and port."""
+        # Where a lease has moved is an answer.
+        if refusal.metadata:
+            return
+        self._counted.labels(reason=refusal.code.name.lower()).inc()
+        host = peer.rpartition(":")[0]
         if not self._seen:
             asyncio.get_running_loop().call_later(_PERIOD_SECONDS, self._end_period)
-        self._seen[peer] += 1
-        if self._seen[peer] <= _MOST:
-            _log.warning(line, *arguments)
+        self._seen[host] += 1
+        if self._seen[host] <= _MOST:
+            about = f" {refusal.about}" if refusal.about else ""
+            said = one_line(refusal.message, _MOST_LINE)
+            _log.warning("audit: refused %s from %s%s: %s", method, one_line(peer, _MOST_LINE), about, said)
 
     def _end_period(self) -> None:
         for peer, count in self._seen.items():

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc.aio
 
-from remotegpu.api.modes import ComputeMode, Landlock
+from remotegpu.api.lines import one_line
+from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_bytes
 from remotegpu.appliance.allocation import GpuLeases
 from remotegpu.appliance.arrivals import Arrivals
@@ -52,17 +53,19 @@ from remotegpu.appliance.leases import Leases
 from remotegpu.appliance.memory_watch import MemoryWatch
 from remotegpu.appliance.metrics import Counters, Gauges
 from remotegpu.appliance.parts import Parts
+from remotegpu.appliance.refusal import Refusals
 from remotegpu.appliance.reviews import Reviews
 from remotegpu.appliance.room import own_room
 from remotegpu.appliance.secret_files import open_to_others, secret_files
 from remotegpu.appliance.service import PROGRAM, ControlService
 from remotegpu.appliance.sessions import Sessions
 from remotegpu.appliance.settings import Kubernetes, Settings, physical_bytes
+from remotegpu.appliance.shortage import shortage
 from remotegpu.appliance.spares import Spares
 from remotegpu.appliance.staging import Staging, StagingError, sweep
 from remotegpu.appliance.suspension import Suspensions
 from remotegpu.appliance.tokens import TokenFile, Tokens, UsersToken
-from remotegpu.appliance.uids import Uids
+from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.workers import Workers
 from remotegpu.extensions import Environments, NoEnvironments, required_offload
 from remotegpu.paths import Dist, find_dist
@@ -82,6 +85,7 @@ _CALL_LIMITS = [
     ("grpc.max_receive_message_length", 256 << 10),
     ("grpc.max_connection_idle_ms", 300_000),
 ]
+_MOST_LINE = 500
 _LONGEST_SOCKET_NAME = 107  # unix(7)
 
 
@@ -100,7 +104,7 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         asyncio.run(_run(settings, received()))
-    except (BackendError, GatewayError, NoHandoverError, StagingError) as error:
+    except (BackendError, GatewayError, NoHandoverError, NoUidsError, StagingError) as error:
         raise StartError(str(error)) from None
 
 
@@ -236,6 +240,7 @@ class Appliance:
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
         )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
+        self._leases.shortage = self._shortage
         self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
         snapshot = hardware.snapshot
         self._arrivals = Arrivals(self._leases, self._sessions, gateway, snapshot)
@@ -259,19 +264,20 @@ class Appliance:
         handed: State | None,
     ) -> None:
         settings = self._settings
-        authority: Authority = SecretAuthority(self._leases, tokens, self._counters)
+        authority: Authority = SecretAuthority(self._leases, tokens)
         if settings.kubernetes is not None and api_server is not None:
             named = settings.kubernetes
             self._claims = ClaimLeases(named.name, self._leases, self._suspensions, self._hardware.snapshot.gpus)
             self._arrivals.claims = self._claims
             self._reviews = Reviews(api_server.review, named.believe_seconds, self._counters)
-            authority = ClaimAuthority(self._claims, self._reviews, named, self._counters)
+            authority = ClaimAuthority(self._claims, self._reviews, named)
         if handed is None:
             _require_free(settings.host, settings.port)
         server = _control_server(socket_file)
         # Port 0 is any free one, for data as well.
         default = settings.port + 1 if settings.port else 0
         data_port = default if settings.data_port is None else settings.data_port
+        refusals = Refusals(self._counters.refusals)
         service = ControlService(
             backend=self._backend,
             hardware=self._hardware,
@@ -282,7 +288,7 @@ class Appliance:
             departures=self._departures,
             destinations=Destinations(settings.move_to),
             environments=self._environments,
-            authority=WithAcceptors(authority, self._sessions, self._counters),
+            authority=WithAcceptors(authority, self._sessions),
             name=settings.kubernetes.name if settings.kubernetes else "",
             tls=settings.cert is not None,
             managed_mib=settings.limits.managed_mib,
@@ -291,6 +297,7 @@ class Appliance:
             known=self._gateway.known,
             drain=self._drain.announce if settings.kubernetes else self._drain.begin,
             checks=self._checks,
+            refusals=refusals,
         )
         pb_grpc.add_ControlServicer_to_server(service, server)
         async with contextlib.AsyncExitStack() as stack:
@@ -298,7 +305,7 @@ class Appliance:
             if settings.http is not None:
                 stack.callback(self._serve_http(settings.http).stop)
             if settings.dashboard is not None:
-                source = Source(service.inventory, authority.onlooker, wants_token=tokens is not None)
+                source = Source(service.inventory, authority.onlooker, refusals.note, wants_token=tokens is not None)
                 stack.callback(self._serve_dashboard(settings.dashboard, source).stop)
             stack.callback(self._code.close)
             stack.push_async_callback(self._environments.stop)
@@ -460,7 +467,7 @@ class Appliance:
                 self._leases.gone(lease_id)
             case Refused(peer, reason):
                 self._counters.refusals.labels(reason="door").inc()
-                _log.info("the gateway refused %s: %s", peer, reason)
+                _log.info("the gateway refused %s: %s", one_line(peer, _MOST_LINE), one_line(reason, _MOST_LINE))
             case RefusedMore(count):
                 self._counters.refusals.labels(reason="door").inc(count)
                 _log.info("the gateway refused %d more, which are not listed", count)
@@ -471,6 +478,10 @@ class Appliance:
                 self._leases.readmit()
                 self._gateway.readmit_sessions()
 
+    def _turned_away(self) -> None:
+        """For any thread."""
+        self._counters.refusals.labels(reason="page").inc()
+
     def _checks(self) -> list[pb.Check]:
         situation = Situation(
             settings=self._settings,
@@ -478,6 +489,7 @@ class Appliance:
             unwatched=self._unwatched,
             overhead_bytes=self._hardware.overhead_bytes,
             draining=self._leases.draining,
+            shortage=self._shortage(),
             root=os.geteuid() == 0,
             open_files=open_to_others(self._settings),
             landlock=self._hardware.snapshot.landlock,
@@ -486,6 +498,10 @@ class Appliance:
             environments=self._environments.states(),
         )
         return list(checks(situation))
+
+    def _shortage(self) -> str:
+        own = [os.getpid(), *([] if self._gateway.pid is None else [self._gateway.pid])]
+        return shortage(own, own_room())
 
     def _problem(self) -> str:
         if not self._listens:
@@ -502,7 +518,7 @@ class Appliance:
 
     def _serve_http(self, address: tuple[str, int]) -> HttpServer:
         try:
-            return HttpServer(address, self._counters.registry, self._problem)
+            return HttpServer(address, self._counters.registry, self._problem, self._turned_away)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             message = (
@@ -513,7 +529,8 @@ class Appliance:
     def _serve_dashboard(self, address: tuple[str, int], source: Source) -> Dashboard:
         settings = self._settings
         try:
-            return Dashboard(address, (settings.cert, settings.key) if settings.cert and settings.key else None, source)
+            certificate = (settings.cert, settings.key) if settings.cert and settings.key else None
+            return Dashboard(address, certificate, source, self._turned_away)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise StartError(
@@ -558,6 +575,7 @@ def worker_arguments(
     session may have."""
     hidden = [("--hide", str(path)) for path in secret]
     files = () if backend.opens_files else ("--no-files",)
+    writes = ("--write-devices-only",) if settings.worker_writes is WorkerWrites.DEVICES else ()
     landlock = ("--require-landlock",) if settings.landlock is Landlock.REQUIRE else ()
     budgets = (
         f"image-bytes={settings.limits.image_bytes}",
@@ -569,7 +587,7 @@ def worker_arguments(
     told = (("--budget", budget) for budget in (*budgets, *settings.limits.session_budgets))
     options = itertools.chain.from_iterable((*hidden, *told))
     grace = ("--grace", str(settings.grace_seconds))
-    return ["--driver", str(backend.driver), *options, *files, *landlock, *grace]
+    return ["--driver", str(backend.driver), *options, *files, *writes, *landlock, *grace]
 
 
 def host_memory(settings: Settings) -> HostMemory:

@@ -27,7 +27,7 @@ from remotegpu.appliance.hardware import Hardware
 from remotegpu.appliance.inventory import gpus_now, leases_now
 from remotegpu.appliance.leases import Leases, Waiting
 from remotegpu.appliance.processes import Launch
-from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.refusal import RefusalError, Refusals, refused
 from remotegpu.appliance.returns import in_use, is_going
 from remotegpu.appliance.sessions import SessionRefusedError, Sessions
 from remotegpu.appliance.state import Lease, Session
@@ -52,13 +52,14 @@ Proof = TypeVar("Proof")
 def _answering(
     method: Callable[["ControlService", Request, Context], Awaitable[Reply]],
 ) -> Callable[["ControlService", Request, Context], Awaitable[Reply]]:
-    """A refusal ends the call with its status and sentence."""
+    """A refusal ends the call with its status and sentence, and is counted and logged."""
 
     @functools.wraps(method)
     async def answer(self: "ControlService", request: Request, context: Context) -> Reply:
         try:
             return await method(self, request, context)
         except RefusalError as refusal:
+            self.note_refusal(method.__name__, context, refusal)
             await context.abort(refusal.code, refusal.message, refusal.metadata)
             raise AssertionError("abort does not return") from None
 
@@ -76,6 +77,7 @@ def _streaming(
             async for reply in method(self, request, context):
                 yield reply
         except RefusalError as refusal:
+            self.note_refusal(method.__name__, context, refusal)
             await context.abort(refusal.code, refusal.message, refusal.metadata)
 
     return answer
@@ -103,6 +105,7 @@ class ControlService(pb_grpc.ControlServicer):
         known: Callable[[int], None],
         drain: Callable[[float], int],
         checks: Callable[[], list[pb.Check]],
+        refusals: Refusals,
     ) -> None:
         self._backend = backend
         self._hardware = hardware
@@ -122,6 +125,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._known = known
         self._drain = drain
         self._checks = checks
+        self._refusals = refusals
         self._versions = pb.Versions(
             wire=WIRE_VERSION,
             oldest=OLDEST_WIRE,
@@ -140,7 +144,9 @@ class ControlService(pb_grpc.ControlServicer):
             tls=self._tls,
             managed_mib=self._managed_mib,
         )
-        if request.lease_id and not reply.refusal:
+        if reply.refusal:
+            self.note_refusal("Hello", context, refused(reply.refusal))
+        elif request.lease_id:
             reply.devices.extend((await self._tenant("Hello", request, context)).lease.devices)
             # A stranger does not learn which packages there are.
             reply.environments.extend(self._environments_now())
@@ -235,6 +241,12 @@ class ControlService(pb_grpc.ControlServicer):
 
     @_answering
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionReply:  # noqa: N802
+        reply = await self._open_session(request, context)
+        if reply.refusal:
+            self.note_refusal("OpenSession", context, refused(reply.refusal))
+        return reply
+
+    async def _open_session(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionReply:
         if refusal := refusal_of_versions(self._versions, request.versions):
             return pb.OpenSessionReply(refusal=refusal)
         tenant = await self._tenant("OpenSession", request, context)
@@ -349,6 +361,9 @@ class ControlService(pb_grpc.ControlServicer):
         await self._proven(caller, self._authority.administrator(caller))
         return pb.DrainReply(sessions=self._drain(request.deadline_seconds))
 
+    def note_refusal(self, method: str, context: Context, refusal: RefusalError) -> None:
+        self._refusals.note(method, peer_and_connection(context.peer())[0], refusal)
+
     def inventory(self, owner: str | None = None) -> pb.InventoryReply:
         """What is there now, with the leases of `owner` or, if that is None, everybody's; for any thread."""
         gpus = self._hardware.snapshot.gpus
@@ -362,6 +377,7 @@ class ControlService(pb_grpc.ControlServicer):
             driver_version=self._hardware.snapshot.driver_version,
             backend=self._backend.name,
             draining=self._leases.draining,
+            opens_no_session=self._leases.shortage(),
             appliance=self._name,
             environments=self._environments_now(),
             compute_mode="turns" if allocator.divides_time else "shared",

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -34,6 +35,7 @@ from remotegpu.appliance.returns import (
     settled,
 )
 from remotegpu.appliance.settings import Limits
+from remotegpu.appliance.shortage import OF_SESSION, descriptors_of_tenant
 from remotegpu.appliance.state import Lease, Session, SessionProcess
 from remotegpu.appliance.uids import NoUidsError, Uids
 from remotegpu.appliance.workers import Worker, exit_text
@@ -104,6 +106,8 @@ class Sessions:
         self._counters = counters
         self._on_unhealthy = on_unhealthy
         self._unhealthy = unhealthy
+        # Of the appliance's, for one tenant.
+        self._most_descriptors = descriptors_of_tenant()
         self._live: dict[str, Session] = {}
         self._ended: dict[str, Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -373,6 +377,11 @@ class Sessions:
                 )
 
     def _check_tenant(self, tenant: str) -> None:
+        if self._descriptors_of(tenant) + OF_SESSION > self._descriptors_for(tenant):
+            raise SessionRefusedError(
+                f"{tenant} has half of the appliance's descriptors: end some of the processes that use "
+                "CUDA, or have the appliance started with more (LimitNOFILE= of its unit, ulimit -n)"
+            )
         most = self._limits.sessions_per_tenant
         if most is None or not tenant:
             return
@@ -381,6 +390,15 @@ class Sessions:
                 f"{tenant} has its limit of {most} sessions on this appliance (--sessions-per-tenant): end some of the "
                 "processes that use CUDA"
             )
+
+    def _descriptors_for(self, tenant: str) -> float:
+        """Of the appliance's, those that a tenant may have. Where all are one, none are kept for others."""
+        return self._most_descriptors if tenant else math.inf
+
+    def _descriptors_of(self, tenant: str) -> int:
+        """Of the appliance's, those that are there for a tenant's sessions, and what these share."""
+        leases = [lease for lease in self.leases() if tenant_of(lease) == tenant]
+        return sum(OF_SESSION * len(lease.sessions) + len(lease.exports) for lease in leases)
 
     def _receive(self, session: Session, packet: Packet, file: FileIO | None) -> None:
         """Answer a packet of a worker, which may be under its tenant's control: nothing in it is believed."""
@@ -413,9 +431,20 @@ class Sessions:
                 return
             self._account(session, process, operation, device, packet)
         elif operation in ("export", "import", "release", "freed", "handon") and process is not None:
-            _share(session, process, operation, packet, file)
+            self._share(session, process, operation, packet, file)
         elif operation in ("code", "offer") and process is not None:
             self._share_code(session, process, operation, packet, file)
+
+    def _share(
+        self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
+    ) -> None:
+        tenant = tenant_of(session.lease)
+        if operation == "export" and self._descriptors_of(tenant) >= self._descriptors_for(tenant):
+            # It is told that there is no room.
+            if file is not None:
+                file.close()
+            file = None
+        _share(session, process, operation, packet, file)
 
     def _share_code(
         self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None

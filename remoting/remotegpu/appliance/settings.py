@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remotegpu.api.modes import ComputeMode, Landlock
+from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.profiles import Profile
 from remotegpu.appliance.images import ImageRoom
 from remotegpu.appliance.room import own_room
@@ -92,6 +92,7 @@ class Settings:
     move_to: tuple[str, ...] = ()  # appliances to which users have their leases move; "any": all
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE
+    worker_writes: WorkerWrites = WorkerWrites.ANYWHERE
     compute_mode: ComputeMode = ComputeMode.SHARED
     require_cgroup: bool = False  # refuse to start where the kernel limits no session's memory
     self_test: bool = True

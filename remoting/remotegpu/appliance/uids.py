@@ -1,10 +1,13 @@
 """User ids for workers: one for each live session, and no two appliances of a machine use the same ones."""
 
+import contextlib
+import fcntl
 import logging
 import os
-import socket
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from remotegpu.appliance.handover import State, kept, taken
@@ -12,28 +15,48 @@ from remotegpu.appliance.handover import State, kept, taken
 # Each appliance takes one, and another when it has that many sessions.
 BLOCK: Final = 256
 BLOCKS: Final = range(64000, 59999, -BLOCK)
+# A file for each block, which its appliance locks. Only root reaches the folder: nobody else can take a block, or all.
+LOCKS: Final = Path("/run/remotegpu-uids")
 _log = logging.getLogger(__name__)
 
 
 class NoUidsError(Exception):
-    """As many sessions live as there are user ids for."""
+    """There are no user ids for sessions, or for one more; the message says why and what to do."""
 
 
-def _claim(base: int) -> socket.socket | None:
-    """Holds a block while the socket is open: the kernel forgets the name with the process, however that ends."""
-    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def _claim(folder: Path, base: int) -> int | None:
+    """Holds a block while the file is open: the kernel forgets the lock with the process, however that ends. Raises
+    OSError."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    owner = folder.stat(follow_symlinks=False)
+    if owner.st_uid != 0 or owner.st_mode & 0o077:
+        raise PermissionError(0, "others than root may change it")
+    file = os.open(folder / str(base), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        holder.bind(f"\0remotegpu-uids-{base}")
-    except OSError:
-        holder.close()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
         return None
-    return holder
+    return file
+
+
+def _held(folder: Path, base: int, holder: int) -> int:
+    """What holds a block after a handover: code of before held the name of a socket."""
+    if not stat.S_ISSOCK(os.fstat(holder).st_mode):
+        return holder
+    locked = None
+    with contextlib.suppress(OSError):
+        locked = _claim(folder, base)
+    if locked is None:
+        return holder
+    os.close(holder)
+    return locked
 
 
 @dataclass(slots=True)
 class _Block:
     ids: range
-    holder: socket.socket | None
+    holder: int | None  # the locked file
     used: set[int] = field(default_factory=set)
 
     def take(self) -> int | None:
@@ -44,7 +67,8 @@ class _Block:
 
     def close(self) -> None:
         if self.holder is not None:
-            self.holder.close()
+            os.close(self.holder)
+            self.holder = None
 
 
 class Uids:
@@ -52,8 +76,10 @@ class Uids:
     id. Without a base they are of the first block that no other appliance of this machine has, and of further ones
     while that is full."""
 
-    def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS) -> None:
+    def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS, locks: Path = LOCKS) -> None:
+        """Raises NoUidsError if no block is free."""
         self._choices: Sequence[int] = ()
+        self._locks = locks
         self._blocks: list[_Block] = []
         if os.geteuid() == 0 and base == 0:
             _log.warning("sessions run as root: give another --uid-base, or start the appliance as another user")
@@ -63,15 +89,23 @@ class Uids:
             self._blocks.append(_Block(range(base, base + len(BLOCKS) * BLOCK), None))
             return
         self._choices = blocks
-        if not self._claim_block():
-            self._blocks.append(_Block(range(blocks[0], blocks[0] + BLOCK), None))
-            _log.warning(
-                "other appliances have all user ids for workers; some are shared from %d on: give --uid-base", blocks[0]
+        try:
+            claimed = self._claim_block()
+        except OSError as error:
+            raise NoUidsError(
+                f"the user ids of sessions cannot be kept apart from those of other appliances: {locks}: "
+                f"{error.strerror}; make it root's alone, or name {len(BLOCKS) * BLOCK} free ids by --uid-base"
+            ) from None
+        if not claimed:
+            raise NoUidsError(
+                "other appliances of this machine have all user ids for sessions: name "
+                f"{len(BLOCKS) * BLOCK} free ones by --uid-base"
             )
 
     def _claim_block(self) -> bool:
+        """Raises OSError."""
         for base in self._choices:
-            if holder := _claim(base):
+            if (holder := _claim(self._locks, base)) is not None:
                 self._blocks.append(_Block(range(base, base + BLOCK), holder))
                 return True
         return False
@@ -80,8 +114,10 @@ class Uids:
         if not self._blocks:
             return None
         uid = self._take()
-        if uid is None and self._claim_block():
-            uid = self._take()
+        if uid is None:
+            # Without the folder, or a descriptor, there is no further block.
+            with contextlib.suppress(OSError):
+                uid = self._take() if self._claim_block() else None
         if uid is None:
             used = sum(len(block.used) for block in self._blocks)
             raise NoUidsError(
@@ -104,18 +140,20 @@ class Uids:
 
     def handed(self) -> State:
         def holder(block: _Block) -> int | None:
-            return None if block.holder is None else kept(block.holder.fileno())
+            return None if block.holder is None else kept(block.holder)
 
         return {"blocks": [(b.ids.start, b.ids.stop, holder(b), sorted(b.used)) for b in self._blocks]}
 
     @classmethod
-    def adopted(cls, state: State) -> "Uids":
+    def adopted(cls, state: State, locks: Path = LOCKS) -> "Uids":
         """Those that `handed` tells of."""
-        uids = cls(0)
-        for start, stop, holder, used in state["blocks"]:
-            held = None if holder is None else socket.socket(fileno=taken(holder))
-            uids._blocks.append(_Block(range(start, stop), held, set(used)))
-        uids._choices = BLOCKS if any(block.holder for block in uids._blocks) else ()
+        uids = cls.__new__(cls)
+        uids._locks = locks
+        uids._blocks = [
+            _Block(range(start, stop), None if holder is None else _held(locks, start, taken(holder)), set(used))
+            for start, stop, holder, used in state["blocks"]
+        ]
+        uids._choices = BLOCKS if any(block.holder is not None for block in uids._blocks) else ()
         return uids
 
     def close(self) -> None:

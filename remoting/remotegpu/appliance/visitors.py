@@ -65,10 +65,13 @@ class Server(ThreadingHTTPServer):
         address: tuple[str, int],
         handler: type[Handler],
         wrap: Callable[[socket.socket], socket.socket] = lambda connection: connection,
+        turned_away: Callable[[], None] = lambda: None,
     ) -> None:
+        """`turned_away` is called, by any thread, for each connection that there was no place for."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__((address[0].strip("[]"), address[1]), handler)
         self._wrap = wrap
+        self._turned_away = turned_away
         self._lock = threading.Lock()
         # In the order of their arrival: since when, and of whom.
         self._strangers: dict[socket.socket, tuple[float, str]] = {}
@@ -81,6 +84,7 @@ class Server(ThreadingHTTPServer):
         with self._lock:
             if leaves := self._who_leaves(peer):
                 self._show_out(leaves)
+                self._turned_away()
             self._strangers[connection] = (time.monotonic(), peer)
         return connection, address
 
@@ -89,6 +93,7 @@ class Server(ThreadingHTTPServer):
         with self._lock:
             self._strangers.pop(connection, None)
             if len(self._answered) >= _MOST_ANSWERS:
+                self._turned_away()
                 return False
             self._answered.add(connection)
             return True

@@ -90,6 +90,7 @@ def describe(endpoint: str, inventory: pb.InventoryReply) -> dict[str, Any]:
         "backend": inventory.backend,
         "driver_version": inventory.driver_version,
         "draining": inventory.draining,
+        "opens_no_session": inventory.opens_no_session,
         "compute_mode": inventory.compute_mode,
         "gpus": [_fields(gpu) for gpu in inventory.gpus],
         "leases": [_fields(lease) for lease in inventory.leases],

@@ -11,9 +11,14 @@ use std::path::{Path, PathBuf};
 pub enum Writable<'a> {
     /// What is not hidden, but of `/proc`, where the files of every process of our user lie, its own alone.
     AllButHidden,
+    /// Device nodes that are there now, but none of the file systems in memory beside them; and `/proc/self`.
+    Devices,
     /// What lies beneath these paths. Such files may be read too.
     Beneath(&'a [PathBuf]),
 }
+
+/// File systems that a program fills without a disk.
+const IN_MEMORY: [&str; 3] = ["/dev/shm", "/dev/mqueue", "/dev/hugepages"];
 
 /// Does this kernel keep processes of one user from looking into each other if they ask for it?
 #[must_use]
@@ -47,10 +52,12 @@ pub fn confine(
     let mut allowed: Vec<_> = match writable {
         Writable::Beneath(paths) => paths.iter().map(|path| (path.clone(), read | change)).collect(),
         Writable::AllButHidden => {
-            let (mut covered, mut closed) = (vec!["/proc/self".into()], hidden.clone());
-            closed.push("/proc".into());
-            beside(Path::new("/"), &closed, &mut covered);
-            covered.into_iter().map(|path| (path, read | change)).collect()
+            let closed = [&hidden[..], &["/proc".into()][..]].concat();
+            changed("/", &closed).into_iter().map(|path| (path, read | change)).collect()
+        }
+        Writable::Devices => {
+            let closed = [&hidden[..], &IN_MEMORY.map(PathBuf::from)[..]].concat();
+            changed("/dev", &closed).into_iter().map(|path| (path, read | change)).collect()
         }
     };
     let mut covered = Vec::new();
@@ -62,6 +69,13 @@ pub fn confine(
     let rules = allowed.iter().filter_map(|(path, rights)| Some(PathBeneath::new(PathFd::new(path).ok()?, *rights)));
     let status = ruleset.create()?.add_rules(rules.map(Ok::<_, RulesetError>))?.restrict_self()?;
     Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// What lies beneath a path, but the closed ones; and what is a process's own.
+fn changed(path: &str, closed: &[PathBuf]) -> Vec<PathBuf> {
+    let mut covered = vec!["/proc/self".into()];
+    beside(Path::new(path), closed, &mut covered);
+    covered
 }
 
 /// Without links, as far as the path exists: what is made later beneath a hidden folder's place is hidden too.

@@ -1,8 +1,8 @@
-//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N] [--warm]`, or `--snapshot --driver PATH`.
+//! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--write-devices-only] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N] [--warm]`, or `--snapshot --driver PATH`.
 
 use driverapi::written::PAGEMAP;
 use remotegpu_worker::driver::Driver;
-use remotegpu_worker::guard::sandbox::{Files, Landlock};
+use remotegpu_worker::guard::sandbox::{Files, Landlock, Writes};
 use remotegpu_worker::guard::{sandbox, watchdog};
 use remotegpu_worker::io::connection::Connection;
 use remotegpu_worker::io::text::{Text, complain};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const USAGE: &str = "usage: remotegpu-worker --driver PATH (--snapshot | --control-fd N --data-fd M [--hide PATH]... [--no-files] \
-     [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]... [--turns-fd N] [--warm])";
+     [--write-devices-only] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]... [--turns-fd N] [--warm])";
 
 enum Mode {
     Snapshot,
@@ -31,6 +31,7 @@ struct Place {
     data: RawFd,
     hidden: Vec<PathBuf>,
     files: Files,
+    writes: Writes,
     landlock: Landlock,
     /// Of this process's uid, at most.
     threads: Option<u64>,
@@ -46,6 +47,7 @@ struct Place {
 fn arguments() -> Option<(String, Mode)> {
     let (mut driver, mut snapshot, mut control, mut data) = (None, false, None, None);
     let (mut hidden, mut files, mut landlock) = (Vec::new(), Files::Needed, Landlock::Welcome);
+    let mut writes = Writes::Anywhere;
     let (mut threads, mut grace, mut budgets, mut turns) = (None, Duration::ZERO, Budgets::default(), None);
     let mut warm = false;
     let mut arguments = std::env::args().skip(1);
@@ -57,6 +59,7 @@ fn arguments() -> Option<(String, Mode)> {
             "--data-fd" => data = Some(arguments.next()?.parse().ok()?),
             "--hide" => hidden.push(arguments.next()?.into()),
             "--no-files" => files = Files::Done,
+            "--write-devices-only" => writes = Writes::Devices,
             "--require-landlock" => landlock = Landlock::Required,
             "--threads" => threads = Some(arguments.next()?.parse().ok()?),
             "--grace" => grace = Duration::from_secs(arguments.next()?.parse().ok()?),
@@ -70,7 +73,7 @@ fn arguments() -> Option<(String, Mode)> {
         Mode::Snapshot
     } else {
         let (control, data) = (control?, data?);
-        Mode::Session(Place { control, data, hidden, files, landlock, threads, grace, budgets, turns, warm })
+        Mode::Session(Place { control, data, hidden, files, writes, landlock, threads, grace, budgets, turns, warm })
     };
     Some((driver?, mode))
 }
@@ -97,7 +100,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     sandbox::limit(place.threads).map_err(line)?;
     // Later this process must not be looked into, and this is not its own any more.
     let pagemap = File::open(PAGEMAP);
-    sandbox::prepare(&place.hidden, place.landlock)?;
+    sandbox::prepare(&place.hidden, place.writes, place.landlock)?;
     // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because that may
     // wait for a running kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.
     unsafe {

@@ -434,3 +434,33 @@ fn one_address_cannot_have_all_places() {
     let still = (&modest).read(&mut [0]).unwrap_err();
     assert_eq!(still.kind(), ErrorKind::WouldBlock, "the other address keeps its place");
 }
+
+#[test]
+fn a_worker_that_reads_nothing_has_few_connections_waiting_and_others_have_theirs() {
+    let house = House::open();
+    let lazy = house.expect_session_that(true);
+    assert!(accepted(&mut house.connect_with(&preface(PrefaceKind::Session))));
+    assert_eq!(house.event()["op"], "session_connected");
+    let stripes: Vec<_> = (1..200).map(|number| house.connect_with(&Preface::stripe(ID, &TICKET, number))).collect();
+    // Those for which there is no room are closed at once; the others wait for the worker.
+    let closed = stripes.iter().filter(|stripe| {
+        let mut stripe: &TcpStream = stripe;
+        stripe.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        match stripe.read(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    });
+    let waiting = stripes.len() - closed.count();
+    assert!((8..64).contains(&waiting), "{waiting} wait for a worker");
+    assert_eq!(lazy.receive().unwrap().0["op"], "connection");
+    for number in 1..=waiting {
+        let (packet, socket) = lazy.receive().unwrap();
+        assert_eq!((&packet["number"], socket.is_some()), (&json!(number), true));
+    }
+    let mut another = house.connect_with(&Preface::stripe(ID, &TICKET, 200));
+    let (packet, socket) = lazy.receive().unwrap();
+    assert_eq!(packet["number"], 200);
+    TcpStream::from(socket.unwrap()).write_all(b"K").unwrap();
+    assert!(accepted(&mut another), "there is room again");
+}

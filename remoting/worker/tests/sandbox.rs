@@ -2,6 +2,7 @@
 //!
 //! The process is its own attacker: the test starts its own program again, which shuts itself in and then tries.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -10,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use remotegpu_worker::guard::sandbox::{self, Files, Landlock};
+use remotegpu_worker::guard::sandbox::{self, Files, Landlock, Writes};
 
 const NEIGHBOUR: &str = "REMOTEGPU_TEST_NEIGHBOUR";
 const SECRETS: &str = "REMOTEGPU_TEST_SECRETS";
@@ -22,6 +23,8 @@ enum Sandbox {
     None,
     /// The driver still opens files.
     Files,
+    /// And changes nothing but device nodes.
+    Devices,
     Whole,
 }
 
@@ -32,6 +35,14 @@ fn outcome(result: i64) -> String {
 
 fn opened(path: impl AsRef<Path>) -> String {
     std::fs::File::open(path).map_or_else(|error| error.kind().to_string(), |_| "done".into())
+}
+
+/// A file of its own is made there, and goes again.
+fn written(folder: &Path) -> String {
+    let path = folder.join(format!("remotegpu-written-{}", std::process::id()));
+    let made = OpenOptions::new().write(true).create_new(true).open(&path);
+    let _ = std::fs::remove_file(&path);
+    made.map_or_else(|error| error.kind().to_string(), |_| "done".into())
 }
 
 /// Everything that a process may try on another one of its user, and what came of it.
@@ -105,8 +116,9 @@ fn attacker() {
         // SAFETY: takes numbers. By the system call itself it changes this thread only.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
         if sandbox != "None" {
-            sandbox::prepare(std::slice::from_ref(&secrets), Landlock::Welcome).expect("prepared");
-            sandbox::enter(if sandbox == "Files" { Files::Needed } else { Files::Done }).expect("entered");
+            let writes = if sandbox == "Devices" { Writes::Devices } else { Writes::Anywhere };
+            sandbox::prepare(std::slice::from_ref(&secrets), writes, Landlock::Welcome).expect("prepared");
+            sandbox::enter(if sandbox == "Whole" { Files::Done } else { Files::Needed }).expect("entered");
             // SAFETY: shares nothing with a child that must not come to be; if it did, it would end at once.
             let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             assert!(child < 0 && outcome(child) == ErrorKind::PermissionDenied.to_string(), "it can fork");
@@ -122,6 +134,15 @@ fn attacker() {
             ("program", Command::new("true").status().map_or_else(|e| e.kind().to_string(), |_| "done".into())),
             ("listen", TcpListener::bind("127.0.0.1:0").map_or_else(|e| e.kind().to_string(), |_| "done".into())),
             ("other file", opened("/etc/hostname")),
+            ("write to a disk", written(&std::env::temp_dir())),
+            ("write to memory", written(Path::new("/dev/shm"))),
+            (
+                "write to a device",
+                OpenOptions::new()
+                    .write(true)
+                    .open("/dev/null")
+                    .map_or_else(|e| e.kind().to_string(), |_| "done".into()),
+            ),
             // What it needs itself still works.
             ("thread", std::thread::spawn(|| "done".to_owned()).join().expect("joined")),
             // SAFETY: signal 0 to itself.
@@ -191,7 +212,17 @@ fn a_worker_whose_driver_opens_files_still_cannot_reach_its_neighbour_nor_the_se
         eprintln!("this kernel has no Landlock: only a uid of its own hides a neighbour's files from such a worker");
         return;
     }
-    assert_eq!(allowed(&attack(Sandbox::Files)), ["other file", "thread", "itself"]);
+    let writes = ["write to a disk", "write to memory", "write to a device"];
+    assert_eq!(allowed(&attack(Sandbox::Files)), [&["other file"][..], &writes, &["thread", "itself"]].concat());
+}
+
+#[test]
+fn where_an_administrator_says_so_it_changes_nothing_but_devices() {
+    if !sandbox::has_landlock() {
+        eprintln!("this kernel has no Landlock");
+        return;
+    }
+    assert_eq!(allowed(&attack(Sandbox::Devices)), ["other file", "write to a device", "thread", "itself"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ import typer
 from remotegpu import extensions
 from remotegpu.api import addresses, names
 from remotegpu.api.durations import parse_duration
-from remotegpu.api.modes import ComputeMode, Landlock
+from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.profiles import Profile
 from remotegpu.cli import exits
 from remotegpu.cli.options import bytes_of
@@ -199,6 +199,13 @@ def appliance(
         Landlock,
         typer.Option(case_sensitive=False, help="Warn: start on a kernel that has no Landlock to keep sessions apart."),
     ] = Landlock.REQUIRE,
+    worker_writes: Annotated[
+        WorkerWrites,
+        typer.Option(
+            case_sensitive=False,
+            help="Devices: of all files, workers change device nodes alone. Try it with your driver first.",
+        ),
+    ] = WorkerWrites.ANYWHERE,
     require_cgroup: Annotated[
         bool,
         typer.Option("--require-cgroup", help="Refuse to start where the kernel limits no session's memory."),
@@ -261,6 +268,7 @@ def appliance(
         move_to=_move_to(move_to or [], tokens),
         uid_base=uid_base,
         landlock=landlock,
+        worker_writes=worker_writes,
         compute_mode=compute_mode,
         require_cgroup=require_cgroup,
         self_test=self_test,

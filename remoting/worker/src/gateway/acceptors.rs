@@ -75,7 +75,7 @@ async fn connection(
 ) -> Result<(), Refused> {
     let Some(head) = first_bytes(&mut stream).await? else { return Ok(()) };
     match speaks(head) {
-        Speaks::Preface => preface_follows(gateway, head, stream, probation).await,
+        Speaks::Preface => preface_follows(gateway, head, stream, probation).await.map(drop),
         Speaks::Http2 => {
             let socket = stream.as_fd().try_clone_to_owned()?;
             service::pass_on(gateway, socket, Rewind::new(head, stream), name, probation).await

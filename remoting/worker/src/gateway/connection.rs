@@ -18,7 +18,7 @@ use crate::guard::defences::{Defence, stands};
 use super::events::Event;
 use super::probation::Probation;
 use super::ration::Rationed;
-use super::registry::{Admitted, Refusal};
+use super::registry::{Admitted, Place, Refusal};
 use super::rewind::Rewind;
 use super::{Gateway, grpc, pass};
 
@@ -133,12 +133,17 @@ pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probat
         return Ok(());
     };
     match (carrier, stream) {
-        (Carrier::Frames, Stream::Plain(tcp)) => preface_follows(gateway, head, tcp, &probation).await,
+        (Carrier::Frames, Stream::Plain(tcp)) => preface_follows(gateway, head, tcp, &probation).await.map(drop),
         (Carrier::Frames, Stream::Tls(tls)) => {
             let (near, local) = UnixStream::pair()?;
             // Ends with either side; nothing is owed to anybody then.
-            tokio::spawn(carrier::followed(socket, carrier::pump(tls, near)));
-            preface_follows(gateway, head, local, &probation).await
+            let carried = tokio::spawn(carrier::followed(socket, carrier::pump(tls, near)));
+            let place = preface_follows(gateway, head, local, &probation).await?;
+            tokio::spawn(async move {
+                let _ = carried.await;
+                drop(place);
+            });
+            Ok(())
         }
         (Carrier::Http2, Stream::Plain(tcp)) => {
             let tcp = Rewind::new(head, Rationed::new(tcp, ration, &probation));
@@ -182,18 +187,19 @@ impl Local for UnixStream {
     }
 }
 
-/// Reads the rest of a preface, and gives the connection to whom it is for.
+/// Reads the rest of a preface, and gives the connection to whom it is for. Returned is its place among the session's
+/// others, if it is one of these: to be kept for as long as something of it is here.
 pub async fn preface_follows(
     gateway: &Gateway,
     head: [u8; 4],
     mut stream: impl Local,
     probation: &Probation,
-) -> Result<(), Refused> {
+) -> Result<Option<Place>, Refused> {
     let preface = read_preface(&mut (&head[..]).chain(&mut stream)).await?;
-    admit(gateway, &preface, stream, probation).await?;
+    let place = admit(gateway, &preface, stream, probation).await?;
     // Whom it was given to decides from here on.
     probation.pass();
-    Ok(())
+    Ok(place)
 }
 
 pub async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<Preface, Refused> {
@@ -216,13 +222,13 @@ pub async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<Prefa
     }
 }
 
-/// Checks the preface that was read and gives the connection to whom it is for.
+/// Checks the preface that was read and gives the connection to whom it is for; as [`preface_follows`].
 pub async fn admit(
     gateway: &Gateway,
     preface: &Preface,
     mut stream: impl Local,
     probation: &Probation,
-) -> Result<(), Refused> {
+) -> Result<Option<Place>, Refused> {
     let admitted = find(gateway, preface).await;
     let resumes = matches!(preface.kind, PrefaceKind::Resume { .. });
     if let (true, Err(Refusal::Unknown)) = (resumes, &admitted) {
@@ -239,7 +245,7 @@ pub async fn admit(
             hand_over(&worker, br#"{"op":"connection"}"#, &stream.into_fd()?).map_err(worker_is_gone)?;
             gateway.events.send(Event::SessionConnected { id: to_hex(&preface.id) }).await;
         }
-        Admitted::Resumed { worker, epoch, received } => {
+        Admitted::Resumed { worker, epoch, received, place } => {
             let packet = format!(r#"{{"op":"resume","epoch":{epoch},"received":{received}}}"#);
             let connection = stream.into_fd()?;
             if let Err(error) = hand_over(&worker, packet.as_bytes(), &connection) {
@@ -249,13 +255,16 @@ pub async fn admit(
                 }
                 return Err(worker_is_gone(error));
             }
+            return Ok(Some(place));
         }
-        Admitted::Memory(worker) => {
+        Admitted::Memory { worker, place } => {
             hand_over(&worker, br#"{"op":"memory"}"#, &stream.into_fd()?).map_err(worker_is_gone)?;
+            return Ok(Some(place));
         }
-        Admitted::Stripe { worker, number } => {
+        Admitted::Stripe { worker, number, place } => {
             let packet = format!(r#"{{"op":"stripe","number":{number}}}"#);
             hand_over(&worker, packet.as_bytes(), &stream.into_fd()?).map_err(worker_is_gone)?;
+            return Ok(Some(place));
         }
         Admitted::Moved(to) => {
             let mut answer = vec![MOVED];
@@ -273,7 +282,7 @@ pub async fn admit(
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn hand_over(worker: &OwnedFd, packet: &[u8], connection: &OwnedFd) -> io::Result<()> {

@@ -15,6 +15,9 @@ use super::events::Event;
 use super::turns::Place;
 use super::{Gateway, acceptors, pass};
 
+/// Of packets that a worker has yet to read, as the kernel counts them: a packet with a descriptor is about a thousand.
+const UNREAD_BYTES: usize = 16 << 10;
+
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Order {
@@ -109,6 +112,14 @@ fn obey(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) {
     }
 }
 
+/// The socket on which a worker is given connections. Few wait there: the kernel counts descriptors that nobody has read
+/// for all processes of a user together, and a worker need not read.
+fn way_to_worker(descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
+    let worker = descriptors.into_iter().next()?;
+    rustix::net::sockopt::set_socket_send_buffer_size(&worker, UNREAD_BYTES).ok()?;
+    Some(worker)
+}
+
 /// The name of the order, as far as there is one.
 fn beginning(packet: &[u8]) -> String {
     let text = String::from_utf8_lossy(&packet[..packet.len().min(40)]).into_owned();
@@ -119,11 +130,11 @@ fn carry_out(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) -
     let mut registry = gateway.registry();
     match serde_json::from_slice(packet).ok()? {
         Order::Session { id, ticket, resumes } => {
-            let worker = descriptors.into_iter().next()?;
+            let worker = way_to_worker(descriptors)?;
             registry.add_session(from_hex(&id)?, from_hex(&ticket)?, worker, resumes, Instant::now());
         }
         Order::Joined { id, ticket } => {
-            let worker = descriptors.into_iter().next()?;
+            let worker = way_to_worker(descriptors)?;
             registry.add_joined(from_hex(&id)?, from_hex(&ticket)?, worker, Instant::now());
         }
         Order::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),

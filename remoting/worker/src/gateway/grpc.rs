@@ -140,7 +140,8 @@ impl Data for Sessions {
         }
         tokio::spawn(carrier::copy(upward, to_worker));
         let pieces = tokio_stream::once(first).chain(downward).map(move |piece| {
-            let _live = &counted;
+            // The verdict has its place among the session's connections.
+            let _kept = (&counted, &decided);
             Ok(piece)
         });
         Ok(Response::new(Box::pin(pieces)))

@@ -93,7 +93,7 @@ async fn serve_local(gateway: &Gateway, mut stream: UnixStream, probation: &Prob
     if gateway.tls.is_some() && head != *MEMORY {
         return refused("speaks plaintext to an appliance that demands TLS");
     }
-    preface_follows(gateway, head, stream, probation).await
+    preface_follows(gateway, head, stream, probation).await.map(drop)
 }
 
 /// Out of descriptors or memory; connections that end will give some back.

@@ -22,6 +22,13 @@ const MOST_MOVED: usize = 4096;
 /// Connections that hold one lease, at a time.
 const MOST_HOLDERS: usize = 8;
 
+/// Connections of a session beside its first, at a time: its stripes, one for memory and one by which it resumes, and as
+/// many again that a broken network has left here. Those that its worker has alone are not counted: they cost nothing here.
+const MOST_OTHERS: usize = 24;
+
+/// The place of one of them, for as long as this is kept.
+pub type Place = Arc<()>;
+
 /// `W` is the way to a session's worker.
 #[derive(Debug)]
 pub struct Registry<W> {
@@ -42,6 +49,18 @@ struct Session<W> {
     /// Its client may come again when its connection broke.
     resumes: bool,
     worker: Arc<W>,
+    others: Place,
+}
+
+impl<W> Session<W> {
+    fn new(ticket: Ticket, expires: Instant, resumes: bool, worker: W) -> Self {
+        Session { ticket, expires, resumes, worker: Arc::new(worker), others: Place::default() }
+    }
+
+    fn place(&self) -> Result<Place, Refusal> {
+        let taken = Arc::strong_count(&self.others) - 1;
+        if taken < MOST_OTHERS { Ok(self.others.clone()) } else { Err(Refusal::Crowded) }
+    }
 }
 
 #[derive(Debug)]
@@ -61,13 +80,18 @@ pub enum Admitted<W> {
         worker: Arc<W>,
         epoch: u64,
         received: u64,
+        place: Place,
     },
     /// A connection by which a session's client shares memory.
-    Memory(Arc<W>),
+    Memory {
+        worker: Arc<W>,
+        place: Place,
+    },
     /// A connection for bytes of a session's large copies.
     Stripe {
         worker: Arc<W>,
         number: u64,
+        place: Place,
     },
     Lease {
         ended: watch::Receiver<()>,
@@ -83,6 +107,7 @@ pub enum Refusal {
     Unknown,
     WrongTicket,
     Expired,
+    Crowded,
 }
 
 impl std::fmt::Display for Refusal {
@@ -91,6 +116,7 @@ impl std::fmt::Display for Refusal {
             Refusal::Unknown => "no such session or lease, or its ticket was used before",
             Refusal::WrongTicket => "the ticket is wrong",
             Refusal::Expired => "the ticket was not used within 10 s",
+            Refusal::Crowded => "its session has as many connections as it may have",
         })
     }
 }
@@ -104,13 +130,12 @@ impl<W> Default for Registry<W> {
 
 impl<W> Registry<W> {
     pub fn add_session(&mut self, id: Id, ticket: Ticket, worker: W, resumes: bool, now: Instant) {
-        let worker = Arc::new(worker);
-        self.sessions.insert(id, Session { ticket, expires: now + TICKET_LIFE, resumes, worker });
+        self.sessions.insert(id, Session::new(ticket, now + TICKET_LIFE, resumes, worker));
     }
 
     /// A session that another gateway admitted.
     pub fn add_joined(&mut self, id: Id, ticket: Ticket, worker: W, now: Instant) {
-        self.joined.insert(id, Session { ticket, expires: now, resumes: true, worker: Arc::new(worker) });
+        self.joined.insert(id, Session::new(ticket, now, true, worker));
     }
 
     pub fn add_lease(&mut self, id: Id, ticket: Ticket) {
@@ -170,17 +195,17 @@ impl<W> Registry<W> {
             PrefaceKind::Resume { epoch, received } => {
                 let session = self.joined.get(&preface.id).filter(|session| session.resumes).ok_or(Refusal::Unknown)?;
                 proved(preface, &session.ticket)?;
-                Ok(Admitted::Resumed { worker: session.worker.clone(), epoch, received })
+                Ok(Admitted::Resumed { place: session.place()?, worker: session.worker.clone(), epoch, received })
             }
             PrefaceKind::Memory => {
                 let session = self.joined.get(&preface.id).ok_or(Refusal::Unknown)?;
                 proved(preface, &session.ticket)?;
-                Ok(Admitted::Memory(session.worker.clone()))
+                Ok(Admitted::Memory { place: session.place()?, worker: session.worker.clone() })
             }
             PrefaceKind::Stripe { number } => {
                 let session = self.joined.get(&preface.id).ok_or(Refusal::Unknown)?;
                 proved(preface, &session.ticket)?;
-                Ok(Admitted::Stripe { worker: session.worker.clone(), number })
+                Ok(Admitted::Stripe { place: session.place()?, worker: session.worker.clone(), number })
             }
             PrefaceKind::Lease => {
                 let lease = self.leases.get_mut(&preface.id).ok_or(Refusal::Unknown)?;
@@ -273,6 +298,40 @@ mod tests {
         assert_eq!(registry.admit(&stripe([8; 32]), now).unwrap_err(), Refusal::WrongTicket);
         let forged = Preface { kind: PrefaceKind::Stripe { number: 6 }, ..stripe(TICKET) };
         assert_eq!(registry.admit(&forged, now).unwrap_err(), Refusal::WrongTicket);
+    }
+
+    #[test]
+    fn a_session_has_so_many_other_connections_and_each_gives_its_place_back() {
+        let now = Instant::now();
+        let mut registry = with_session(now);
+        registry.add_session([6; 16], TICKET, "another", true, now);
+        for id in [ID, [6; 16]] {
+            let first = Preface { kind: PrefaceKind::Session, id, ticket: TICKET };
+            registry.admit(&first, now).unwrap();
+        }
+        let mut places: Vec<Place> = (0..MOST_OTHERS as u64)
+            .map(|number| {
+                let preface = match number % 3 {
+                    0 => Preface::resume(ID, &TICKET, number, 0),
+                    1 => Preface::stripe(ID, &TICKET, number),
+                    _ => Preface::memory(ID, &TICKET),
+                };
+                match registry.admit(&preface, now) {
+                    Ok(Admitted::Resumed { place, .. } | Admitted::Stripe { place, .. })
+                    | Ok(Admitted::Memory { place, .. }) => place,
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect();
+        let again = Preface::resume(ID, &TICKET, 99, 0);
+        assert_eq!(registry.admit(&again, now).unwrap_err(), Refusal::Crowded);
+        assert_eq!(registry.admit(&Preface::stripe(ID, &[8; 32], 99), now).unwrap_err(), Refusal::WrongTicket);
+        assert!(
+            registry.admit(&Preface::resume([6; 16], &TICKET, 1, 0), now).is_ok(),
+            "others have places of their own"
+        );
+        places.pop();
+        assert!(registry.admit(&again, now).is_ok());
     }
 
     #[test]

@@ -35,6 +35,12 @@ defences! {
     ImageBudget = "image-budget";
     /// Commands that wait are limited.
     Parked = "parked";
+    /// What a suspended session had is sealed with a key that only its worker has.
+    ImageKey = "image-key";
+    /// A turn at a GPU that does not end is passed on.
+    TurnEnds = "turn-ends";
+    /// Who has a turn ends it, and nobody else.
+    TurnOwner = "turn-owner";
     /// seccomp, Landlock and what else shuts a worker in.
     Sandbox = "sandbox";
 }

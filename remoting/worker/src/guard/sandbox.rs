@@ -44,19 +44,32 @@ pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Which files a worker whose driver opens some may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// What is not hidden.
+    Anywhere,
+    /// Device nodes alone.
+    Devices,
+}
+
 /// Before the driver is loaded, while there is one thread: the process cannot gain rights, or look into another one; and of
 /// all files it cannot read or change the `hidden` ones (or what is beneath them). Landlock keeps other sessions from
 /// looking into it; the appliance has to, to count its memory. Without Landlock nobody of its user may.
 ///
 /// # Errors
 /// If the system refuses, or has no Landlock where that is required.
-pub fn prepare(hidden: &[PathBuf], landlock: Landlock) -> Result<(), String> {
+pub fn prepare(hidden: &[PathBuf], writes: Writes, landlock: Landlock) -> Result<(), String> {
     if !stands(Defence::Sandbox) {
         return Ok(());
     }
     use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior};
     rustix::thread::set_no_new_privs(true).map_err(|e| e.to_string())?;
-    let confined = files::confine(&["/".into()], hidden, Writable::AllButHidden, true).map_err(|e| e.to_string())?;
+    let writable = match writes {
+        Writes::Anywhere => Writable::AllButHidden,
+        Writes::Devices => Writable::Devices,
+    };
+    let confined = files::confine(&["/".into()], hidden, writable, true).map_err(|e| e.to_string())?;
     if !confined || getrlimit(Resource::Core).current != Some(1) {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     }

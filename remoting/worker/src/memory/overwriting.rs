@@ -6,6 +6,31 @@ use std::time::{Duration, Instant};
 
 const NON_BLOCKING: u32 = 1;
 
+/// What is left when a session ends, and what is handed on, is waited for so long in all: a kernel may have the whole device.
+const LAST_WAITS: Duration = Duration::from_secs(2);
+
+/// Time that several waits have together: one that was long leaves the next ones less.
+#[derive(Debug)]
+pub struct Together {
+    left: Duration,
+}
+
+impl Default for Together {
+    fn default() -> Self {
+        Together { left: LAST_WAITS }
+    }
+}
+
+impl Together {
+    /// `wait` is told how long it may take.
+    pub fn spend<T>(&mut self, wait: impl FnOnce(Duration) -> T) -> T {
+        let since = Instant::now();
+        let waited = wait(self.left);
+        self.left = self.left.saturating_sub(since.elapsed());
+        waited
+    }
+}
+
 /// Who can fill memory of a device: a context, and a stream that holds nothing of the tenant's.
 #[derive(Debug, Clone, Copy)]
 pub struct Filler {
@@ -64,5 +89,27 @@ pub fn wait(driver: &Driver, stream: Handle) -> Result<()> {
             Err(CUDA_ERROR_NOT_READY) => std::thread::sleep((since.elapsed() / 16).min(LONGEST)),
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_that_have_their_time_together_take_no_longer_than_one() {
+        const ALL: Duration = Duration::from_millis(40);
+        let mut together = Together { left: ALL };
+        let first = together.spend(|most| {
+            std::thread::sleep(most / 2);
+            most
+        });
+        assert_eq!(first, ALL);
+        let rest = together.spend(|most| {
+            std::thread::sleep(most);
+            most
+        });
+        assert!(rest <= ALL / 2, "{rest:?} are left of {ALL:?}");
+        assert_eq!(together.spend(|most| most), Duration::ZERO);
     }
 }

@@ -5,6 +5,7 @@ use crate::guard::defences::{Defence, stands};
 use crate::memory::bounds::Pieces;
 use crate::memory::freed::Freed;
 use crate::memory::heirs::{Inherited, Offer};
+use crate::memory::overwriting::Together;
 use crate::session::objects::RealEvent;
 use crate::session::requests::Token;
 use driverapi::arrays::Steps;
@@ -72,6 +73,8 @@ pub struct Memory {
     pub offer: Option<Offer>,
     /// At the end of the session, addresses of the slabs that a helper has overwritten.
     pub overwritten: Arc<Mutex<BTreeSet<u64>>>,
+    /// How long that is still waited for.
+    pub last_waits: Together,
     pub gives_way: bool,
     /// Returned, and offered for a moment.
     pub freed: Vec<Freed>,

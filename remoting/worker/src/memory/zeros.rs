@@ -19,10 +19,6 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// What is left when a session ends may take this long to overwrite: a kernel may have the whole device.
-const LAST_SCRUB: Duration = Duration::from_secs(2);
 
 impl Memory {
     /// A place for `size` bytes that only chance knows.
@@ -124,11 +120,12 @@ impl Session {
         self.helpers.start_in_order(job, |_: &mut Session, ()| ());
     }
 
-    /// Waits for what helpers overwrite at the end of the session. Returns whether they have come to an end in time.
+    /// Waits for what helpers overwrite at the end of the session, for as long as all such waits together may take. Returns
+    /// whether they have come to an end in time.
     fn wait_for_helpers(&mut self) -> bool {
         let (done, is_done) = channel();
         self.helpers.start_in_order(move |_| done.send(()), |_: &mut Session, _| ());
-        is_done.recv_timeout(LAST_SCRUB).is_ok()
+        self.memory.last_waits.spend(|most| is_done.recv_timeout(most)).is_ok()
     }
 
     /// Waits until it is known whether the session, which ends, has overwritten this slab.

@@ -3,6 +3,7 @@
 
 use crate::copying::staging::Scratch;
 use crate::driver::{Code, Driver, Handle};
+use crate::guard::defences::{Defence, stands};
 use crate::memory::overwriting::{Filler, wait, with_filler};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use rustix::io::{pread, pwrite};
@@ -90,9 +91,10 @@ impl Image {
     /// If the driver does not copy it, or the file does not take it. The places are as they were.
     pub fn save(&mut self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
         read(driver, places, |piece, bytes| {
+            let open = (!stands(Defence::ImageKey)).then(|| bytes.to_vec());
             let sealed = self.key.seal_in_place_separate_tag(nonce(piece), Aad::empty(), bytes);
             self.tags.push(sealed.map_err(|_| "the image could not be sealed")?);
-            self.write(bytes, piece.at)
+            self.write(open.as_deref().unwrap_or(bytes), piece.at)
         })
     }
 

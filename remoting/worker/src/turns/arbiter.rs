@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::guard::defences::{Defence, stands};
+
 pub type Nanos = u64;
 /// Of who wants turns: a worker.
 pub type Member = u64;
@@ -199,7 +201,8 @@ impl<S: Ord + Clone> Arbiter<S> {
         if let Some(worker) = self.members.get_mut(&member) {
             worker.overdue.take_if(|overdue| *overdue == number);
         }
-        let in_time = self.turn.take_if(|turn| turn.member == member && turn.number == number).is_some();
+        let is_its = |turn: &Turn| turn.member == member || !stands(Defence::TurnOwner);
+        let in_time = self.turn.take_if(|turn| is_its(turn) && turn.number == number).is_some();
         if !in_time
             && let Some(worker) = self.members.get(&member)
             && let Some(share) = self.shares.get_mut(&worker.share)
@@ -345,7 +348,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         let Some(worker) = self.members.get(&turn.member) else { return };
         let Some(share) = self.shares.get(&worker.share) else { return };
         if let Some(yielded) = turn.yielded {
-            if self.now >= yielded + OVERTIME {
+            if self.now >= yielded + OVERTIME && stands(Defence::TurnEnds) {
                 self.pass_on();
             }
             return;
