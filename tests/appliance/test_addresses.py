@@ -82,7 +82,9 @@ for _ in $(seq {seconds}); do
 done
 "$3" -c "import sys, urllib.request as u; assert b'remotegpu_' in u.urlopen(sys.argv[1]).read()" \
     'http://{host}:7072/metrics'
-"$1" run --appliance '{host}:7070' -p 0.5 -- "$3" -c "$4"
+for carrier in auto direct grpc; do
+    REMOTEGPU_CARRIER=$carrier "$1" run --appliance '{host}:7070' -p 0.5 -- "$3" -c "$4"
+done
 "$1" ls --appliance '{host}:7070' >/dev/null
 """
 UP = "ip link set lo up"
@@ -101,14 +103,25 @@ def test_a_program_runs_in_a_network_of_one_family(network: str, tmp_path: Path)
     command = ["unshare", "--net", "sh", "-c", script, "sh", REMOTEGPU, str(tmp_path / "log"), sys.executable, PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
     said = (tmp_path / "log").read_text()
-    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr + said
+    assert (done.returncode, done.stdout) == (0, 3 * "1\n"), done.stderr + said
 
 
+# Its session's data go both ways.
 PROGRAM = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
-count = ctypes.c_int()
-assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+def ok(code):
+    assert code == 0, code
+count, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+ok(cuda.cuInit(0))
+ok(cuda.cuDeviceGetCount(ctypes.byref(count)))
+ok(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+ok(cuda.cuCtxSetCurrent(context))
+there, back = ctypes.create_string_buffer(bytes(range(256)) * 4096), ctypes.create_string_buffer(1 << 20)
+ok(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20)))
+ok(cuda.cuMemcpyHtoD_v2(address, there, ctypes.c_size_t(1 << 20)))
+ok(cuda.cuMemcpyDtoH_v2(back, address, ctypes.c_size_t(1 << 20)))
+assert back.raw == there.raw[: 1 << 20]
 print(count.value)
 """
 

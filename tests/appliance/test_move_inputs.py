@@ -97,12 +97,17 @@ class Leases:
 
     def __init__(self) -> None:
         self.ended: list[str] = []
+        self.here: Any = None
 
     async def finish_end(self, lease_id: str) -> None:
         assert lease_id == LEASE
 
     def receive(self, lease_id: str, *_: object) -> Any:
-        return SimpleNamespace(lease_id=lease_id, client="alice", devices=[])
+        self.here = SimpleNamespace(lease_id=lease_id, client="alice", devices=[])
+        return self.here
+
+    def by_id(self, _: str) -> Any:
+        return self.here
 
     def end(self, lease_id: str, _: str) -> None:
         self.ended.append(lease_id)

@@ -211,6 +211,42 @@ async def wrapped(work: Awaitable[None]) -> None:
     await work
 
 
+def test_a_later_lease_of_that_name_stays(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while the watch of one that has ended goes on."""
+    monkeypatch.setattr(arrivals_module, "_INVITATION_SECONDS", 0.5)
+
+    async def run() -> None:
+        async with place(dist) as here:
+            before = await here.arrivals.invited(await here.receive())
+            assert before.lease is not None and before.watch is not None
+            here.leases.end(before.lease.lease_id, "it stays where it was")
+            await here.move()
+            await before.watch
+            (lease,) = here.leases.all()
+            assert lease is not before.lease and not lease.ended
+            # And the one that was not told of its end gives up what is its own.
+            await here.arrivals.settle(before, keep=False)
+            assert here.leases.all() == [lease] and len(here.sessions.all()) == len(SESSIONS)
+
+    asyncio.run(run())
+
+
+def test_a_lease_of_which_a_session_has_ended_is_not_kept(dist: Path) -> None:
+    async def run() -> None:
+        async with place(dist) as here:
+            arrival = await here.arrivals.invited(await here.receive(*SESSIONS))
+            _all_adopted([said for _, _, said in arrival.sessions])
+            here.processes[0].kill()
+            async with asyncio.timeout(20):
+                while here.sessions.find(SESSIONS[0]):  # noqa: ASYNC110 (its parts tell nobody)
+                    await asyncio.sleep(0.01)
+            with pytest.raises(RefusalError, match="a session of it has ended"):
+                await here.arrivals.settle(arrival, keep=True)
+            await here.left()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("after", ["invited", "received", "one worker is killed"])
 def test_an_appliance_that_is_gone_after_any_packet_leaves_nothing(
     dist: Path, monkeypatch: pytest.MonkeyPatch, after: str

@@ -97,7 +97,7 @@ def test_without_descriptors_it_takes_nothing_new_and_what_it_has_goes_on(guarde
     assert guarded.status("/readyz")[0] == 200
     guarded.leave(20)
     until(lambda: guarded.status("/readyz")[0] == 503, 10, "it is not ready for more")
-    assert re.search(r"room for sessions: .*\d+ of \d+ descriptors are free", guarded.status("/readyz")[1])
+    assert re.search(r"room for sessions: .*fewer than \d+ of \d+ descriptors are free", guarded.status("/readyz")[1])
     assert guarded.status("/healthz")[0] == 200, "nothing starts it anew"
     assert "descriptors are free" in guarded.root.inventory().opens_no_session
     with pytest.raises(ApplianceError, match=r"opens no lease now: .* descriptors are free"):
@@ -121,8 +121,12 @@ def room(folder: Path, used: int, limit: int = 1 << 30) -> Room:
 def test_memory_that_is_left_is_told(tmp_path: Path) -> None:
     most = room(tmp_path, 0).most
     assert shortage([], room(tmp_path, most - 65 * MIB)) == ""
-    assert "63.0 MiB of memory of the appliance's container are left" in shortage([], room(tmp_path, most - 63 * MIB))
-    assert "0 B of memory" in shortage([], room(tmp_path, most + MIB))
+    short = "less than 64.0 MiB of memory of the appliance's container is left: "
+    assert shortage([], room(tmp_path, most - 63 * MIB)).startswith(short)
+    assert shortage([], room(tmp_path, most + MIB)).startswith(short)
+    # It ends where there is twice as much, so that it does not come and go.
+    assert shortage([], room(tmp_path, most - 127 * MIB), before=True).startswith(short)
+    assert shortage([], room(tmp_path, most - 129 * MIB), before=True) == ""
 
 
 def test_descriptors_of_each_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +134,8 @@ def test_descriptors_of_each_process_count(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(shortage_module, "_descriptor_limit", lambda _: 4096)
     whole = room(tmp_path, 0)
     assert shortage([1], whole) == ""
-    assert shortage([1, 2], whole).startswith("63 of 4096 descriptors are free")
-    assert shortage([3], whole).startswith("0 of 4096 descriptors are free")
+    assert shortage([1, 2], whole).startswith("fewer than 64 of 4096 descriptors are free")
+    assert shortage([3], whole).startswith("fewer than 64 of 4096 descriptors are free")
 
 
 def test_a_process_that_has_no_descriptor_left_sees_that() -> None:
@@ -139,6 +143,6 @@ def test_a_process_that_has_no_descriptor_left_sees_that() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files(os.getpid()) - 2, limits[1]))
     try:
-        assert shortage([os.getpid()], None).startswith("0 of ")
+        assert shortage([os.getpid()], None).startswith("fewer than 24 of ")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

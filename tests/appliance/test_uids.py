@@ -75,7 +75,8 @@ def test_what_is_handed_over_stays_taken() -> None:
     first = before.take()
     handed = json.loads(json.dumps(before.handed()))
     # The process that goes on has the descriptors, and nobody who closes them.
-    handed["blocks"] = [(start, stop, os.dup(holder), used) for start, stop, holder, used in handed["blocks"]]
+    handed["blocks"] = [(start, stop, os.dup(name), used) for start, stop, name, used in handed["blocks"]]
+    handed["locks"] = [os.dup(lock) for lock in handed["locks"]]
     before.close()
     after, other = Uids.adopted(handed), Uids(blocks=BLOCKS)
     assert (first, after.take(), other.take()) == (BLOCKS[0], BLOCKS[0] + 1, BLOCKS[1])
@@ -83,6 +84,25 @@ def test_what_is_handed_over_stays_taken() -> None:
     assert after.take() == first
     after.close()
     other.close()
+
+
+def test_appliances_of_the_release_before_have_other_ids(tmp_path: Path) -> None:
+    """They know of names alone: each sees the blocks of the other, and takes what is handed back."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as named:
+        named.bind(f"\0remotegpu-uids-{BLOCKS[0]}")
+        ours = Uids(blocks=BLOCKS, locks=tmp_path / "locks")
+        assert ours.take() == BLOCKS[1]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as theirs, pytest.raises(OSError, match="in use"):
+            theirs.bind(f"\0remotegpu-uids-{BLOCKS[1]}")
+        ((start, stop, name, used),) = ours.handed()["blocks"]
+        with socket.socket(fileno=os.dup(name)) as back:
+            assert (back.getsockname(), start, stop, used) == (
+                f"\0remotegpu-uids-{BLOCKS[1]}".encode(),
+                BLOCKS[1],
+                BLOCKS[1] + BLOCK,
+                [BLOCKS[1]],
+            )
+        ours.close()
 
 
 def test_what_an_appliance_of_before_handed_over_is_locked(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Registers memory for kernels, uses it, and takes it away without a word; then computes with other memory. The first
-argument says how it goes: `unmapped`, `protected`, `read_only` or `page`, one page of it unmapped; a second one what is
-under way then: a `kernel` that writes it, or a `copy` from it or `back` to it."""
+argument says how it goes: `unmapped`, `protected`, `read_only`, `page`, one page of it unmapped, `remapped`, with other
+memory in its place, or `moved` elsewhere; a second one what is under way then: a `kernel` that writes it, or a `copy`
+from it or `back` to it."""
 
 import ctypes
 import mmap
@@ -9,10 +10,11 @@ import sys
 import numpy as np
 from cu import cu, download, kernels, launch, ok, start, u32, u64, upload
 
-PAGES, DEVICEMAP, FLAGS = 4, 2, 0x22
+PAGES, DEVICEMAP, FLAGS, FIXED, MAY_MOVE = 4, 2, 0x22, 0x10, 3
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.mremap.restype = ctypes.c_void_p
 start()
 functions = kernels()
 increment, late_fill = functions["increment"], functions["late_fill"]
@@ -39,11 +41,14 @@ match sys.argv[2:]:
 
 at, whole = ctypes.c_void_p(address), ctypes.c_size_t(size)
 page = ctypes.c_size_t(mmap.PAGESIZE)
+elsewhere = ctypes.c_void_p(libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, FLAGS, -1, 0))
 done = {
     "unmapped": lambda: libc.munmap(at, whole),
     "protected": lambda: libc.mprotect(at, whole, 0),
     "read_only": lambda: libc.mprotect(at, whole, mmap.PROT_READ),
     "page": lambda: libc.munmap(ctypes.c_void_p(address + mmap.PAGESIZE), page),
+    "remapped": lambda: libc.mmap(at, whole, mmap.PROT_READ | mmap.PROT_WRITE, FLAGS | FIXED, -1, 0) - address,
+    "moved": lambda: libc.mremap(at, whole, whole, MAY_MOVE, elsewhere) - elsewhere.value,
 }[sys.argv[1]]()
 assert done == 0
 other = upload(np.zeros(1, np.uint32))

@@ -52,8 +52,10 @@ def _options(
 
 
 def _slots(inventory: Inventory, request: Request) -> list[int]:
-    indices = inventory.slots_at(request.again) if request.again else inventory.candidates(request).slots
-    return [index for index in indices if not inventory.slots[index].closed]
+    if request.again:
+        # What is suspended continues also where nothing new begins.
+        return [index for index in inventory.slots_at(request.again) if not inventory.slots[index].broken]
+    return [index for index in inventory.candidates(request).slots if not inventory.slots[index].closed]
 
 
 def _gives_way(request: Request, to: Request) -> bool:

@@ -108,7 +108,12 @@ class Arrivals:
         if arrival.watch is not None:
             arrival.watch.cancel()
         if arrival.lease is not None:
-            self._leases.end(arrival.lease.lease_id, why)
+            self._end(arrival.lease, why)
+
+    def _end(self, lease: Lease, why: str) -> None:
+        """Another lease of that name, which has come later, stays."""
+        if self._leases.by_id(lease.lease_id) is lease:
+            self._leases.end(lease.lease_id, why)
 
     async def receive(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> list[str]:
         """Take a share and start workers: tickets, one for what each session is sent over.
@@ -155,7 +160,7 @@ class Arrivals:
         lease = self._leases.receive(request.lease_id, request.lease_secret, client, arrival.owner, wanted, claim)
         for device, was in zip(lease.devices, request.devices, strict=True):
             if why := _difference(was, device):
-                self._leases.end(lease.lease_id, "it does not move here")
+                self._end(lease, "it does not move here")
                 raise refused(why)
             # Its programs know the device so.
             device.uuid, device.pci_domain, device.pci_bus, device.pci_device = (
@@ -195,6 +200,8 @@ class Arrivals:
             raise
         if not why and self._leases.by_id(lease.lease_id) is not lease:
             why = "the lease has ended"
+        if not why and any(self._sessions.find(each.session_id) is not each for each, _, _ in arrival.sessions):
+            why = "a session of it has ended"
         if not why and self.claims is not None and self.claims.claim(lease.lease_id) is None:
             why = "its claim is not to move there any more"
         if why:
@@ -222,7 +229,7 @@ class Arrivals:
         await asyncio.sleep(_INVITATION_SECONDS)
         await asyncio.gather(*(session.process.wait() for session, _, _ in arrival.sessions if session.process))
         self._drop(arrival)
-        self._leases.end(lease.lease_id, "the appliance that it moves from is gone")
+        self._end(lease, "the appliance that it moves from is gone")
 
 
 def _check(request: pb.ReceiveLeaseRequest) -> None:

@@ -107,13 +107,14 @@ class Departures:
             raise refused("NoGrace: this appliance keeps no session without a connection (--grace 0s); it stays here")
         try:
             place = await _aside(other.receive_lease, self._described(lease, workers, to.invitation))
-            if len(place.tickets) != len(workers) or not all(map(SECRET.fullmatch, place.tickets)):
-                raise refused(f"NoAppliance: {to.endpoint} answers with something else than tickets; it stays here")
-            if not 0 < place.data_port <= _MOST_PORT:
-                raise refused(f"NoAppliance: {to.endpoint} answers with no data port; it stays here")
             try:
+                if len(place.tickets) != len(workers) or not all(map(SECRET.fullmatch, place.tickets)):
+                    raise refused(f"NoAppliance: {to.endpoint} answers with something else than tickets; it stays here")
+                if not 0 < place.data_port <= _MOST_PORT:
+                    raise refused(f"NoAppliance: {to.endpoint} answers with no data port; it stays here")
                 paused, answers = await self._send_all(workers, other, place)
-            except RefusalError:
+            except BaseException:
+                # The share there is free at once, and not when its invitation has become old.
                 with contextlib.suppress(ApplianceError):
                     await _aside(other.settle_lease, to.invitation, keep=False)
                 raise
@@ -261,6 +262,7 @@ async def _connect_tls(
 ) -> tuple[socket.socket, socket.socket]:
     """Our end, and the socket that carries it."""
     host, name = other.endpoint.host, other.access.server_name or other.endpoint.host
+    far_writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             far_reader, far_writer = await asyncio.open_connection(
@@ -270,6 +272,8 @@ async def _connect_tls(
         async with asyncio.timeout(_CONNECT_SECONDS):
             answer = await far_reader.readexactly(1)
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        if far_writer is not None:
+            far_writer.close()
         raise _not_accepted(other, port) from None
     if answer != b"K":
         far_writer.close()

@@ -240,6 +240,7 @@ class Appliance:
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
         )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
+        self._short = ""
         self._leases.shortage = self._shortage
         self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
         snapshot = hardware.snapshot
@@ -501,7 +502,8 @@ class Appliance:
 
     def _shortage(self) -> str:
         own = [os.getpid(), *([] if self._gateway.pid is None else [self._gateway.pid])]
-        return shortage(own, own_room())
+        self._short = shortage(own, own_room(), before=bool(self._short))
+        return self._short
 
     def _problem(self) -> str:
         if not self._listens:

@@ -294,7 +294,8 @@ class ControlService(pb_grpc.ControlServicer):
             grace_seconds=session.grace_seconds,
             wire=min(self._versions.wire, request.versions.wire),
             environment=pb.Environment(**environment.to_dict()) if environment else None,
-            neighbours=_neighbours(session),
+            # An acceptor's client is no process of this kind.
+            neighbours=[] if offload else _neighbours(session),
         )
 
     @_answering

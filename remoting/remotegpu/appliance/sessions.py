@@ -144,6 +144,9 @@ class Sessions:
                 raise refused
         if lease.ended:
             raise SessionRefusedError("the lease has ended: start the program again under `remotegpu run`")
+        if not (lease.running.is_set() or lease.arriving):
+            # It began while this waited for room. What it gave away is not there for a newcomer.
+            raise SessionRefusedError("the share is being suspended or moved: start the program again")
         if session_id in self._live:
             raise SessionRefusedError("a session of this name is there already")
         try:

@@ -33,22 +33,24 @@ def code_files() -> int:
     return limit // 8
 
 
-def shortage(processes: Iterable[int], room: Room | None) -> str:
+def shortage(processes: Iterable[int], room: Room | None, *, before: bool = False) -> str:
     """Why no session can be opened, with what to do; empty if one can. `processes`: the appliance's own, whose
-    descriptors it takes."""
+    descriptors it takes. `before`: it was short of something, which ends where there is twice as much.
+
+    The text is the same while it lasts: the operator looks at all that waits when it changes."""
+    times = 2 if before else 1
     for pid in processes:
         limit = _descriptor_limit(pid)
-        free = max(0, limit - _open(pid, limit))
-        if free < _least(limit):
+        if limit - _open(pid, limit) < times * _least(limit):
             return (
-                f"{free} of {limit} descriptors are free: end some of the programs, or start the appliance with more "
-                "(LimitNOFILE= of its unit, ulimit -n)"
+                f"fewer than {_least(limit)} of {limit} descriptors are free: end some of the programs, or start the "
+                "appliance with more (LimitNOFILE= of its unit, ulimit -n)"
             )
     free_bytes = _available() if room is None else room.most - room.used()
-    if free_bytes < _LEAST_BYTES:
+    if free_bytes < times * _LEAST_BYTES:
         whose = "this machine" if room is None else "the appliance's container"
-        left = format_bytes(max(0, free_bytes))
-        return f"{left} of memory of {whose} are left: end some of the programs, or give it more"
+        least = format_bytes(_LEAST_BYTES)
+        return f"less than {least} of memory of {whose} is left: end some of the programs, or give it more"
     return ""
 
 

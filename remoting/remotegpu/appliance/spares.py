@@ -96,7 +96,7 @@ class Spares:
             return
         try:
             worker, gateway_end = await self._workers.start_on([gpu], uid, lambda _packet, _file: None, warm=True)
-        except ProcessError as error:
+        except (ProcessError, OSError) as error:
             self._uids.give_back(uid)
             _log.warning("gpu %d has no spare worker: %s", gpu, error)
             return

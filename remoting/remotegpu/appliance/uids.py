@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
-import stat
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,23 +40,22 @@ def _claim(folder: Path, base: int) -> int | None:
     return file
 
 
-def _held(folder: Path, base: int, holder: int) -> int:
-    """What holds a block after a handover: code of before held the name of a socket."""
-    if not stat.S_ISSOCK(os.fstat(holder).st_mode):
-        return holder
-    locked = None
-    with contextlib.suppress(OSError):
-        locked = _claim(folder, base)
-    if locked is None:
-        return holder
-    os.close(holder)
-    return locked
+def _name(base: int) -> int | None:
+    """Holds the name by which appliances of the release before know that the block is taken. Anybody can hold it, so
+    it does not decide. It goes with the next release."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as holder:
+        try:
+            holder.bind(f"\0remotegpu-uids-{base}")
+        except OSError:
+            return None
+        return holder.detach()
 
 
 @dataclass(slots=True)
 class _Block:
     ids: range
-    holder: int | None  # the locked file
+    lock: int | None  # the locked file
+    name: int | None  # a socket
     used: set[int] = field(default_factory=set)
 
     def take(self) -> int | None:
@@ -66,9 +65,10 @@ class _Block:
         return uid
 
     def close(self) -> None:
-        if self.holder is not None:
-            os.close(self.holder)
-            self.holder = None
+        for held in (self.lock, self.name):
+            if held is not None:
+                os.close(held)
+        self.lock = self.name = None
 
 
 class Uids:
@@ -86,7 +86,7 @@ class Uids:
         if os.geteuid() != 0 or base == 0:
             return
         if base is not None:
-            self._blocks.append(_Block(range(base, base + len(BLOCKS) * BLOCK), None))
+            self._blocks.append(_Block(range(base, base + len(BLOCKS) * BLOCK), None, None))
             return
         self._choices = blocks
         try:
@@ -104,11 +104,29 @@ class Uids:
 
     def _claim_block(self) -> bool:
         """Raises OSError."""
-        for base in self._choices:
-            if (holder := _claim(self._locks, base)) is not None:
-                self._blocks.append(_Block(range(base, base + BLOCK), holder))
-                return True
+        for named in (True, False):
+            for base in self._choices:
+                if self._claim(base, named):
+                    return True
         return False
+
+    def _claim(self, base: int, named: bool) -> bool:
+        """With `named` only a block that no appliance of the release before can have."""
+        lock = _claim(self._locks, base)
+        if lock is None:
+            return False
+        name = _name(base)
+        if named and name is None:
+            os.close(lock)
+            return False
+        if name is None:
+            _log.warning(
+                "user ids from %d on are taken although another process has their name: an appliance of the release "
+                "before has sessions with the same ones until it starts anew",
+                base,
+            )
+        self._blocks.append(_Block(range(base, base + BLOCK), lock, name))
+        return True
 
     def take(self) -> int | None:
         if not self._blocks:
@@ -139,22 +157,45 @@ class Uids:
             self._blocks.remove(block)
 
     def handed(self) -> State:
-        def holder(block: _Block) -> int | None:
-            return None if block.holder is None else kept(block.holder)
+        """`blocks` is what code of the release before reads, too."""
 
-        return {"blocks": [(b.ids.start, b.ids.stop, holder(b), sorted(b.used)) for b in self._blocks]}
+        def held(descriptor: int | None) -> int | None:
+            return None if descriptor is None else kept(descriptor)
+
+        return {
+            "blocks": [(b.ids.start, b.ids.stop, held(b.name), sorted(b.used)) for b in self._blocks],
+            "locks": [held(block.lock) for block in self._blocks],
+        }
 
     @classmethod
     def adopted(cls, state: State, locks: Path = LOCKS) -> "Uids":
-        """Those that `handed` tells of."""
+        """Those that `handed` tells of. Code of the release before held no locks."""
         uids = cls.__new__(cls)
-        uids._locks = locks
-        uids._blocks = [
-            _Block(range(start, stop), None if holder is None else _held(locks, start, taken(holder)), set(used))
-            for start, stop, holder, used in state["blocks"]
-        ]
-        uids._choices = BLOCKS if any(block.holder is not None for block in uids._blocks) else ()
+        uids._locks, uids._blocks = locks, []
+        for (start, stop, name, used), lock in zip(
+            state["blocks"], state.get("locks") or [None] * len(state["blocks"]), strict=True
+        ):
+            block = _Block(range(start, stop), lock, name, set(used))
+            for held in (lock, name):
+                if held is not None:
+                    taken(held)
+            if lock is None and name is not None:
+                uids._lock(block)
+            uids._blocks.append(block)
+        held_ones = [block for block in uids._blocks if (block.lock, block.name) != (None, None)]
+        uids._choices = BLOCKS if held_ones else ()
         return uids
+
+    def _lock(self, block: _Block) -> None:
+        with contextlib.suppress(OSError):
+            block.lock = _claim(self._locks, block.ids.start)
+        if block.lock is None:
+            _log.warning(
+                "user ids from %d on are not locked in %s: another appliance may hand out the same ones until this one "
+                "starts anew",
+                block.ids.start,
+                self._locks,
+            )
 
     def close(self) -> None:
         """Lets other appliances have the blocks."""

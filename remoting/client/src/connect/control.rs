@@ -81,13 +81,20 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
     }
 }
 
+/// So long at most other processes' ends are told, of the ten seconds that a ticket is good for.
+const AT_MOST: Duration = Duration::from_secs(2);
+
 /// Tells which of the lease's other processes have ended: the kernel here knows of those that the appliance does not see.
-/// One that cannot be told waits, as for a network that is cut.
+/// One that cannot be told waits, as for a network that is cut: the ticket of this process grows old meanwhile.
 fn tell_of_ends(share: &Share, neighbours: &[Neighbour]) {
+    let begun = Instant::now();
     let ended = neighbours.iter().filter(|one| crate::program::process::has_ended(one.pid, &one.process));
     for session_id in ended.map(|one| one.session_id.clone()) {
         let request = CloseSessionRequest { session_id, lease_secret: share.lease_secret.clone(), client_ended: true };
-        let _ = call(share, async move |mut control| control.close_session(request).await);
+        let told = call(share, async move |mut control| control.close_session(request).await);
+        if told.is_err() || begun.elapsed() > AT_MOST {
+            return;
+        }
     }
 }
 
