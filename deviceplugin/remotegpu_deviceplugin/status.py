@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from remotegpu.api import addresses
 from remotegpu_deviceplugin.plugin import Plugin
 
 _TYPE: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -55,9 +56,9 @@ async def served(address: str, plugins: Sequence[Plugin]) -> AsyncIterator[None]
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        host, port = address.rsplit(":", 1)
+        host, port = addresses.split(f"[{addresses.EVERYWHERE}]{address}" if address.startswith(":") else address)
         # None is all addresses of IPv4 and of IPv6, whichever of the two the pod has.
-        await web.TCPSite(runner, host.removeprefix("[").removesuffix("]") or None, int(port)).start()
+        await web.TCPSite(runner, None if host == addresses.EVERYWHERE else host, port).start()
         yield
     finally:
         await runner.cleanup()

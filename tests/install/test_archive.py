@@ -7,6 +7,7 @@ import re
 import runpy
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,13 @@ def test_a_program_runs_on_a_share(unpacked: Path, there: Appliance, tmp_path: P
     without = subprocess.run([str(program), "--quick"], env={"PATH": ""}, capture_output=True, text=True, timeout=60)
     assert without.returncode != 0, "it found a driver that is not the archive's"
     assert there.leased_bytes() == 0
+
+
+@pytest.mark.parametrize("name", ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1"])
+def test_a_library_is_found_by_each_of_its_names(unpacked: Path, there: Appliance, name: str) -> None:
+    opens = f"import ctypes; print(ctypes.CDLL('{name}').{'cuInit(0)' if 'cuda' in name else 'nvmlInit_v2()'})"
+    done = run(unpacked, there, sys.executable, "-c", opens)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
 def test_nvidia_smi_shows_the_share(unpacked: Path, there: Appliance) -> None:
