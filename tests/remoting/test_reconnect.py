@@ -108,7 +108,9 @@ def test_programs_are_cut_inside_of_frames_over_every_carrier(
         with before_data(remote) as data:
             reach(remote, *authority)
             data.cut_after(every)
-            for program in ("copies_back.py", "random_graphs.py 1 5"):
+            # What mirrors send is small.
+            mirrors = f"mirrored_words.py 12 256 {10 if every < 1000 else 400} 3 each"
+            for program in ("copies_back.py", "random_graphs.py 1 5", mirrors):
                 name, *arguments = program.split()
                 made = data.made
                 process = run(remote, str(PROGRAMS / name), *arguments, options=authority, carrier=carrier)
