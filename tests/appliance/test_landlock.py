@@ -34,8 +34,10 @@ def test_a_worker_refuses_to_start() -> None:
     assert "Landlock" not in worker(prefix=WITHOUT).stderr
 
 
-def test_an_appliance_does_not_start() -> None:
-    command = [*WITHOUT, REMOTEGPU, "appliance", "--listen", f"127.0.0.1:{free_port()}", "--no-self-test"]
+@pytest.mark.parametrize("options", [(), ("--landlock", "warn", "--worker-writes", "devices")])
+def test_an_appliance_does_not_start(options: tuple[str, ...]) -> None:
+    """Nor where it is to enforce what only Landlock can."""
+    command = [*WITHOUT, REMOTEGPU, "appliance", "--listen", f"127.0.0.1:{free_port()}", "--no-self-test", *options]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == exits.UNAVAILABLE
     assert all(word in refused.stderr for word in ("Landlock", "5.13", "--landlock warn")), refused.stderr

@@ -147,6 +147,17 @@ def test_a_folder_that_others_may_change_is_not_used(tmp_path: Path, mode: int) 
         Uids(blocks=BLOCKS, locks=locks)
 
 
+def test_where_nothing_can_be_written_names_keep_appliances_apart(tmp_path: Path) -> None:
+    """As in a container whose root is read-only; without the folder above it is the same."""
+    nowhere = tmp_path / "none" / "locks"
+    first, second = Uids(blocks=BLOCKS, locks=nowhere), Uids(blocks=BLOCKS, locks=nowhere)
+    assert (first.take(), second.take()) == (BLOCKS[0], BLOCKS[1])
+    with pytest.raises(NoUidsError, match="--uid-base"):
+        Uids(blocks=BLOCKS, locks=nowhere)
+    first.close()
+    second.close()
+
+
 def test_without_a_free_block_it_shares_none(tmp_path: Path) -> None:
     locks = tmp_path / "locks"
     all_of_them = [Uids(blocks=BLOCKS, locks=locks) for _ in BLOCKS]

@@ -127,10 +127,11 @@ async def _run(settings: Settings, handed: State | None) -> None:
             hardware = await probe(backend, worker, test=settings.self_test)
         else:
             hardware = await _hardware_again(backend, worker, handed["hardware"])
-        if settings.landlock is Landlock.REQUIRE and not hardware.snapshot.landlock:
+        if needs_landlock(settings) and not hardware.snapshot.landlock:
             raise StartError(
                 "this kernel has no Landlock, which keeps sessions from each other's files and from ours: use Linux "
-                "5.13 or later with Landlock among its security modules, or let sessions do without: --landlock warn"
+                "5.13 or later with Landlock among its security modules, or let sessions do without: --landlock warn, "
+                "and not --worker-writes devices"
             )
         cgroups = Cgroups()
         if "memory" not in cgroups.controllers:
@@ -570,6 +571,11 @@ async def _api_server(ours: Kubernetes) -> "ApiServer":
         raise StartError(f"--kubernetes: no API server ({error}); run it in a pod, or set KUBECONFIG") from None
 
 
+def needs_landlock(settings: Settings) -> bool:
+    """Also where an administrator has asked for what only Landlock enforces."""
+    return settings.landlock is Landlock.REQUIRE or settings.worker_writes is WorkerWrites.DEVICES
+
+
 def worker_arguments(
     settings: Settings, backend: Backend, context_bytes: int, shared_code_bytes: int, secret: list[Path]
 ) -> list[str]:
@@ -578,7 +584,7 @@ def worker_arguments(
     hidden = [("--hide", str(path)) for path in secret]
     files = () if backend.opens_files else ("--no-files",)
     writes = ("--write-devices-only",) if settings.worker_writes is WorkerWrites.DEVICES else ()
-    landlock = ("--require-landlock",) if settings.landlock is Landlock.REQUIRE else ()
+    landlock = ("--require-landlock",) if needs_landlock(settings) else ()
     budgets = (
         f"image-bytes={settings.limits.image_bytes}",
         f"context-bytes={context_bytes}",

@@ -1,6 +1,7 @@
 """User ids for workers: one for each live session, and no two appliances of a machine use the same ones."""
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -17,6 +18,8 @@ BLOCK: Final = 256
 BLOCKS: Final = range(64000, 59999, -BLOCK)
 # A file for each block, which its appliance locks. Only root reaches the folder: nobody else can take a block, or all.
 LOCKS: Final = Path("/run/remotegpu-uids")
+# Nobody else reaches the folder either.
+_NO_PLACE: Final = (errno.EROFS, errno.ENOENT)
 _log = logging.getLogger(__name__)
 
 
@@ -92,6 +95,8 @@ class Uids:
         try:
             claimed = self._claim_block()
         except OSError as error:
+            if error.errno in _NO_PLACE and self._claim_by_name(str(error.strerror)):
+                return
             raise NoUidsError(
                 f"the user ids of sessions cannot be kept apart from those of other appliances: {locks}: "
                 f"{error.strerror}; make it root's alone, or name {len(BLOCKS) * BLOCK} free ids by --uid-base"
@@ -108,6 +113,21 @@ class Uids:
             for base in self._choices:
                 if self._claim(base, named):
                     return True
+        return False
+
+    def _claim_by_name(self, why: str) -> bool:
+        """Where nothing can be locked, as in a container that may write nothing."""
+        for base in self._choices:
+            if (name := _name(base)) is not None:
+                self._blocks.append(_Block(range(base, base + BLOCK), None, name))
+                _log.warning(
+                    "user ids from %d on are not locked in %s (%s): appliances of other containers may hand out the "
+                    "same ones; name a block by --uid-base",
+                    base,
+                    self._locks,
+                    why,
+                )
+                return True
         return False
 
     def _claim(self, base: int, named: bool) -> bool:
