@@ -139,6 +139,19 @@ def place(allocator: GpuLeases, key: str, ask: Ask) -> LeasedGpus | None:
     return dict(allocator.settle(0)).get(key)
 
 
+def test_who_waits_behind_its_own_tenant_keeps_others_from_what_is_free() -> None:
+    allocator = GpuLeases(SIZES)
+    allocator.gpus[0].unhealthy = "broken"
+    # It needs two of the large ones, and keeps other tenants from them for half an hour, its own for longer.
+    allocator.submit("large", Ask(2, 500), 0, "alice")
+    allocator.gpus[2].unhealthy = "broken"
+    assert allocator.settle(1800) == []
+    allocator.submit("behind it", Ask(milli_per_gpu=500), 1800, "alice")
+    allocator.submit("after both", Ask(milli_per_gpu=500), 1800, "bob")
+    assert allocator.settle(2399) == []
+    assert [key for key, _ in allocator.settle(2400)] == ["behind it", "after both"]
+
+
 def test_the_tightest_gpu_is_taken() -> None:
     allocator = GpuLeases(SIZES)
     assert place(allocator, "a", Ask(memory_bytes=300 * MIB)) == LeasedGpus((2,), (300 * MIB,))

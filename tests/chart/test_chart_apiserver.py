@@ -174,12 +174,18 @@ def test_what_the_operator_makes_complies_with_restricted(server: ApiServer, spe
 
 def test_the_folder_for_sockets_is_for_appliances(installed: ApiServer) -> None:
     """What the device plugin mounts for it can be written to."""
+    container = {"name": "c", "image": "i", "resources": {"limits": {"remotegpu.io/local-sockets": "1"}}}
+
+    def create(namespace: str, kind: str) -> subprocess.CompletedProcess[str]:
+        spec = {"containers": [{"name": "main", "image": "i"}], kind: [container]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace}, "spec": spec}
+        return installed.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod), check=False)
+
+    # A policy is in force some moments after it was written.
+    until(lambda: create("default", "containers").returncode, 30, "the policy refuses what only appliances may have")
     for namespace, allowed in (("default", False), (NAMESPACE, True)):
-        container = {"name": "c", "image": "i", "resources": {"limits": {"remotegpu.io/local-sockets": "1"}}}
         for kind in ("containers", "initContainers"):
-            spec = {"containers": [{"name": "main", "image": "i"}], kind: [container]}
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace}, "spec": spec}
-            answer = installed.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod), check=False)
+            answer = create(namespace, kind)
             assert (answer.returncode == 0) is allowed, answer.stderr
             assert allowed or "remotegpu.io/local-sockets is for RemoteGPU's appliances" in answer.stderr
 

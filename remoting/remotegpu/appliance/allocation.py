@@ -89,11 +89,11 @@ class GpuLeases:
         kept_from: set[str | None] = set()
         for key, waiting in list(self._waiting.items()):
             owner, waited = self._owners.get(key), now - waiting.since
-            if reservations.heeds(waited) and not kept_from.isdisjoint((owner, _EVERYBODY)):
-                continue
-            ask = waiting.ask
-            placement = self._best_fit(ask) if isinstance(ask, Ask) else self._whole_again(key, ask)
+            ask, placement = waiting.ask, None
+            if not reservations.heeds(waited) or kept_from.isdisjoint((owner, _EVERYBODY)):
+                placement = self._best_fit(ask) if isinstance(ask, Ask) else self._whole_again(key, ask)
             if placement is None:
+                # Also one that its own tenant keeps from what is free: who comes after it waits behind it.
                 kept_from |= self._keeps_from(key, now)
                 continue
             del self._waiting[key]
