@@ -71,7 +71,16 @@ enum Order {
 }
 
 /// Carries out the appliance's orders and reports events until it closes the socket.
-pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
+pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, events: mpsc::Receiver<Event>) -> io::Result<()> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    match converse(gateway, socket, events).await {
+        // It left with events of ours unread, or while it was told of one.
+        Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset) => Ok(()),
+        ended => ended,
+    }
+}
+
+async fn converse(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
     // A stream socket in name only: packets keep their boundaries, and `pass` reads and writes them whole.
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
@@ -82,8 +91,6 @@ pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Re
             received = socket.async_io(Interest::READABLE, || pass::receive(&socket)) => match received {
                 Ok(Some((packet, descriptors))) => obey(gateway, &packet, descriptors),
                 Ok(None) => return Ok(()),
-                // It left with events of ours unread.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
                 Err(error) => return Err(error),
             },
             Some(event) = events.recv() => report(&socket, &event).await?,
