@@ -68,10 +68,11 @@ class Databases:
         with self._lock:
             try:
                 copy = self._copy(theirs)
-            except FileNotFoundError as error:
-                raise _because(f"unable to open database file: {theirs}: {error.strerror}") from error
             except OSError as error:
-                raise sqlite3.OperationalError(f"unable to open database file: {theirs}: {error.strerror}") from error
+                refused = sqlite3.OperationalError(f"unable to open database file: {theirs}: {error.strerror}")
+                if isinstance(error, FileNotFoundError):
+                    refused.add_note(READ_ONLY)
+                raise refused from error
         query = [each for each in query if not each.startswith(("mode=", "immutable="))]
         target = f"file:{quote(copy)}?" + "&".join([*query, "mode=ro", "immutable=1"])
         made: sqlite3.Connection = _connect(target, factory=_derived(_Connection, factory), uri=True, **more)
@@ -100,12 +101,6 @@ class Databases:
         with self._layer.open(path, "rb", 0) as source, open(file, "wb") as target:
             while content := source.read(_PIECE):
                 target.write(content)
-
-
-def _because(message: str) -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError(message)
-    error.add_note(READ_ONLY)
-    return error
 
 
 def _named(database: Any, uri: bool) -> tuple[Any, list[str]]:

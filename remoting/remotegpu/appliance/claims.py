@@ -78,7 +78,7 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
     places = tuple((each.gpu, each.memory) for each in allocations if each.appliance == appliance)
     resize = map(Allocation.from_object, status.get("resize") or ())
     sizes = tuple(each.memory for each in resize if each.appliance == appliance)
-    consumers = frozenset(PodReference.from_object(pod).uid for pod in status.get("consumers") or ())
+    consumers = _consumers(status)
     if len({gpu for gpu, _ in places}) < len(places):
         raise BadClaimError("its status names a GPU twice")
     if not places:
@@ -108,12 +108,14 @@ class Users:
     pods: frozenset[str]  # uids
 
 
+def _consumers(status: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(PodReference.from_object(pod).uid for pod in status.get("consumers") or ())
+
+
 def users_of_claim(claim: Mapping[str, Any]) -> Users | None:
     """None if that cannot be read."""
     try:
-        consumers = (claim.get("status") or {}).get("consumers") or ()
-        pods = frozenset(PodReference.from_object(pod).uid for pod in consumers)
-        return Users(claim["metadata"]["namespace"], pods)
+        return Users(claim["metadata"]["namespace"], _consumers(claim.get("status") or {}))
     except UNREADABLE:
         return None
 

@@ -27,7 +27,7 @@ class NoUidsError(Exception):
     """There are no user ids for sessions, or for one more; the message says why and what to do."""
 
 
-def _claim(folder: Path, base: int) -> int | None:
+def _lock(folder: Path, base: int) -> int | None:
     """Holds a block while the file is open: the kernel forgets the lock with the process, however that ends. Raises
     OSError."""
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -132,7 +132,7 @@ class Uids:
 
     def _claim(self, base: int, named: bool) -> bool:
         """With `named` only a block that no appliance of the release before can have."""
-        lock = _claim(self._locks, base)
+        lock = _lock(self._locks, base)
         if lock is None:
             return False
         name = _name(base)
@@ -200,15 +200,15 @@ class Uids:
                 if held is not None:
                     taken(held)
             if lock is None and name is not None:
-                uids._lock(block)
+                uids._lock_later(block)
             uids._blocks.append(block)
         held_ones = [block for block in uids._blocks if (block.lock, block.name) != (None, None)]
         uids._choices = BLOCKS if held_ones else ()
         return uids
 
-    def _lock(self, block: _Block) -> None:
+    def _lock_later(self, block: _Block) -> None:
         with contextlib.suppress(OSError):
-            block.lock = _claim(self._locks, block.ids.start)
+            block.lock = _lock(self._locks, block.ids.start)
         if block.lock is None:
             _log.warning(
                 "user ids from %d on are not locked in %s: another appliance may hand out the same ones until this one "
