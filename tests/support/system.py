@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -43,15 +44,47 @@ SELF_CHECKING = (
 )
 
 
-def free_port() -> int:
-    """A loopback port that is free together with the next one."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
+class Ports:
+    """Loopback ports for the servers of this process. They lie below those that the kernel gives to connections, and no
+    two processes of a network namespace share one, so that nobody takes a port between its choice and its first use.
+    """
+
+    FIRST, BLOCKS, BLOCK = 13_000, 170, 100
+
+    def __init__(self) -> None:
+        self._mine = socket.socket(socket.AF_UNIX)  # its abstract name is the lock of a block, until the process ends
+        self._next: Iterator[int] = iter(())
+        self._owner = 0
+
+    def _take_block(self) -> None:
+        self._mine.close()
+        self._mine, self._owner = socket.socket(socket.AF_UNIX), os.getpid()
+        for block in range(self.BLOCKS):
             with contextlib.suppress(OSError):
+                self._mine.bind(f"\0remotegpu-test-ports-{block}")
+                first = self.FIRST + block * self.BLOCK
+                self._next = itertools.cycle(range(first, first + self.BLOCK, 2))
+                return
+        raise RuntimeError("all blocks of test ports are taken: too many test processes run in this network namespace")
+
+    def pair(self) -> int:
+        """A port that is free together with the next one. Every port comes round again only after all others."""
+        if self._owner != os.getpid():
+            self._take_block()
+        for port in itertools.islice(self._next, self.BLOCK // 2):
+            with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+                first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.1", port + 1))
                 return port
+        raise RuntimeError("all test ports of this process are in use: does something leave its servers running?")
+
+
+_PORTS = Ports()
+
+
+def free_port() -> int:
+    """A loopback port that is free together with the next one."""
+    return _PORTS.pair()
 
 
 # How many times longer something may take while others want the CPUs all the time.
