@@ -13,7 +13,7 @@ import pytest
 from support.shifted_clock import JUMP, ShiftedClock
 from support.system import PROGRAMS, REMOTEGPU, Appliance, line, until
 
-from remotegpu.appliance.leases import HOLD_SECONDS
+from remotegpu.appliance.leases.leases import HOLD_SECONDS
 from remotegpu_operator.certificates import new_authority, new_leaf
 
 NAME = "appliance"

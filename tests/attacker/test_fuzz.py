@@ -24,7 +24,7 @@ from remotegpu.api.claims import GPUClaim
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.usage import HEAD, JOURNAL, USAGE_LABEL, Holding, Share, journal_name, read
-from remotegpu.appliance.claims import BadClaimError, claim_of_appliance
+from remotegpu.appliance.shares.claims import BadClaimError, claim_of_appliance
 from remotegpu_operator.allocation import request_of
 from remotegpu_operator.appliance_tokens import tokens
 from remotegpu_operator.builders.appliances import plans

@@ -16,7 +16,7 @@ from support.any_object import objects
 from remotegpu.api.claims import GPUClaim
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
-from remotegpu.appliance.claims import BadClaimError, claim_of_appliance
+from remotegpu.appliance.shares.claims import BadClaimError, claim_of_appliance
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import claims as cli
 from remotegpu.cli.output import console
