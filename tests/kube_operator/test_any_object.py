@@ -22,8 +22,8 @@ from remotegpu.cli.cluster import claims as cli
 from remotegpu.cli.output import console
 from remotegpu_operator.allocation import request_of
 from remotegpu_operator.builders.appliances import plans
+from remotegpu_operator.claims.why import explain
 from remotegpu_operator.dashboard.snapshot import snapshot_of
-from remotegpu_operator.why import explain
 
 NOW = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 CLAIMS, POOLS = objects("GPUClaim", namespaced=True), objects("GPUPool", namespaced=False)

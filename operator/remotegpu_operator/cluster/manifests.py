@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from remotegpu.api.kubernetes import STATUS_PREFIX
-from remotegpu_operator.kube import Api, ApiError, Object, Resource
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource
 
 _MANIFEST: Final = f"{STATUS_PREFIX}manifest"
 

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Final
 
 from remotegpu.api.kubernetes import CLIENT, LOCAL_SOCKETS, MILLI
-from remotegpu_operator.kube import NODES, Api, ApiError, Object, Resource, Unanswered, configuration
+from remotegpu_operator.cluster.kube import NODES, Api, ApiError, Object, Resource, Unanswered, configuration
 
 _log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Final
 from remotegpu.api.claims import ClaimStatus, GPUClaim
 from remotegpu.api.pools import GPUPool
 from remotegpu_operator.allocation import Allocator, request_of
+from remotegpu_operator.appliances.inventory import Suspended
 from remotegpu_operator.builders import claims as statuses
 from remotegpu_operator.builders import suspension
 from remotegpu_operator.builders.suspension import Why
-from remotegpu_operator.inventory import Suspended
 
 _LOOK_SECONDS: Final = 1.0
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from remotegpu.api.kubernetes import MANAGER_LABEL
-from remotegpu_operator.certificates import Authority, Pair, advance, leaf_is_good, new_authority, new_leaf
-from remotegpu_operator.kube import Api, ApiError, Object, Resource
+from remotegpu_operator.appliances.certificates import Authority, Pair, advance, leaf_is_good, new_authority, new_leaf
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource
 
 _log = logging.getLogger(__name__)
 

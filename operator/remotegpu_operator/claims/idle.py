@@ -9,7 +9,7 @@ from typing import Final
 from remotegpu.api.claims import GPUClaim, Phase
 from remotegpu.api.durations import format_duration
 from remotegpu.api.pools import GPUPool, IdleAction, IdleSpec
-from remotegpu_operator.kube import ApiError, Unanswered
+from remotegpu_operator.cluster.kube import ApiError, Unanswered
 
 _log = logging.getLogger(__name__)
 

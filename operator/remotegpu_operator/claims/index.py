@@ -6,8 +6,8 @@ from collections.abc import Callable
 from remotegpu.api.claims import GPUClaim, PodReference, pod_claim_name
 from remotegpu.api.kubernetes import CLAIM_ANNOTATION
 from remotegpu_operator.builders import pods
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.kube import Object
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import Object
 
 
 class Index:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from remotegpu_operator.kube import Api, ApiError, Resource, Unanswered
+from remotegpu_operator.cluster.kube import Api, ApiError, Resource, Unanswered
 
 SERVICE_ACCOUNTS: Final = Resource("v1", "serviceaccounts", "ServiceAccount")
 ACCOUNT: Final = "remotegpu-operator"

@@ -19,8 +19,8 @@ from remotegpu.api.conditions import Condition
 from remotegpu.api.usage import Holding, Share, shares_of
 from remotegpu_operator import metrics
 from remotegpu_operator.builders.claims import ALLOCATED_CONDITION
-from remotegpu_operator.journal import Journal
-from remotegpu_operator.kube import ApiError, Unanswered
+from remotegpu_operator.cluster.kube import ApiError, Unanswered
+from remotegpu_operator.usage.journal import Journal
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource, Unanswered
 
 _log = logging.getLogger(__name__)
 

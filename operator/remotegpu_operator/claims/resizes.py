@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim
 from remotegpu_operator.allocation import Allocator, request_of
-from remotegpu_operator.attempts import Attempts
 from remotegpu_operator.builders import resizes
+from remotegpu_operator.claims.attempts import Attempts
 
 Sizes = Mapping[str, Mapping[str, int]]
 

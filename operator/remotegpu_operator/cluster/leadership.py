@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from remotegpu.api.kubernetes import MANAGER_LABEL
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource, Unanswered
 
 _log = logging.getLogger(__name__)
 

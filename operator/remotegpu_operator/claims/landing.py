@@ -6,8 +6,8 @@ from typing import Final
 
 from remotegpu.api.kubernetes import COMPONENT_LABEL, NAME_LABEL
 from remotegpu_operator.builders import landing
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.kube import NODES, PODS, Api, Object
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import NODES, PODS, Api, Object
 
 _MOST_ANSWERS: Final = 1000
 _PLUGINS: Final = f"{NAME_LABEL}=remotegpu,{COMPONENT_LABEL}=deviceplugin"

@@ -6,8 +6,8 @@ from typing import Final
 
 from remotegpu_operator.builders import leaving
 from remotegpu_operator.builders.leaving import Machine, Standing
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.kube import NODES, Api, ApiError, Object
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import NODES, Api, ApiError, Object
 
 # A timer may come a moment early.
 _AFTER_SECONDS: Final = 0.1

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Final
 
 from remotegpu_operator import metrics
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource, Unanswered
 
 _log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from typing import Literal
 from remotegpu.api.claims import GPUClaim, Phase, PodReference, Reason
 from remotegpu.api.pods import PodError
 from remotegpu_operator.builders import leaving, pods
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.events import Events
-from remotegpu_operator.index import Index
-from remotegpu_operator.kube import PODS, Api, ApiError, Object
-from remotegpu_operator.landing import Landing
+from remotegpu_operator.claims.index import Index
+from remotegpu_operator.claims.landing import Landing
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.events import Events
+from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object
 
 # What is looked at anew: an object's kind and uid.
 Key = tuple[Literal["claim", "pod"], str]

@@ -17,7 +17,7 @@ from remotegpu.api.kubernetes import server_name
 from remotegpu.api.pools import EnvironmentStatus, GpuStatus
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
-from remotegpu_operator.appliance_tokens import NoTokenError, Tokens
+from remotegpu_operator.appliances.tokens import NoTokenError, Tokens
 
 INTERVAL_SECONDS: Final = 2.0
 # Three answers that did not come.

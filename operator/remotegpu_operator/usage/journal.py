@@ -13,7 +13,7 @@ from typing import Final
 from remotegpu.api import usage
 from remotegpu.api.kubernetes import MANAGER_LABEL
 from remotegpu.api.usage import USAGE_LABEL, Day, Holding, Record
-from remotegpu_operator.kube import Api, ApiError, Object, Resource
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource
 
 _log = logging.getLogger(__name__)
 

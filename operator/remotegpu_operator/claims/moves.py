@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Move
 from remotegpu.api.pools import ApplianceStatus
 from remotegpu_operator.allocation import Allocator, request_of
-from remotegpu_operator.attempts import Attempts
 from remotegpu_operator.builders import moves
+from remotegpu_operator.claims.attempts import Attempts
 
 _log = logging.getLogger(__name__)
 

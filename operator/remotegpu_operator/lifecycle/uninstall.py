@@ -25,11 +25,11 @@ from remotegpu.api.kubernetes import (
     POD_LABEL,
     POD_LABEL_VALUE,
 )
-from remotegpu_operator import nodekeys
 from remotegpu_operator.builders.pods import gated
-from remotegpu_operator.events import EVENTS, event
-from remotegpu_operator.install import CHART_POOLS, GPUPOOLS
-from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, configuration
+from remotegpu_operator.cluster.events import EVENTS, event
+from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object, Resource, configuration
+from remotegpu_operator.lifecycle import nodekeys
+from remotegpu_operator.lifecycle.install import CHART_POOLS, GPUPOOLS
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from remotegpu_operator.door import runner_of
+from remotegpu_operator.serving.door import runner_of
 
 # All addresses of IPv4 and of IPv6, whichever of the two the pod has.
 EVERYWHERE: Final = None

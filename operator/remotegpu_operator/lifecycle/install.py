@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from remotegpu.api.kubernetes import API_VERSION, MANAGER_LABEL, NAME_LABEL, POOLS
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, Unanswered, configuration
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource, Unanswered, configuration
 
 _log = logging.getLogger(__name__)
 

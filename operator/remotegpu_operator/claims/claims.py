@@ -24,21 +24,21 @@ from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, 
 from remotegpu_operator.builders import claims as statuses
 from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.quotas import hard_milli
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.events import Events
-from remotegpu_operator.gates import Caches, Gates, Key
-from remotegpu_operator.idle import Idle
-from remotegpu_operator.index import Index
-from remotegpu_operator.journal import Accounting, Journal
-from remotegpu_operator.kube import PODS, Api, ApiError, Object, Resource, Unanswered
-from remotegpu_operator.landing import Landing
-from remotegpu_operator.leadership import NotLeaderError
-from remotegpu_operator.leaving import Leaving
-from remotegpu_operator.moves import Carry, Moves
-from remotegpu_operator.resizes import Resizes
-from remotegpu_operator.suspensions import Suspensions
-from remotegpu_operator.usage import Usage
-from remotegpu_operator.workqueue import WorkQueue
+from remotegpu_operator.claims.gates import Caches, Gates, Key
+from remotegpu_operator.claims.idle import Idle
+from remotegpu_operator.claims.index import Index
+from remotegpu_operator.claims.landing import Landing
+from remotegpu_operator.claims.leaving import Leaving
+from remotegpu_operator.claims.moves import Carry, Moves
+from remotegpu_operator.claims.resizes import Resizes
+from remotegpu_operator.claims.suspensions import Suspensions
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.events import Events
+from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.cluster.leadership import NotLeaderError
+from remotegpu_operator.cluster.workqueue import WorkQueue
+from remotegpu_operator.usage.journal import Accounting, Journal
+from remotegpu_operator.usage.usage import Usage
 
 _log = logging.getLogger(__name__)
 
