@@ -11,9 +11,9 @@ from remotegpu_offload.torch import guard, kernels, layouts, patches
 from remotegpu_offload.torch.codec import Meta
 from remotegpu_offload.torch.dispatch import Engine, kernel
 from remotegpu_offload.torch.errors import checked
-from remotegpu_offload.torch.interrupt import watch_cells
 from remotegpu_offload.torch.storage import Blueprint, Storages
-from remotegpu_offload.torch.stream import Stream
+from remotegpu_offload.torch.stream.interrupt import watch_cells
+from remotegpu_offload.torch.stream.stream import Stream
 from remotegpu_offload.wire.errors import OffloadError
 from remotegpu_offload.wire.frames import Service
 from remotegpu_offload.wire.peer import Peer

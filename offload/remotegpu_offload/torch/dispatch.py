@@ -42,7 +42,7 @@ from remotegpu_offload.torch.plans import (
     results_of,
 )
 from remotegpu_offload.torch.storage import Blueprint, Slot, Storages, address_of, meta_of
-from remotegpu_offload.torch.stream import ENTRIES, Stream
+from remotegpu_offload.torch.stream.stream import ENTRIES, Stream
 
 TEMPLATES: Final = 1 << 16
 """So many templates are kept; then both sides begin anew."""
@@ -234,7 +234,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             if number is None and on_host and not value.is_meta:
                 key.append((kind, str(value.tolist())))
             elif number is None:
-                from remotegpu_offload.torch import device_names  # noqa: PLC0415 - it imports this module
+                from remotegpu_offload.torch.script import device_names  # noqa: PLC0415 - it imports this module
 
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, "

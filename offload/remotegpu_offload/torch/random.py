@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names, link
 from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.stream import link
 
 DEFAULT: Final = 0
 """The id of the device's own generator, on the wire."""

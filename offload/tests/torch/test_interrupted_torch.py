@@ -11,7 +11,8 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 
-from remotegpu_offload.torch import device, interrupt
+from remotegpu_offload.torch import device
+from remotegpu_offload.torch.stream import interrupt
 from remotegpu_offload.wire import interrupts
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]

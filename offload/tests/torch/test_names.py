@@ -13,8 +13,9 @@ from offload_armed import trips
 from torch import nn
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import device_names, layouts, names
+from remotegpu_offload.torch import layouts
 from remotegpu_offload.torch.cuda import refused
+from remotegpu_offload.torch.script import device_names, names
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 

@@ -9,8 +9,8 @@ import torch
 from offload_torch import both, by_line, same, to_cpu, to_remote
 
 from remotegpu_offload.torch import codec, device, layouts
+from remotegpu_offload.torch.acceptor.executor import Executor, FailedError
 from remotegpu_offload.torch.device import Remote
-from remotegpu_offload.torch.executor import Executor, FailedError
 from remotegpu_offload.torch.storage import LARGEST
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]

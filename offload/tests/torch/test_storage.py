@@ -12,10 +12,10 @@ from offload_torch import same, to_cpu, to_remote
 from torch import nn
 
 from remotegpu_offload.torch import codec, device
+from remotegpu_offload.torch.acceptor.executor import Executor, FailedError
 from remotegpu_offload.torch.codec import FIRST_TEMPLATE, Meta, Template
 from remotegpu_offload.torch.device import Remote
 from remotegpu_offload.torch.errors import checked
-from remotegpu_offload.torch.executor import Executor, FailedError
 from remotegpu_offload.torch.storage import Blueprint, Storages, address_of
 
 pytestmark = pytest.mark.frameworks

@@ -11,9 +11,10 @@ from typing import Any, Final
 import torch
 from torch._subclasses import fake_tensor
 
-from remotegpu_offload.torch import device_names, link
 from remotegpu_offload.torch.cuda import figures, refused
 from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.stream import link
 
 _ELSEWHERE: Final = "its memory is in another machine; use .cpu() first"
 _CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner"))

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names, link
 from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.stream import link
 
 _PEAKS: Final = ("allocated", "reserved")
 

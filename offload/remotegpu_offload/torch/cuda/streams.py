@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names, link
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.stream import link
 
 _ids = itertools.count(1)
 

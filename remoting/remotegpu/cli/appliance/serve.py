@@ -10,8 +10,7 @@ import typer
 from remotegpu import extensions
 from remotegpu.api import addresses, names
 from remotegpu.api.durations import parse_duration
-from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import ComputeMode, Landlock, Profile, WorkerWrites
 from remotegpu.cli import exits
 from remotegpu.cli.options import bytes_of
 from remotegpu.cli.run.null_rules import code_with_rules, tallied

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from remotegpu_offload.torch import codec
+from remotegpu_offload.torch.acceptor.operation import Operation, flat
 from remotegpu_offload.torch.codec import (
     ALLOCATE_ENTRY,
     ENTRY,
@@ -26,7 +27,6 @@ from remotegpu_offload.torch.codec import (
     Template,
     meta_to_json,
 )
-from remotegpu_offload.torch.operation import Operation, flat
 
 _OFFSET: Final = (1 << SHIFT) - 1
 _HOST: Final = torch.device("cpu")

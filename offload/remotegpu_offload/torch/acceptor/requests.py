@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch.executor import Executor, Failure, Storage, memory
+from remotegpu_offload.torch.acceptor.executor import Executor, Failure, Storage, memory
 from remotegpu_offload.wire.frames import Buffer, Message
 
 _PROPERTIES: Final = (

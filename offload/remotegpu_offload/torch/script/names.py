@@ -4,7 +4,9 @@ at once.
 
 from collections.abc import Callable, Iterable
 
-from remotegpu_offload.torch import absent, amp, checkpoint, cuda, device, device_names, link, loader, random, wrapping
+from remotegpu_offload.torch import cuda, device, random
+from remotegpu_offload.torch.script import absent, amp, checkpoint, device_names, loader, wrapping
+from remotegpu_offload.torch.stream import link
 
 
 def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] | None = None) -> None:

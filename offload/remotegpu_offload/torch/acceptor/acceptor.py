@@ -12,9 +12,10 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from remotegpu_offload.torch import requests, values
+from remotegpu_offload.torch import values
+from remotegpu_offload.torch.acceptor import requests
+from remotegpu_offload.torch.acceptor.executor import Executor, FailedError, Failure, memory
 from remotegpu_offload.torch.codec import BATCH
-from remotegpu_offload.torch.executor import Executor, FailedError, Failure, memory
 from remotegpu_offload.wire.frames import Message, Service
 from remotegpu_offload.wire.peer import Peer
 from remotegpu_offload.wire.request import DEFERRED, Deferred, Request

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names, link
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.stream import link
 
 TOGETHER: Final = 64 << 20
 """So many bytes are fetched at once, or one storage where that is larger."""

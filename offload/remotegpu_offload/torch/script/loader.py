@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from remotegpu_offload.torch import device_names
 from remotegpu_offload.torch.cuda import refused
+from remotegpu_offload.torch.script import device_names
 
 _pinned: Any = WeakIdKeyDictionary()
 

@@ -24,7 +24,7 @@ from remotegpu_offload.torch.codec import (
 )
 from remotegpu_offload.torch.device import Remote
 from remotegpu_offload.torch.errors import checked
-from remotegpu_offload.torch.journal import Journal
+from remotegpu_offload.torch.stream.journal import Journal
 from remotegpu_offload.wire.errors import LostError
 from remotegpu_offload.wire.frames import Buffer, Service
 from remotegpu_offload.wire.peer import Peer

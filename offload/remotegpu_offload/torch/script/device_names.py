@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import link
 from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.stream import link
 
 NAMES: Final = ("cuda", "xpu", "mps")
 """What a rule `torch: {devices: [...]}` may name."""

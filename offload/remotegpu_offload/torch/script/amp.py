@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names
 from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.script import device_names
 
 LOWER: Final = tuple(
     """

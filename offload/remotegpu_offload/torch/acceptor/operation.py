@@ -10,7 +10,7 @@ from remotegpu_offload.torch import codec, layouts
 from remotegpu_offload.torch.codec import Device, Generator, Host, Meta, Number, Template, Tensor
 
 if TYPE_CHECKING:
-    from remotegpu_offload.torch.executor import Executor
+    from remotegpu_offload.torch.acceptor.executor import Executor
 
 _HOST: Final = torch.device("cpu")
 

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from remotegpu_offload.torch import device, state
+from remotegpu_offload.torch import device
 from remotegpu_offload.torch.errors import checked
-from remotegpu_offload.torch.stream import FORKED
+from remotegpu_offload.torch.stream import state
+from remotegpu_offload.torch.stream.stream import FORKED
 from remotegpu_offload.wire.errors import OffloadError
 from remotegpu_offload.wire.frames import Buffer, Message
 from remotegpu_offload.wire.peer import Peer

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from remotegpu_offload.torch.codec import BATCH
-from remotegpu_offload.torch.history import last_operation
-from remotegpu_offload.torch.interrupt import watch
-from remotegpu_offload.torch.journal import Journal
+from remotegpu_offload.torch.stream.history import last_operation
+from remotegpu_offload.torch.stream.interrupt import watch
+from remotegpu_offload.torch.stream.journal import Journal
 from remotegpu_offload.wire.errors import LostError, OffloadError
 from remotegpu_offload.wire.frames import Buffer, Message, Service
 from remotegpu_offload.wire.interrupts import Held
