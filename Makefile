@@ -355,7 +355,6 @@ generate: .venv/.installed ## Regenerate what the function table and the .proto 
 	@$(PYTHON) tools/generate_admission.py
 	@$(PYTHON) tools/generate_boards.py
 	@$(PYTHON) tools/write_version.py
-	@$(PYTHON) tools/list_files.py
 
 calls: build ## Record anew which driver functions each test program calls; then `make generate`
 	@$(PYTHON) tests/compiled_programs/calls.py

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from remotegpu_offload.torch import acceptor, device
+from remotegpu_offload.torch import device
+from remotegpu_offload.torch.acceptor import acceptor
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs/offload-ops.md"

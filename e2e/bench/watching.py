@@ -26,9 +26,9 @@ from typing import IO, Any, Final, Literal
 import kopf
 
 from remotegpu.api.kubernetes import CLAIMS, GROUP, VERSION
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.claims import GPUCLAIMS
-from remotegpu_operator.kube import Api, Object, configuration
+from remotegpu_operator.claims.claims import GPUCLAIMS
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import Api, Object, configuration
 
 ROOT: Final = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "e2e")]

@@ -10,19 +10,20 @@ from typing import Any
 
 import kopf
 
-from remotegpu_operator import audit, metrics, probes
-from remotegpu_operator.appliance_tokens import tokens
-from remotegpu_operator.authority import CertificateAuthority
-from remotegpu_operator.beside import beside
+from remotegpu_operator import audit, metrics
+from remotegpu_operator.appliances.authority import CertificateAuthority
+from remotegpu_operator.appliances.inventory import Inventory
+from remotegpu_operator.appliances.tokens import tokens
 from remotegpu_operator.builders.appliances import Installation
-from remotegpu_operator.claims import Claims
+from remotegpu_operator.claims.claims import Claims
+from remotegpu_operator.cluster.events import Events
+from remotegpu_operator.cluster.kube import Api, ApiError, Unanswered, configuration
+from remotegpu_operator.cluster.leadership import CALL_SECONDS, Leadership
 from remotegpu_operator.dashboard import serving as dashboard
-from remotegpu_operator.events import Events
 from remotegpu_operator.handlers import nodes, pools
-from remotegpu_operator.inventory import Inventory
-from remotegpu_operator.kube import Api, ApiError, Unanswered, configuration
-from remotegpu_operator.leadership import CALL_SECONDS, Leadership
 from remotegpu_operator.pools import Pools
+from remotegpu_operator.serving import probes
+from remotegpu_operator.serving.beside import beside
 from remotegpu_operator.settings import Settings, SettingsError
 
 _log = logging.getLogger("remotegpu_operator")

@@ -24,17 +24,17 @@ from remotegpu.api.kubernetes import (
 from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool
 from remotegpu_operator import audit, metrics
-from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
+from remotegpu_operator.appliances.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
+from remotegpu_operator.appliances.certificates import expiry
+from remotegpu_operator.appliances.inventory import Inventory, Target
 from remotegpu_operator.builders import appliances as builders
 from remotegpu_operator.builders import states
 from remotegpu_operator.builders.pools import api_addresses, disruption_budget, network_policy, service
 from remotegpu_operator.builders.replacement import SERVING, next_to_drain
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.certificates import expiry
-from remotegpu_operator.claims import Claims
-from remotegpu_operator.inventory import Inventory, Target
-from remotegpu_operator.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
-from remotegpu_operator.manifests import Manifests, mark, marked
+from remotegpu_operator.claims.claims import Claims
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.cluster.manifests import Manifests, mark, marked
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from remotegpu_operator.journal import Accounting, Retention
+from remotegpu_operator.usage.journal import Accounting, Retention
 
 
 class SettingsError(Exception):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from remotegpu.api.waiting import Explainer
     from remotegpu.appliance.checks import EnvironmentState
     from remotegpu.appliance.parts import Parts
-    from remotegpu.appliance.processes import Launch
+    from remotegpu.appliance.sessions.processes import Launch
     from remotegpu.appliance.settings import EnvironmentOption
 
 GROUP: Final = "remotegpu.extensions"

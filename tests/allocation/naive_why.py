@@ -11,7 +11,7 @@ from typing import Any
 
 from remotegpu.api.claims import GPUClaim
 from remotegpu_operator.allocation import Allocator, Placed
-from remotegpu_operator.why import State, lengths_of, remaining
+from remotegpu_operator.claims.why import State, lengths_of, remaining
 
 
 def allocator(state: State, now: datetime.datetime, without: Collection[str] = ()) -> Allocator:

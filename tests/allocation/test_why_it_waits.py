@@ -16,7 +16,7 @@ from remotegpu.api.quantities import parse_fraction
 from remotegpu.api.waiting import Answer
 from remotegpu.cli.cluster.why import lines
 from remotegpu_operator.allocation import Allocator, Placed, request_of
-from remotegpu_operator.why import State, explain, lengths_of, remaining
+from remotegpu_operator.claims.why import State, explain, lengths_of, remaining
 
 GIB = 1 << 30
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)

@@ -10,10 +10,10 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from remotegpu.appliance.authority import Authority, Caller, Tenant, WithAcceptors
+from remotegpu.appliance.leases.authority import Authority, Caller, Tenant, WithAcceptors
 from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.sessions import Sessions
-from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.sessions.sessions import Sessions
+from remotegpu.appliance.sessions.state import Lease, Session
 
 LEASE, OTHER = (cast(Lease, SimpleNamespace(lease_id=name)) for name in ("mine", "another's"))
 SESSIONS = {

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from remotegpu.api.quantities import Ask, Compute
-from remotegpu.appliance.allocation import MIN_SHARE_BYTES, GpuLeases, ImpossibleError, LeasedGpus, NoRoomError
+from remotegpu.appliance.shares.allocation import MIN_SHARE_BYTES, GpuLeases, ImpossibleError, LeasedGpus, NoRoomError
 
 MIB = 1 << 20
 SIZES = (1000 * MIB, 1000 * MIB, 400 * MIB)

@@ -19,12 +19,12 @@ from support.system import free_port, until
 
 from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.budgets import HostMemory, part_of_sessions, unknown_budget
-from remotegpu.appliance.cgroups import Cgroups
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.held import held_by
-from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.machine.cgroups import Cgroups
+from remotegpu.appliance.machine.held import held_by
+from remotegpu.appliance.sessions.budgets import HostMemory, part_of_sessions, unknown_budget
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.shares.allocation import LeasedGpus
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 QUARTER = Ask(milli_per_gpu=250)

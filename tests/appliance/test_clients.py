@@ -15,11 +15,11 @@ import pytest
 from support.stand_in import LOST, StandIn, Tenant
 from support.system import MIB, until
 
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.clients import Client, identity
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.returns import GIVE_WAY_SECONDS, gives_way_in
-from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.sessions.clients import Client, identity
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.returns import GIVE_WAY_SECONDS, gives_way_in
+from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.shares.allocation import LeasedGpus
 from remotegpu.rpc import pb
 
 SHARE = 256 * MIB

@@ -13,8 +13,8 @@ import pytest
 from support.shifted_clock import JUMP, ShiftedClock
 from support.system import PROGRAMS, REMOTEGPU, Appliance, line, until
 
-from remotegpu.appliance.leases import HOLD_SECONDS
-from remotegpu_operator.certificates import new_authority, new_leaf
+from remotegpu.appliance.leases.leases import HOLD_SECONDS
+from remotegpu_operator.appliances.certificates import new_authority, new_leaf
 
 NAME = "appliance"
 TOKENS = "[admin]\nroot:token-of-root\n[user]\nalice:token-of-alice\n"

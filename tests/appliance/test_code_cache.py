@@ -12,8 +12,8 @@ from io import FileIO
 
 import pytest
 
-from remotegpu.appliance import code_cache
-from remotegpu.appliance.code_cache import CodeCache
+from remotegpu.appliance.sessions import code_cache
+from remotegpu.appliance.sessions.code_cache import CodeCache
 
 MIB = 1 << 20
 NewCache = Callable[[int], CodeCache]

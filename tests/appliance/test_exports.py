@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.shares.grants import Quota
 
 LIMIT, SLAB = 100, 10
 WORDS = 16

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from remotegpu.appliance import kubernetes
-from remotegpu.appliance.kubernetes import ApiServer
+from remotegpu.appliance.claims import kubernetes
+from remotegpu.appliance.claims.kubernetes import ApiServer
 
 
 class Told:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.shares.grants import Quota
 
 SLAB = 2 << 20
 LIMIT = 256 * SLAB

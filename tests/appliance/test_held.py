@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.system import MIB
 
-from remotegpu.appliance.held import held_by
+from remotegpu.appliance.machine.held import held_by
 
 PAGE = 2 * MIB
 PAGES = 32

@@ -13,12 +13,12 @@ import pytest
 from support.stand_in import StandIn
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.cgroups import Cgroups, own_groups
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.memory_watch import largest
-from remotegpu.appliance.room import Room, own_room
-from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.machine.cgroups import Cgroups, own_groups
+from remotegpu.appliance.machine.room import Room, own_room
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.memory_watch import largest
+from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.shares.allocation import LeasedGpus
 
 MIB, GIB = 1 << 20, 1 << 30
 QUARTER = Ask(milli_per_gpu=250)

@@ -17,8 +17,8 @@ import pytest
 from support.stand_in import StandIn, Tenant
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.destinations import Destination, Destinations
+from remotegpu.appliance.moving.arrivals import Arrivals
+from remotegpu.appliance.moving.destinations import Destination, Destinations
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
@@ -156,7 +156,7 @@ def test_a_caller_that_leaves_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
     async def receive() -> None:
         leases, sessions = Leases(), Sessions()
         made = arrivals(leases, sessions)
-        monkeypatch.setattr("remotegpu.appliance.arrivals._ask_of", lambda _: None)
+        monkeypatch.setattr("remotegpu.appliance.moving.arrivals._ask_of", lambda _: None)
         arrival = await made.invited(made.invite("alice", ""))
         receiving = asyncio.create_task(made.receive(arrival, request("aa" * 16)))
         await sessions.opening.wait()

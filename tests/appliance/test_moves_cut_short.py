@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 from support.stand_in import TOTAL_BYTES, snapshot_of
 
-from remotegpu.appliance import arrivals as arrivals_module
-from remotegpu.appliance.allocation import GpuLeases
-from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.budgets import HostMemory
-from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
-from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.gateway import Gateway
-from remotegpu.appliance.leases import Leases
+from remotegpu.appliance.leases.leases import Leases
+from remotegpu.appliance.machine.cgroups import Cgroups, LeaseGroups
+from remotegpu.appliance.machine.uids import Uids
 from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.moving import arrivals as arrivals_module
+from remotegpu.appliance.moving.arrivals import Arrivals
 from remotegpu.appliance.packets import OnPacket, Packet
 from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.sessions.budgets import HostMemory
+from remotegpu.appliance.sessions.code_cache import CodeCache
+from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.sessions.state import Session
+from remotegpu.appliance.sessions.workers import Workers
 from remotegpu.appliance.settings import Limits
-from remotegpu.appliance.state import Session
-from remotegpu.appliance.uids import Uids
-from remotegpu.appliance.workers import Workers
+from remotegpu.appliance.shares.allocation import GpuLeases
 from remotegpu.paths import find_dist
 from remotegpu.rpc import pb
 
@@ -252,7 +252,7 @@ def test_an_appliance_that_is_gone_after_any_packet_leaves_nothing(
     dist: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     monkeypatch.setattr(arrivals_module, "_INVITATION_SECONDS", 0.2)
-    monkeypatch.setattr("remotegpu.appliance.sessions._CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("remotegpu.appliance.sessions.sessions._CONNECT_SECONDS", 0.3)
 
     async def run() -> None:
         async with place(dist) as here:

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from remotegpu.appliance.claims.reviews import BusyError, Identity, Reviews, TokenRefusedError, UnreachableError
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.reviews import BusyError, Identity, Reviews, TokenRefusedError, UnreachableError
 
 POD = Identity("system:serviceaccount:team:default", "pod", "uid")
 

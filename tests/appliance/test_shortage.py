@@ -18,9 +18,9 @@ from support.system import MIB, free_port, until
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance import shortage as shortage_module
-from remotegpu.appliance.room import Room
-from remotegpu.appliance.shortage import OF_SESSION, shortage
+from remotegpu.appliance.machine import shortage as shortage_module
+from remotegpu.appliance.machine.room import Room
+from remotegpu.appliance.machine.shortage import OF_SESSION, shortage
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 DESCRIPTORS = 320

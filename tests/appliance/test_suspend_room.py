@@ -8,7 +8,7 @@ import pytest
 from support.stand_in import StandIn, make_dist
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.images import ImageRoom, Images, NoRoomError
+from remotegpu.appliance.machine.images import ImageRoom, Images, NoRoomError
 
 MIB = 1 << 20
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remotegpu.appliance.uids import BLOCK, NoUidsError, Uids
-from remotegpu.appliance.uids import BLOCKS as BLOCKS_OF_A_MACHINE
+from remotegpu.appliance.machine.uids import BLOCK, NoUidsError, Uids
+from remotegpu.appliance.machine.uids import BLOCKS as BLOCKS_OF_A_MACHINE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give workers a user id of their own")
 # No appliance of this machine has these.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from support.system import until
 
-from remotegpu.appliance import visitors
+from remotegpu.appliance.http import visitors
 
 
 class Hello(visitors.Handler):

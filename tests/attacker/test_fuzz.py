@@ -24,20 +24,20 @@ from remotegpu.api.claims import GPUClaim
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.usage import HEAD, JOURNAL, USAGE_LABEL, Holding, Share, journal_name, read
-from remotegpu.appliance.claims import BadClaimError, claim_of_appliance
+from remotegpu.appliance.shares.claims import BadClaimError, claim_of_appliance
 from remotegpu_operator.allocation import request_of
-from remotegpu_operator.appliance_tokens import tokens
+from remotegpu_operator.appliances.tokens import tokens
 from remotegpu_operator.builders.appliances import plans
+from remotegpu_operator.claims.why import explain
+from remotegpu_operator.cluster.kube import Api, Resource
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.server import Dashboard
 from remotegpu_operator.dashboard.snapshot import snapshot_of
 from remotegpu_operator.dashboard.usage import RANGES, Recorded, usage_of, usage_of_claim
-from remotegpu_operator.door import runner_of
-from remotegpu_operator.kube import Api, Resource
+from remotegpu_operator.serving.door import runner_of
 from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
-from remotegpu_operator.why import explain
 
 SEEDS = Path(__file__).parent / "seeds"
 MIB = 1 << 20

@@ -14,27 +14,15 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from remotegpu.appliance import (
-    arrivals,
-    cgroups,
-    code_cache,
-    destinations,
-    exports,
-    gateway,
-    grants,
-    images,
-    leases,
-    packets,
-    returns,
-    server,
-    service,
-    sessions,
-    staging,
-    workers,
-)
-from remotegpu.appliance.authority import SecretAuthority
-from remotegpu.appliance.state import Lease
-from remotegpu.appliance.tokens import Holder, Role, TokenFile
+from remotegpu.appliance import gateway, packets, server, service
+from remotegpu.appliance.leases import leases
+from remotegpu.appliance.leases.authority import SecretAuthority
+from remotegpu.appliance.leases.tokens import Holder, Role, TokenFile
+from remotegpu.appliance.machine import cgroups, images, staging
+from remotegpu.appliance.moving import arrivals, destinations
+from remotegpu.appliance.sessions import code_cache, exports, returns, sessions, workers
+from remotegpu.appliance.sessions.state import Lease
+from remotegpu.appliance.shares import grants
 from remotegpu.cli.app import main
 from remotegpu.rpc import own_token
 

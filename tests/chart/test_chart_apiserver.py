@@ -19,10 +19,10 @@ from support.system import until
 
 from remotegpu.api.kubernetes import API_VERSION, GATE, MILLI, POD_LABEL
 from remotegpu.api.pools import GPUPool
-from remotegpu_operator import install, nodekeys, uninstall
 from remotegpu_operator.builders.appliances import ApiAddress, Installation, plans, stateful_set, tls_secret
 from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
-from remotegpu_operator.kube import Api, ApiError
+from remotegpu_operator.cluster.kube import Api, ApiError
+from remotegpu_operator.lifecycle import install, nodekeys, uninstall
 
 EVERY_VALUE = Path(__file__).parent / "every-value.yaml"
 # The API of the Prometheus operator is not there, and the CRDs are to outlive the release.

@@ -16,7 +16,7 @@ from remotegpu.api.pools import AppliancePhase, ApplianceStatus
 from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.state import Scope
 from remotegpu.rpc import pb
-from remotegpu_operator.appliance_tokens import NoTokenError
+from remotegpu_operator.appliances.tokens import NoTokenError
 from remotegpu_operator.dashboard.loads import Loads
 
 Object = dict[str, Any]

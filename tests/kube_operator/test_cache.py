@@ -12,8 +12,8 @@ import pytest
 from support.apiserver import ApiServer
 from support.kubelab import Kube
 
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, configuration
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource, configuration
 
 CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 HERE = "/api/v1/namespaces/cache/configmaps"
@@ -161,7 +161,7 @@ def test_lists_longer_than_a_page_are_whole(api_kube: Kube, monkeypatch: pytest.
             assert items == [{"name": f"m{number}"} for number in range(7)]
             assert int(version) > 0
 
-    monkeypatch.setattr("remotegpu_operator.kube._PAGE", 3)
+    monkeypatch.setattr("remotegpu_operator.cluster.kube._PAGE", 3)
     asyncio.run(count())
 
 

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509 import verification
 
-from remotegpu_operator.certificates import (
+from remotegpu_operator.appliances.certificates import (
     AUTHORITY_LIFETIME,
     LEAF_LIFETIME,
     OVERLAP,

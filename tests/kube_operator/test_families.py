@@ -17,8 +17,8 @@ from pathlib import Path
 import aiohttp
 from remotegpu_deviceplugin import __main__ as plugin
 from remotegpu_deviceplugin.status import served
-from remotegpu_operator import probes
 from remotegpu_operator.dashboard import serving as dashboard
+from remotegpu_operator.serving import probes
 from remotegpu_operator.settings import Settings
 from remotegpu_operator.webhook import __main__ as webhook
 from remotegpu_operator.webhook.server import Certificate, Webhook, serving

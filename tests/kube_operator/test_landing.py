@@ -9,7 +9,7 @@ import pytest
 
 from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.landing import Node, Plugins, may_land, why_held_back
-from remotegpu_operator.landing import Landing
+from remotegpu_operator.claims.landing import Landing
 
 MILLI = "remotegpu/milli"
 

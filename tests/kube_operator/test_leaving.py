@@ -16,11 +16,11 @@ from support.system import until
 
 from remotegpu_operator.builders import leaving
 from remotegpu_operator.builders.leaving import Machine, machine_of, standing
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.kube import NODES, ApiError, Resource
-from remotegpu_operator.kube import PODS as PODS_KIND
-from remotegpu_operator.leaving import Leaving
-from remotegpu_operator.why import explain
+from remotegpu_operator.claims.leaving import Leaving
+from remotegpu_operator.claims.why import explain
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import NODES, ApiError, Resource
+from remotegpu_operator.cluster.kube import PODS as PODS_KIND
 
 HERE, GONE, OFF = Machine.THERE, Machine.GONE, Machine.OUT_OF_SERVICE
 # The deletion is asked for at 12:00:00 with a grace of 600 s; the margin is 60 s.

@@ -20,9 +20,9 @@ from remotegpu.api.pools import Price
 from remotegpu.api.usage import Amount, Day, Holding, Record, Share
 from remotegpu.cli.cluster.usage import by_of, time_of
 from remotegpu.cli.exits import CliError
-from remotegpu_operator import journal
-from remotegpu_operator.journal import Journal, Retention
-from remotegpu_operator.kube import ApiError
+from remotegpu_operator.cluster.kube import ApiError
+from remotegpu_operator.usage import journal
+from remotegpu_operator.usage.journal import Journal, Retention
 
 # Noon of a day, so that what lasts for a minute may reach midnight.
 NOON = usage.start_of(datetime.date(2026, 11, 27)) + 43_200

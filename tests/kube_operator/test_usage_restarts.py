@@ -17,8 +17,8 @@ from remotegpu.api import usage as records
 from remotegpu.api.claims import Allocation, ClaimStatus, GPUClaim, Phase, Reason
 from remotegpu.api.conditions import Condition
 from remotegpu.api.usage import Holding
-from remotegpu_operator.journal import Journal, Retention
-from remotegpu_operator.usage import Usage
+from remotegpu_operator.usage.journal import Journal, Retention
+from remotegpu_operator.usage.usage import Usage
 
 START = 1_795_000_000
 PENDING = GPUClaim("team", "train", "uid")

@@ -94,17 +94,32 @@ def test_the_glossary_is_short_and_sorted() -> None:
     assert rows == sorted(rows, key=str.casefold)
 
 
-def test_every_file_that_the_architecture_names_exists() -> None:
+def test_every_file_that_the_architecture_and_the_decisions_name_exists() -> None:
     """By its last name: what stands before it is often left out there."""
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
     files = {Path(line).name for line in listing.stdout.splitlines()}
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    pages = [ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "decisions").glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
     named = {Path(name).name for name in re.findall(r"`([\w./-]+\.(?:rs|py|yaml|toml|proto))`", text)}
     assert len(named) > 100
     assert named - files == set()
 
 
-def test_the_architecture_lists_every_file() -> None:
-    """If not: `make generate`."""
-    page = runpy.run_path(str(ROOT / "tools" / "list_files.py"))["page"]
-    assert (ROOT / "docs" / "architecture.md").read_text() == page()
+def test_decisions_are_numbered_and_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(path for path in folder.glob("*.md") if path.name != "README.md")
+    assert [path.name[:4] for path in pages] == [f"{number:03}-" for number in range(1, len(pages) + 1)]
+    titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in pages]
+    listed = re.findall(r"^\| \[(\d{3})\]\(([\w-]+\.md)\) \| (.+) \|$", (folder / "README.md").read_text(), re.M)
+    assert [(name, f"{number} {title}") for number, name, title in listed] == list(
+        zip([page.name for page in pages], titles, strict=True)
+    )
+
+
+def test_where_to_change_what_is_short() -> None:
+    """What lies in one folder, the tree says."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(
+        r"^\| (?!you want|-).*", text[text.index("## Where to change what") : text.index("## Parts")], re.M
+    )
+    assert 0 < len(rows) <= 25

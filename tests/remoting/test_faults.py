@@ -15,7 +15,7 @@ import pytest
 from support.system import PROGRAMS, Appliance, Watch, appliance, line, started_by, until
 from support.tcp_timers import until_asked_for
 
-from remotegpu.appliance.leases import HOLD_SECONDS
+from remotegpu.appliance.leases.leases import HOLD_SECONDS
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
 ENDED = 46  # CUDA_ERROR_DEVICE_UNAVAILABLE

@@ -7,7 +7,7 @@ from typing import Any
 
 from remotegpu.api import usage
 from remotegpu.api.usage import Record
-from remotegpu_operator.kube import ApiError
+from remotegpu_operator.cluster.kube import ApiError
 
 Object = dict[str, Any]
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from support.system import REMOTEGPU, free_port, until
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.hardware import Snapshot, parse_snapshot
+from remotegpu.appliance.gpus.hardware import Snapshot, parse_snapshot
 from remotegpu.paths import find_dist
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint

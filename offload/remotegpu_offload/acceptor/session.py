@@ -36,7 +36,7 @@ FEATURES: Final = (
     ("remotegpu_offload.code.finder", ""),
     ("remotegpu_offload.files.layer", ""),
     ("remotegpu_offload.functions.acceptor", ""),
-    ("remotegpu_offload.torch.acceptor", "torch"),
+    ("remotegpu_offload.torch.acceptor.acceptor", "torch"),
     ("remotegpu_offload.program.acceptor", ""),
 )
 # They are the acceptor's own: what finds its libraries, and which devices it may use.

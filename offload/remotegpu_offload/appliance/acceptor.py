@@ -11,10 +11,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.appliance.cgroups import Group
+from remotegpu.appliance.machine.cgroups import Group
+from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel
-from remotegpu.appliance.processes import ProcessError
-from remotegpu.appliance.workers import exit_text
+from remotegpu.appliance.sessions.processes import ProcessError
 from remotegpu_offload.appliance.zygote import Forked
 
 # What it says first, and within how many seconds.

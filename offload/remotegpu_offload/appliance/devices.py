@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Final
 
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.machine.staging import Staging
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.state import Lease
 from remotegpu.appliance.settings import EnvironmentOption
-from remotegpu.appliance.staging import Staging
-from remotegpu.appliance.state import Lease
-from remotegpu.appliance.views import PhysicalGpu, devices_of_lease
+from remotegpu.appliance.shares.allocation import LeasedGpus
+from remotegpu.appliance.shares.grants import Quota
+from remotegpu.appliance.shares.views import PhysicalGpu, devices_of_lease
 from remotegpu.frameworks import use_client
 from remotegpu.paths import Dist
 from remotegpu_offload.acceptor.environment import NODES, VISIBLE

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 import remotegpu
 import remotegpu_offload
 from remotegpu.api.names import DIST_ENV
-from remotegpu.appliance.cgroups import Cgroups, Group
 from remotegpu.appliance.checks import EnvironmentState
 from remotegpu.appliance.gateway import Gateway
+from remotegpu.appliance.machine.cgroups import Cgroups, Group
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import OnPacket, packet_pair
 from remotegpu.appliance.parts import Parts
-from remotegpu.appliance.processes import Launch, ProcessError
-from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.sessions.processes import Launch, ProcessError
+from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
 from remotegpu.appliance.settings import EnvironmentOption
-from remotegpu.appliance.views import PhysicalGpu
+from remotegpu.appliance.shares.views import PhysicalGpu
 from remotegpu.extensions import NoEnvironmentError
 from remotegpu.paths import find_dist
 from remotegpu_offload.acceptor import versions
@@ -45,7 +45,7 @@ from remotegpu_offload.appliance.zygote import Zygote
 if TYPE_CHECKING:
     import socket
 
-    from remotegpu.appliance.state import Session
+    from remotegpu.appliance.sessions.state import Session
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import packet_pair
-from remotegpu.appliance.processes import ProcessError
-from remotegpu.appliance.workers import exit_text
+from remotegpu.appliance.sessions.processes import ProcessError
 from remotegpu_offload.acceptor import packets
 
 _log = logging.getLogger(__name__)

@@ -42,7 +42,7 @@ class Tensors:
         assert rule is not None
 
         def imported(_torch: ModuleType) -> None:
-            from remotegpu_offload.torch import names  # noqa: PLC0415 - torch is imported by now
+            from remotegpu_offload.torch.script import names  # noqa: PLC0415 - torch is imported by now
 
             names.arm(rule.devices, lambda: self.open(config))
 

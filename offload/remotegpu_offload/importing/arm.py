@@ -150,7 +150,7 @@ def _may_mean(pattern: str, module: str) -> bool:
 
 
 def _arm_torch(config: "Config") -> None:
-    from remotegpu_offload.torch import names  # noqa: PLC0415 - imports torch
+    from remotegpu_offload.torch.script import names  # noqa: PLC0415 - imports torch
 
     assert config.torch is not None
     names.arm(config.torch.devices)

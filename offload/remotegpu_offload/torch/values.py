@@ -14,8 +14,8 @@ import torch
 from remotegpu_offload.objects import restricted
 from remotegpu_offload.objects.encoder import Encoder, Resident, register
 from remotegpu_offload.torch import codec
+from remotegpu_offload.torch.acceptor.executor import Executor, FailedError, Storage, memory
 from remotegpu_offload.torch.codec import Meta
-from remotegpu_offload.torch.executor import Executor, FailedError, Storage, memory
 from remotegpu_offload.torch.storage import address_of, meta_of
 
 if TYPE_CHECKING:

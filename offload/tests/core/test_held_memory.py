@@ -15,7 +15,7 @@ from support.stand_in import StandIn
 from support.system import until
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.held import held_by
+from remotegpu.appliance.machine.held import held_by
 from remotegpu_offload.wire.errors import LostError
 from remotegpu_offload.wire.peer import Peer
 

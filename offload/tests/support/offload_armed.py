@@ -14,7 +14,8 @@ from offload_local import LocalAcceptors, local_session
 
 from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import Config
-from remotegpu_offload.torch import link, names
+from remotegpu_offload.torch.script import names
+from remotegpu_offload.torch.stream import link
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "torch" / "programs"
 

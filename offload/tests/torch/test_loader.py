@@ -13,8 +13,8 @@ from offload_armed import trips
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import link
-from remotegpu_offload.torch.stream import FORKED
+from remotegpu_offload.torch.stream import link
+from remotegpu_offload.torch.stream.stream import FORKED
 from remotegpu_offload.wire.errors import LostError, OffloadError
 
 pytestmark = [

@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import Config, SessionRules
-from remotegpu_offload.torch import device, link, state
+from remotegpu_offload.torch import device
+from remotegpu_offload.torch.stream import link, state
 from remotegpu_offload.wire.errors import LostError
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]

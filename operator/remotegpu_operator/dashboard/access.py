@@ -10,7 +10,7 @@ from typing import Final
 
 from remotegpu.api.kubernetes import CLAIMS, GROUP, POOLS
 from remotegpu.dashboard.state import Scope
-from remotegpu_operator.kube import Api, Object, Resource
+from remotegpu_operator.cluster.kube import Api, Object, Resource
 
 _TOKEN_REVIEWS: Final = Resource("authentication.k8s.io/v1", "tokenreviews", "TokenReview")
 _ACCESS_REVIEWS: Final = Resource("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview")

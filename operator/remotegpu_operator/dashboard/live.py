@@ -11,11 +11,11 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool, Price
 from remotegpu.api.waiting import Answer
 from remotegpu.dashboard.page import INTERVAL_SECONDS
 from remotegpu.dashboard.state import Snapshot
-from remotegpu_operator import why
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.claims import GPUCLAIMS, PRIORITY_CLASSES, QUOTAS
+from remotegpu_operator.claims import why
+from remotegpu_operator.claims.claims import GPUCLAIMS, PRIORITY_CLASSES, QUOTAS
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import Api, Object, Resource
 from remotegpu_operator.dashboard.snapshot import current
-from remotegpu_operator.kube import Api, Object, Resource
 
 _GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
 # The operator's own work is in the same process: of its time a snapshot takes a fifth at most.

@@ -18,11 +18,11 @@ from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.state import Json, Scope
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
-from remotegpu_operator.appliance_tokens import NoTokenError, Tokens
-from remotegpu_operator.authority import CA_SECRET, SECRETS
+from remotegpu_operator.appliances.authority import CA_SECRET, SECRETS
+from remotegpu_operator.appliances.tokens import NoTokenError, Tokens
 from remotegpu_operator.builders.replacement import SERVING
 from remotegpu_operator.builders.states import audience, pod_address
-from remotegpu_operator.kube import PODS, Api
+from remotegpu_operator.cluster.kube import PODS, Api
 
 _KEPT_SECONDS: Final = 4.0
 _CALL_SECONDS: Final = 3.0

@@ -12,14 +12,14 @@ from aiohttp import web
 
 from remotegpu.dashboard import page
 from remotegpu.dashboard.state import Scope, Snapshot
-from remotegpu_operator.claims import GPUCLAIMS
+from remotegpu_operator.claims.claims import GPUCLAIMS
+from remotegpu_operator.cluster.events import EVENTS
+from remotegpu_operator.cluster.kube import Api, ApiError, Unanswered
 from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSignedInError, Reader
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.usage import BY, RANGES, Prices, Recorded
-from remotegpu_operator.door import Door, Places
-from remotegpu_operator.events import EVENTS
-from remotegpu_operator.kube import Api, ApiError, Unanswered
+from remotegpu_operator.serving.door import Door, Places
 
 _log = logging.getLogger(__name__)
 

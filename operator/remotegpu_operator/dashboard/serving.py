@@ -5,15 +5,15 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
-from remotegpu_operator.appliance_tokens import tokens
-from remotegpu_operator.beside import beside
+from remotegpu_operator.appliances.tokens import tokens
+from remotegpu_operator.cluster.kube import Api, configuration
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.server import Dashboard
 from remotegpu_operator.dashboard.usage import Recorded
-from remotegpu_operator.door import runner_of
-from remotegpu_operator.kube import Api, configuration
-from remotegpu_operator.probes import EVERYWHERE
+from remotegpu_operator.serving.beside import beside
+from remotegpu_operator.serving.door import runner_of
+from remotegpu_operator.serving.probes import EVERYWHERE
 from remotegpu_operator.settings import Settings
 
 _log = logging.getLogger(__name__)

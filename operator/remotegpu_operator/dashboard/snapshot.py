@@ -9,7 +9,7 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.schedules import Schedule
 from remotegpu.dashboard.state import Json, Snapshot
 from remotegpu_operator.builders.claims import HOLDING
-from remotegpu_operator.why import Objects, State
+from remotegpu_operator.claims.why import Objects, State
 
 
 def current(objects: Objects, now: datetime.datetime) -> Snapshot:

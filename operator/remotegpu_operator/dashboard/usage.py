@@ -11,8 +11,8 @@ from remotegpu.api.accounts import By, Row, history, idlers, is_stale, rows, wai
 from remotegpu.api.pools import Price
 from remotegpu.api.usage import USAGE_LABEL, Record
 from remotegpu.dashboard.state import Scope
-from remotegpu_operator.journal import CONFIG_MAPS
-from remotegpu_operator.kube import Api
+from remotegpu_operator.cluster.kube import Api
+from remotegpu_operator.usage.journal import CONFIG_MAPS
 
 Json = dict[str, Any]
 Prices = Mapping[str, Sequence[Price]]

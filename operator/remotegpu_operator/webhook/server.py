@@ -14,8 +14,8 @@ from aiohttp import web
 from prometheus_client import Gauge, Histogram
 
 from remotegpu.api.lines import one_line
-from remotegpu_operator import probes
-from remotegpu_operator.door import Door, Places, runner_of
+from remotegpu_operator.serving import probes
+from remotegpu_operator.serving.door import Door, Places, runner_of
 from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from remotegpu.api.addresses import is_loopback
 from remotegpu.api.modes import ComputeMode
-from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.settings import Settings
+from remotegpu.appliance.shares.allocation import Capacity
 from remotegpu.rpc import pb
 
 

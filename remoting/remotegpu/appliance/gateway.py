@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remotegpu.appliance.handover import Adopted, NoHandoverError, Process, State, kept, taken
+from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair, whole_number
-from remotegpu.appliance.workers import exit_text
 
 _log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.gateway import Gateway
-from remotegpu.appliance.hardware import Hardware
+from remotegpu.appliance.gpus.hardware import Hardware
+from remotegpu.appliance.machine.staging import Staging
+from remotegpu.appliance.machine.uids import Uids
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.sessions import Sessions
+from remotegpu.appliance.sessions.sessions import Sessions
 from remotegpu.appliance.settings import Settings
-from remotegpu.appliance.staging import Staging
-from remotegpu.appliance.uids import Uids
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,21 +17,12 @@ import grpc.aio
 from remotegpu.api.lines import one_line
 from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_bytes
-from remotegpu.appliance.allocation import GpuLeases
-from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.authority import Authority, SecretAuthority, WithAcceptors
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.backends.xids import Effect, classify
-from remotegpu.appliance.budgets import HostMemory
-from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
-from remotegpu.appliance.claim_authority import ClaimAuthority, audiences
-from remotegpu.appliance.claim_leases import ClaimLeases
-from remotegpu.appliance.code_cache import CodeCache
-from remotegpu.appliance.dashboard import Dashboard, Source
-from remotegpu.appliance.departures import Departures
-from remotegpu.appliance.destinations import Destinations
-from remotegpu.appliance.drain import Drain
+from remotegpu.appliance.claims.authority import ClaimAuthority, audiences
+from remotegpu.appliance.claims.leases import ClaimLeases
+from remotegpu.appliance.claims.reviews import Reviews
 from remotegpu.appliance.gateway import (
     Event,
     Gateway,
@@ -44,36 +35,45 @@ from remotegpu.appliance.gateway import (
     SessionConnected,
     Used,
 )
-from remotegpu.appliance.gpu_health import GpuHealth
+from remotegpu.appliance.gpus.hardware import Hardware, SelfTest, probe, self_test, worker_environment
+from remotegpu.appliance.gpus.health import GpuHealth
 from remotegpu.appliance.handover import NoHandoverError, State, check_new_code, execute, received
-from remotegpu.appliance.hardware import Hardware, SelfTest, probe, self_test, worker_environment
-from remotegpu.appliance.http import HttpServer
-from remotegpu.appliance.images import Images
-from remotegpu.appliance.leases import Leases
-from remotegpu.appliance.memory_watch import MemoryWatch
+from remotegpu.appliance.http.dashboard import Dashboard, Source
+from remotegpu.appliance.http.probes import HttpServer
+from remotegpu.appliance.leases.authority import Authority, SecretAuthority, WithAcceptors
+from remotegpu.appliance.leases.drain import Drain
+from remotegpu.appliance.leases.leases import Leases
+from remotegpu.appliance.leases.suspension import Suspensions
+from remotegpu.appliance.leases.tokens import TokenFile, Tokens, UsersToken
+from remotegpu.appliance.machine.cgroups import Cgroups, LeaseGroups
+from remotegpu.appliance.machine.images import Images
+from remotegpu.appliance.machine.room import own_room
+from remotegpu.appliance.machine.shortage import shortage
+from remotegpu.appliance.machine.staging import Staging, StagingError, sweep
+from remotegpu.appliance.machine.uids import NoUidsError, Uids
 from remotegpu.appliance.metrics import Counters, Gauges
+from remotegpu.appliance.moving.arrivals import Arrivals
+from remotegpu.appliance.moving.departures import Departures
+from remotegpu.appliance.moving.destinations import Destinations
 from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.refusal import Refusals
-from remotegpu.appliance.reviews import Reviews
-from remotegpu.appliance.room import own_room
 from remotegpu.appliance.secret_files import open_to_others, secret_files
 from remotegpu.appliance.service import PROGRAM, ControlService
-from remotegpu.appliance.sessions import Sessions
+from remotegpu.appliance.sessions.budgets import HostMemory
+from remotegpu.appliance.sessions.code_cache import CodeCache
+from remotegpu.appliance.sessions.memory_watch import MemoryWatch
+from remotegpu.appliance.sessions.sessions import Sessions
+from remotegpu.appliance.sessions.spares import Spares
+from remotegpu.appliance.sessions.workers import Workers
 from remotegpu.appliance.settings import Kubernetes, Settings, physical_bytes
-from remotegpu.appliance.shortage import shortage
-from remotegpu.appliance.spares import Spares
-from remotegpu.appliance.staging import Staging, StagingError, sweep
-from remotegpu.appliance.suspension import Suspensions
-from remotegpu.appliance.tokens import TokenFile, Tokens, UsersToken
-from remotegpu.appliance.uids import NoUidsError, Uids
-from remotegpu.appliance.workers import Workers
+from remotegpu.appliance.shares.allocation import GpuLeases
 from remotegpu.extensions import Environments, NoEnvironments, required_offload
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc import own_token, pb, pb_grpc
 from remotegpu.rpc.own_token import OwnToken
 
 if TYPE_CHECKING:
-    from remotegpu.appliance.kubernetes import ApiServer
+    from remotegpu.appliance.claims.kubernetes import ApiServer
 
 _log = logging.getLogger(__name__)
 
@@ -562,7 +562,7 @@ def _has_terminal() -> bool:
 async def _api_server(ours: Kubernetes) -> "ApiServer":
     # Imported here: only an appliance in Kubernetes needs its client.
     try:
-        from remotegpu.appliance.kubernetes import ApiServer, NoClusterError  # noqa: PLC0415
+        from remotegpu.appliance.claims.kubernetes import ApiServer, NoClusterError  # noqa: PLC0415
     except ImportError as error:
         raise StartError(f"--kubernetes needs {error.name}: install `remotegpu[kubernetes]`") from None
     try:

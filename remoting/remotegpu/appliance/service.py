@@ -15,23 +15,23 @@ import grpc.aio
 
 from remotegpu import __version__
 from remotegpu.api.lines import one_line
-from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.asks import ask_of, compute_of
-from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
-from remotegpu.appliance.claims import refusal_of_mode
-from remotegpu.appliance.clients import Client
-from remotegpu.appliance.departures import Departures
-from remotegpu.appliance.destinations import Destination, Destinations
-from remotegpu.appliance.hardware import Hardware
-from remotegpu.appliance.inventory import gpus_now, leases_now
-from remotegpu.appliance.leases import Leases, Waiting
-from remotegpu.appliance.processes import Launch
+from remotegpu.appliance.gpus.hardware import Hardware
+from remotegpu.appliance.leases.authority import Authority, Caller, Tenant
+from remotegpu.appliance.leases.inventory import gpus_now, leases_now
+from remotegpu.appliance.leases.leases import Leases, Waiting
+from remotegpu.appliance.leases.suspension import Suspensions
+from remotegpu.appliance.moving.arrivals import Arrivals
+from remotegpu.appliance.moving.departures import Departures
+from remotegpu.appliance.moving.destinations import Destination, Destinations
 from remotegpu.appliance.refusal import RefusalError, Refusals, refused
-from remotegpu.appliance.returns import in_use, is_going
-from remotegpu.appliance.sessions import SessionRefusedError, Sessions
-from remotegpu.appliance.state import Lease, Session
-from remotegpu.appliance.suspension import Suspensions
+from remotegpu.appliance.sessions.clients import Client
+from remotegpu.appliance.sessions.processes import Launch
+from remotegpu.appliance.sessions.returns import in_use, is_going
+from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.shares.asks import ask_of, compute_of
+from remotegpu.appliance.shares.claims import refusal_of_mode
 from remotegpu.extensions import Environment, Environments, NoEnvironmentError
 from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
 

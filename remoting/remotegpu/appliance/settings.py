@@ -4,10 +4,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
-from remotegpu.api.profiles import Profile
-from remotegpu.appliance.images import ImageRoom
-from remotegpu.appliance.room import own_room
+from remotegpu.api.modes import ComputeMode, Landlock, Profile, WorkerWrites
+from remotegpu.appliance.machine.images import ImageRoom
+from remotegpu.appliance.machine.room import own_room
 
 
 def physical_bytes() -> int:

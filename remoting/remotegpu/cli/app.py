@@ -11,7 +11,7 @@ from typer.main import get_group
 
 from remotegpu import extensions
 from remotegpu.api.failures import ApplianceError
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import Profile
 from remotegpu.cli import completion, exits
 from remotegpu.cli.appliance.serve import appliances
 from remotegpu.cli.options import (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TextIO
 
 from remotegpu.api import names
+from remotegpu.api.modes import Profile
 from remotegpu.api.objects import Share, shares_to_env
-from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, parse_compute, parse_fraction, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.run.child import block_signals, find_command, run_child

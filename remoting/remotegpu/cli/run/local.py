@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from remotegpu.api.modes import Profile
 from remotegpu.api.names import SOFTGPU_MEMORY_ENV
-from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import Ask, QuantityError, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.run.child import stop_if_interrupted

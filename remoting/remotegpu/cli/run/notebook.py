@@ -18,7 +18,7 @@ import typer
 from typer.exceptions import TyperException
 
 from remotegpu.api.failures import ApplianceError
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import Profile
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli import exits
 from remotegpu.cli.options import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from remotegpu.api import names
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import Profile
 from remotegpu.cli import exits
 
 # A page, of which each rule has a word of eight bytes.

@@ -1,0 +1,85 @@
+"""What keeps an appliance from opening sessions: descriptors or memory that are used up."""
+
+import os
+import re
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from remotegpu.api.quantities import format_bytes
+from remotegpu.appliance.machine.room import Room
+
+# A session takes a dozen while it starts. With fewer free ones nothing new begins; what is there may use them. They are
+# an eighth of the limit, and at least and at most so many.
+_LEAST_DESCRIPTORS: Final = (24, 64)
+# A worker without a context.
+_LEAST_BYTES: Final = 64 << 20
+# What the appliance keeps open for a session: sockets of its worker and its turns, its client's process, an image.
+OF_SESSION: Final = 8
+_LIMIT: Final = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
+_AVAILABLE: Final = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
+
+
+def descriptors_of_tenant() -> int:
+    """How many descriptors of the appliance one tenant may have: half of those that are not kept free."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (limit - _least(limit)) // 2
+
+
+def code_files() -> int:
+    """How many images of device code may be kept, each in a file that is open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit // 8
+
+
+def shortage(processes: Iterable[int], room: Room | None, *, before: bool = False) -> str:
+    """Why no session can be opened, with what to do; empty if one can. `processes`: the appliance's own, whose
+    descriptors it takes. `before`: it was short of something, which ends where there is twice as much.
+
+    The text is the same while it lasts: the operator looks at all that waits when it changes."""
+    times = 2 if before else 1
+    for pid in processes:
+        limit = _descriptor_limit(pid)
+        if limit - _open(pid, limit) < times * _least(limit):
+            return (
+                f"fewer than {_least(limit)} of {limit} descriptors are free: end some of the programs, or start the "
+                "appliance with more (LimitNOFILE= of its unit, ulimit -n)"
+            )
+    free_bytes = _available() if room is None else room.most - room.used()
+    if free_bytes < times * _LEAST_BYTES:
+        whose = "this machine" if room is None else "the appliance's container"
+        least = format_bytes(_LEAST_BYTES)
+        return f"less than {least} of memory of {whose} is left: end some of the programs, or give it more"
+    return ""
+
+
+def _least(limit: int) -> int:
+    least, most = _LEAST_DESCRIPTORS
+    return max(least, min(most, limit // 8))
+
+
+def _descriptor_limit(pid: int) -> int:
+    found = _LIMIT.search(_text(f"/proc/{pid}/limits"))
+    return int(found[1]) if found else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _open(pid: int, limit: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 (descriptors, not files)
+    except (FileNotFoundError, PermissionError):
+        return 0  # it has ended
+    except OSError:
+        return limit  # not even one is left for the look
+
+
+def _available() -> int:
+    found = _AVAILABLE.search(_text("/proc/meminfo"))
+    return int(found[1]) << 10 if found else _LEAST_BYTES
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

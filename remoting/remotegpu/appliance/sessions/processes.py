@@ -1,0 +1,15 @@
+"""How the process of a session is started."""
+
+import socket
+from collections.abc import Awaitable, Callable
+
+from remotegpu.appliance.packets import OnPacket
+from remotegpu.appliance.sessions.state import Session, SessionProcess
+
+
+class ProcessError(Exception):
+    """A session's process did not start; the message says why."""
+
+
+# Starts one, which tells the function what it wants; also returned: the gateway's end of its data socket.
+Launch = Callable[[Session, OnPacket], Awaitable[tuple[SessionProcess, socket.socket]]]

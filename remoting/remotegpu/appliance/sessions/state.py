@@ -1,0 +1,150 @@
+"""Leases and sessions as records. `leases.py` and `sessions.py` change them."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from remotegpu.appliance.machine.images import ImageFile
+from remotegpu.appliance.packets import Packet
+from remotegpu.appliance.sessions.clients import Client
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.shares.allocation import LeasedGpus
+from remotegpu.appliance.shares.claims import Claim
+from remotegpu.appliance.shares.grants import Quota
+from remotegpu.rpc import pb
+
+# The gateway says every second what was used.
+_BUSY_SECONDS: Final = 2.5
+
+
+class SessionProcess(Protocol):
+    """What runs for one session, seen from here: a worker for CUDA calls, or an acceptor for Python (offload)."""
+
+    kind: str  # for people
+    pid: int
+
+    def send(self, packet: Packet, fds: Sequence[int] = ()) -> None: ...
+
+    async def wait_until_ready(self) -> None:
+        """Raises ProcessError if that does not come to pass."""
+
+    async def wait(self) -> int:
+        """Its exit code, negative for a signal, once it has ended and what it said was heard."""
+
+    async def end(self, code: int, reason: str) -> None:
+        """Ask it to tell its client why and to exit; kill it if it does not. Returns when it is gone."""
+
+    async def kill(self) -> None: ...
+
+    def close(self) -> None:
+        """It is gone: let go of what is held for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    reason: str
+    bytes: int  # of its sessions' images
+    kept: tuple[int, ...]  # of each GPU: what the driver has for its sessions
+
+
+@dataclass(slots=True)
+class Busy:
+    """How much of a GPU a lease uses."""
+
+    total_nanoseconds: int = 0
+    part: float = 0.0  # of the time between the last two words of it
+    heard: float = field(default_factory=time.monotonic)
+
+    def add(self, nanoseconds: int) -> None:
+        now = time.monotonic()
+        passed, self.heard = now - self.heard, now
+        self.total_nanoseconds += nanoseconds
+        self.part = min(1.0, nanoseconds / 1e9 / passed) if passed > 0 else self.part
+
+    def percent(self) -> int:
+        """Of the last seconds; nothing is said of who uses nothing."""
+        return 0 if time.monotonic() - self.heard > _BUSY_SECONDS else round(100 * self.part)
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    lease_id: str
+    secret: str
+    client: str
+    placement: LeasedGpus
+    devices: list[pb.Device]
+    quotas: list[Quota]
+    exports: Exports
+    parts: tuple[int, ...] = ()  # of its GPUs' sessions
+    since: float = field(default_factory=time.monotonic)
+    sessions: "dict[str, Session]" = field(default_factory=dict)
+    expiry: asyncio.TimerHandle | None = None
+    owner: str = ""  # whose token opened it
+    claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
+    suspended: Suspended | None = None
+    problem: str = ""  # why it could not be suspended or resumed
+    resize_problem: str = ""  # why it has not the size that its claim says
+    running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
+    busy: list[Busy] = field(default_factory=list)  # of each of its GPUs, where their time is divided
+    ended: bool = False  # it opens no session any more
+    arriving: bool = False  # its sessions are on their way from another appliance
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # when memory comes back, or a session goes
+
+    def __post_init__(self) -> None:
+        self.running.set()
+        self.busy = [Busy() for _ in self.placement.gpus]
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(quota.used for quota in self.quotas)
+
+    @property
+    def host_bytes(self) -> int:
+        """Of this machine's memory."""
+        return sum(session.host_bytes for session in self.sessions.values())
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    session_id: str
+    lease: Lease
+    client_pid: int
+    process_name: str
+    uid: int | None
+    pod: str = ""  # uid of the pod whose process it is, in Kubernetes
+    since: float = field(default_factory=time.monotonic)
+    process: SessionProcess | None = None
+    connected: asyncio.Event = field(default_factory=asyncio.Event)  # its client came, or it is gone
+    lost_since: float | None = None  # since when it has had no connection; None while it has one
+    hung_up: bool = False  # its client, on this machine, closed the socket
+    client: Client | None = None  # its client's process, where that is known
+    ended: bool = False
+    leaving: bool = False  # its worker says that it ends
+    offers: bool = False  # and that for a moment it hands on what others of its lease want
+    offers_on: set[int] = field(default_factory=set)  # devices: while it lives, it does so with what it has returned
+    heir: "tuple[Session, int] | None" = None  # whom it was told of that wants some of it, on which device
+    inherited: dict[int, int] = field(default_factory=dict)  # by device: what it got so, and has not been told of
+    settling: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # what the worker was asked to tell first
+    grace_seconds: int = 0  # how long it lives without a connection
+    on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
+    host_bytes: int = 0  # of this machine's memory, when its process was last measured
+    stats: dict[str, int] = field(default_factory=dict)
+    lines: int = 0  # of the appliance's log that are what it said
+    complaints: int = 0  # how often it said that a GPU is broken
+    arriving: int = 0  # images of its code that are on their way
+    questions: int = 0  # of its worker that are not answered yet
+    answer: asyncio.Future[Packet] | None = None  # of the worker, to what it was asked last
+    image: ImageFile | None = None  # what it had in the GPUs' memory, while its lease is suspended
+    kept: tuple[int, ...] = ()  # of each GPU, while it is: what the driver has
+
+    def __post_init__(self) -> None:
+        self.kept = (0,) * len(self.lease.quotas)
+
+    @property
+    def granted_bytes(self) -> int:
+        return sum(quota.granted.get(self.session_id, 0) for quota in self.lease.quotas)
+
+    def used_on(self, device: int) -> int:
+        return self.lease.quotas[device].granted.get(self.session_id, 0)
