@@ -610,6 +610,8 @@ class Sessions:
 def _note_end(session: Session) -> None:
     """Its client's process has ended, or has left it by exec: it gives way, and ends soon."""
     if session.process is not None and not is_going(session):
+        # Its worker may get no processor to say so itself, and what it has is waited for from now on.
+        session.lost_since = session.lost_since or time.monotonic()
         session.process.send({"op": "clientended"})
     note_change(session.lease)
 
