@@ -219,6 +219,23 @@ def test_a_place_is_waited_for_no_longer_than_until_its_session_has_gone(how: st
     assert asyncio.run(turns()) < 10
 
 
+@pytest.mark.parametrize("wanted", [False, True], ids=["nobody wants it", "somebody wants it"])
+def test_one_that_only_offers_its_memory_ends_for_its_place(wanted: bool) -> None:
+    """Short programs of a small share, one after the other, wait for no offer that nobody takes."""
+
+    async def told() -> list[tuple[str, int]]:
+        family, sessions = Family(), Sessions.__new__(Sessions)
+        if wanted:
+            family.first.heir = family.heir, 0
+        waiting = asyncio.create_task(sessions._make_room(family.first.lease, None))
+        await asyncio.sleep(0)
+        returns.note_change(family.first.lease)
+        assert await waiting
+        return family.told["first"].packets
+
+    assert asyncio.run(told()) == ([] if wanted else [("end", 0)])
+
+
 class Told:
     """In place of a session's process: what the appliance tells it."""
 

@@ -328,7 +328,9 @@ class Sessions:
         """
         lost = [(gives_way_in(each, client), each) for each in filter(is_lost, lease.sessions.values())]
         left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
-        if any(map(is_going, lease.sessions.values())):
+        if going := list(filter(is_going, lease.sessions.values())):
+            for session in going:
+                _let_go(session)
             await changed(lease, left)
         elif first is None:
             return False
@@ -614,6 +616,13 @@ def _note_end(session: Session) -> None:
         session.lost_since = session.lost_since or time.monotonic()
         session.process.send({"op": "clientended"})
     note_change(session.lease)
+
+
+def _let_go(session: Session) -> None:
+    """One that only waits for who wants its memory ends now: its place is wanted more."""
+    if session.offers and session.heir is None and session.process is not None:
+        session.offers = False
+        session.process.send({"op": "end", "code": 0, "reason": "its place is needed"})
 
 
 def _note(session: Session, packet: Packet) -> None:

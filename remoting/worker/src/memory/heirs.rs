@@ -13,9 +13,9 @@ use protocol::SlabMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// So long a session that ends waits for who wants its memory: the next process of a script has then asked, on a busy
-/// machine too.
-pub const OFFER: Duration = Duration::from_millis(400);
+/// So long a session that ends waits for who wants its memory: the next process of a script has then asked, beside ten
+/// busy ones too. Who comes too late waits until this process has ended, and has memory zeroed once more.
+pub const OFFER: Duration = Duration::from_millis(1500);
 /// So much larger than asked for it may be: what a process is granted in advance.
 pub const SLACK: u64 = 64 << 20;
 
@@ -43,8 +43,7 @@ pub enum Offer {
 impl Session {
     /// Begins to offer what the session has, if nothing more will write to it.
     pub fn offers_memory(&mut self) -> bool {
-        let has = self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none());
-        let offers = has && self.memory.offer.is_none() && self.is_quiet();
+        let offers = self.has_something_to_offer() && self.memory.offer.is_none() && self.is_quiet();
         if offers {
             self.begin_overwriting();
         }
@@ -53,7 +52,15 @@ impl Session {
     }
 
     pub fn is_offering(&self) -> bool {
-        matches!(self.memory.offer, Some(Offer::Open | Offer::Handed(_)))
+        match self.memory.offer {
+            Some(Offer::Open) => self.has_something_to_offer(),
+            Some(Offer::Handed(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn has_something_to_offer(&self) -> bool {
+        self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none())
     }
 
     /// Is there something of which it is not known whose it is?

@@ -150,6 +150,7 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     // Whatever breaks here, the session is over; what is left is to give its memory back.
     let _ = run(session, connection, control);
     let offers = session.offers_memory();
+    let offered = Instant::now();
     // Before what may last, as it may be killed meanwhile.
     session.requests.stats(session.stats, session.out.bytes_out);
     session.requests.push(Request::Ending { offers });
@@ -161,7 +162,7 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     session.part_with_everything();
     let _ = hear(session, control, GOODBYE, Session::is_parting);
     if offers {
-        let _ = hear(session, control, OFFER, Session::is_offering);
+        let _ = hear(session, control, OFFER.saturating_sub(offered.elapsed()), Session::is_offering);
     }
     // Until it is known whose it is, nobody may write to it. An appliance that is gone ends this process.
     let _ = hear(session, control, FOR_EVER, Session::is_handing_on);
