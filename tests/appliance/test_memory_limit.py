@@ -106,7 +106,7 @@ def test_by_default_budgets_are_parts_of_the_containers_memory() -> None:
 
 def test_without_a_cgroup_it_says_what_is_not_enforced_or_refuses(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Where no hierarchy is to be seen, as in most containers, there is nothing to make a group in.
-    code = "from remotegpu.appliance import cgroups; cgroups.own_groups = lambda: []; "
+    code = "from remotegpu.appliance.machine import cgroups; cgroups.own_groups = lambda: []; "
     code += "from remotegpu.cli.app import main; main()"
     monkeypatch.setenv("REMOTEGPU_DIST", str(dist))
     program = [sys.executable, "-c", code, "appliance", "--listen", "127.0.0.1:0", "--anybody"]

@@ -15,7 +15,8 @@ import pytest
 from support.system import MIB, Appliance, appliance, line, until
 
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.holding import Wish, held
+from remotegpu.paths import find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 
@@ -66,7 +67,7 @@ def test_leases_never_exceed_the_gpu_under_50_simultaneous_opens(remote: Applian
     def hold() -> None:
         client = ApplianceClient(parse_endpoint(remote.endpoint), Access())
         together.wait()
-        with leases([client], Ask(1, 300), ["test"], wait=True):
+        with held(Wish(Ask(1, 300), [remote.endpoint]), os.environ, find_dist()):
             seen.append(sum(gpu.leased_bytes for gpu in client.inventory().gpus))
         client.close()
 

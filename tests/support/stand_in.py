@@ -32,10 +32,11 @@ LOST = 'raw {"op": "connection", "connected": false}'
 
 
 def make_dist(folder: Path, python: str = sys.executable) -> Path:
-    """A folder as the build makes it: the real gateway, the stand-in worker, empty libraries."""
+    """A folder as the build makes it: the real gateway and `remotegpu-run`, the stand-in worker, empty libraries."""
     for name in ("bin", "client", "lib", "native"):
         (folder / name).mkdir(parents=True)
-    (folder / "bin" / "remotegpu-gateway").symlink_to(find_dist().program("remotegpu-gateway"))
+    for name in ("remotegpu-gateway", "remotegpu-run"):
+        (folder / "bin" / name).symlink_to(find_dist().program(name))
     (folder / "lib" / "libremotegpu_sandbox.so").symlink_to(find_dist().sandbox)
     (folder / "dashboard").symlink_to(find_dist().dashboard)
     # Copied, because the repository may lie where a worker's own uid cannot read.

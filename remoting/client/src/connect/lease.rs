@@ -9,7 +9,7 @@ use carrier::from_hex;
 use carrier::proto::control_client::ControlClient;
 use carrier::proto::open_lease_reply::Event as Told;
 use carrier::proto::{
-    CloseLeaseRequest, Granted, HelloReply, HelloRequest, InventoryReply, InventoryRequest, OpenLeaseRequest,
+    CloseLeaseRequest, Gpu, Granted, HelloReply, HelloRequest, InventoryReply, InventoryRequest, OpenLeaseRequest,
 };
 use protocol::{Preface, PrefaceKind};
 use tokio::time::timeout;
@@ -52,6 +52,23 @@ pub struct LeaseWish {
     pub wait: bool,
 }
 
+/// What an appliance has, for who chooses among several.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Site {
+    /// It opens no lease any more.
+    pub draining: bool,
+    /// It divides the time of its GPUs.
+    pub turns: bool,
+    pub gpus: Vec<SiteGpu>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SiteGpu {
+    pub healthy: bool,
+    pub shareable_bytes: u64,
+    pub leased_bytes: u64,
+}
+
 #[derive(Debug)]
 pub enum Event {
     /// Why there is no share yet.
@@ -80,15 +97,7 @@ pub fn open_lease(
     access: &Access,
     wish: LeaseWish,
 ) -> Result<Receiver<Result<Event, ConnectError>>, ConnectError> {
-    let share = Share {
-        endpoint: endpoint.to_owned(),
-        lease_id: String::new(),
-        lease_secret: String::new(),
-        ca: access.ca.clone().map(Ca::File),
-        server_name: access.server_name.clone(),
-        asking: None,
-        claim: None,
-    };
+    let share = no_share_yet(endpoint, access);
     let (sender, events) = channel();
     let caller = Caller { target: Target::new(&share, None)?, bearer: bearer(access)? };
     let started = thread::start("remotegpu-lease", async move || {
@@ -98,6 +107,41 @@ pub fn open_lease(
     });
     started.map_err(thread::no_thread)?;
     Ok(events)
+}
+
+/// What the appliance at `endpoint`, `HOST:PORT`, has.
+///
+/// # Errors
+/// If it cannot be reached, refuses, or speaks another version.
+pub fn site(endpoint: &str, access: &Access) -> Result<Site, ConnectError> {
+    let share = no_share_yet(endpoint, access);
+    let caller = Caller { target: Target::new(&share, None)?, bearer: bearer(access)? };
+    thread::run(async move || {
+        let greeted = timeout(ANSWER, caller.greet(&share.endpoint)).await;
+        let (_, _, _, inventory) = greeted.unwrap_or_else(|_| Err(caller.target.too_slow(ANSWER)))?;
+        let gpu = |gpu: Gpu| SiteGpu {
+            healthy: gpu.healthy,
+            shareable_bytes: gpu.shareable_bytes,
+            leased_bytes: gpu.leased_bytes,
+        };
+        Ok(Site {
+            draining: inventory.draining,
+            turns: inventory.compute_mode == "turns",
+            gpus: inventory.gpus.into_iter().map(gpu).collect(),
+        })
+    })
+}
+
+fn no_share_yet(endpoint: &str, access: &Access) -> Share {
+    Share {
+        endpoint: endpoint.to_owned(),
+        lease_id: String::new(),
+        lease_secret: String::new(),
+        ca: access.ca.clone().map(Ca::File),
+        server_name: access.server_name.clone(),
+        asking: None,
+        claim: None,
+    }
 }
 
 fn bearer(access: &Access) -> Result<Option<MetadataValue<Ascii>>, ConnectError> {

@@ -32,7 +32,7 @@ pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
 pub use first::{Patience, hello, offload_hello};
 pub use handed::Asking;
-pub use lease::{Access, Event, Lease, LeaseWish, open_lease};
+pub use lease::{Access, Event, Lease, LeaseWish, Site, SiteGpu, open_lease, site};
 pub use offload::{Environment, Wish, close_offload_session, open_offload_session};
 pub use pod::Claim;
 pub use shares::{Ca, Share, shares};
