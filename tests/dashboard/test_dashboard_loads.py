@@ -98,13 +98,35 @@ def test_appliances_are_shown_the_token_that_their_release_takes() -> None:
             await loads._ask_all()
             own = {name: appliance_audience(name) for name in known}
             assert sorted(cluster.asked) == sorted([own["new"], AUDIENCE, own["gone"]])
+            del known["gone"]
             await loads._ask_all()
-            assert (cluster.lists, cluster.kept) == (1, {own["new"], AUDIENCE, own["gone"]})
+            assert (cluster.lists, cluster.kept) == (1, {own["new"], AUDIENCE})
             # It is updated: another pod, at another address.
             cluster.pods[1] = pod("old", "10.0.0.4", "--pool", "p")
             known["old"] = "10.0.0.4"
             await loads._ask_all()
-            assert (cluster.lists, cluster.kept) == (2, set(own.values()))
+            assert (cluster.lists, cluster.kept) == (2, {own["new"], own["old"]})
+        finally:
+            loads.close()
+
+    asyncio.run(run())
+
+
+def test_a_pod_whose_container_is_not_running_yet_is_looked_at_again() -> None:
+    """It starts anew at its old address, when somebody opens the page."""
+
+    async def run() -> None:
+        begins = pod("old", "10.0.0.2")
+        begins["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+        cluster = Cluster([begins])
+        status = ApplianceStatus("old", "n", AppliancePhase.READY, address="10.0.0.2:7070")
+        loads = Loads(cast("Any", cluster), SYSTEM, cast("Any", cluster), lambda: [status])
+        try:
+            await loads._ask_all()
+            cluster.pods = [pod("old", "10.0.0.2")]
+            await loads._ask_all()
+            await loads._ask_all()
+            assert (cluster.asked[1:], cluster.kept, cluster.lists) == ([AUDIENCE, AUDIENCE], {AUDIENCE}, 2)
         finally:
             loads.close()
 

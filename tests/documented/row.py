@@ -21,7 +21,7 @@ class Row:
     check: Callable[[Machine], None]
     # Functions of a driver that breaks this rule and no other: with them the check has to fail.
     broken: Mapping[str, Broken]
-    # Why we do otherwise, where we do: natively, on a share.
+    # Why it is otherwise, where it is: by the software GPU (native), on a share, by NVIDIA's driver (driver).
     otherwise: Mapping[str, str]
     # Runs in a process that no other row shares.
     alone: bool = False

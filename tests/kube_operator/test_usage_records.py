@@ -22,7 +22,7 @@ from remotegpu.cli.cluster.usage import by_of, time_of
 from remotegpu.cli.exits import CliError
 from remotegpu_operator.cluster.kube import ApiError
 from remotegpu_operator.usage import journal
-from remotegpu_operator.usage.journal import Journal, Retention
+from remotegpu_operator.usage.journal import FullError, Journal, Retention
 
 # Noon of a day, so that what lasts for a minute may reach midnight.
 NOON = usage.start_of(datetime.date(2026, 11, 27)) + 43_200
@@ -258,10 +258,14 @@ def test_what_somebody_else_wrote_ends_no_operator() -> None:
     """ConfigMaps of names and of contents that none of ours has."""
     labels = {name: {usage.USAGE_LABEL: name} for name in (usage.JOURNAL, usage.DAY)}
     day = usage.day_name(usage.date_at(NOON))
+    # After the last one no name could follow that an API server takes.
+    of_ours = usage.journal_name(0)[:-8]
+    odd = ["x", f"{of_ours}5", f"x{usage.journal_name(7)}", of_ours + "9" * (253 - len(of_ours))]
 
     async def scene() -> Record:
         api = ConfigMaps()
-        await api.create(None, "system", {"metadata": {"name": "x", "labels": labels[usage.JOURNAL]}, "data": {}})
+        for name in odd:
+            await api.create(None, "system", {"metadata": {"name": name, "labels": labels[usage.JOURNAL]}, "data": {}})
         body = {"metadata": {"name": day, "labels": labels[usage.DAY]}, "data": {"folded": "0", "rows": "[1]"}}
         await api.create(None, "system", body)
         made = await _load(api, claims=0)
@@ -272,8 +276,61 @@ def test_what_somebody_else_wrote_ends_no_operator() -> None:
         return api.read()
 
     record = asyncio.run(scene())
-    assert [each.split(":")[0] for each in record.problems] == ["x"]
+    assert [each.split(":")[0] for each in record.problems] == odd
+    assert set(record.journals.values()) == {1}
     assert [amount.milli for amount in record.days[usage.date_at(NOON)].amounts.values()] == [1000]
+
+
+@pytest.mark.parametrize("fails_at", range(-1, 14))
+def test_what_a_later_release_wrote_is_kept(fails_at: int) -> None:
+    """After a rollback: sums and lines that this release cannot read, whichever call fails."""
+    rows = '["team", "", "default", "A100", 1, 2, 3, 4, 5]'
+    line = '{"uid": "later", "start": {"seconds": 5}, "shares": []}\n'
+    kept: list[dict[str, str]] = []
+
+    async def scene() -> Record:
+        api = ConfigMaps()
+        made = await _load(api, claims=0)
+        await made.append([held("a", NOON, NOON + 4)])
+        api.kept[usage.journal_name(0)]["data"]["000001"] = line
+        labels = {usage.USAGE_LABEL: usage.DAY}
+        body = {"metadata": {"name": usage.day_name(usage.date_at(NOON)), "labels": labels}}
+        await api.create(None, "system", body | {"data": {"folded": "0", "rows": rows, "more": "x"}})
+        made._size = journal.JOURNAL_BYTES  # it is full
+        await made.append([held("b", MIDNIGHT, MIDNIGHT + 4)])
+        api.calls, api.fails_at = 0, fails_at
+        for _ in range(3):
+            try:
+                await made.fold({})
+            except ApiError:
+                continue
+        kept.extend(
+            each["data"]
+            for each in api.kept.values()
+            if each["metadata"]["labels"][usage.USAGE_LABEL] == usage.UNREADABLE_KIND
+        )
+        return api.read()
+
+    record = asyncio.run(scene())
+    assert len(kept) == 2
+    assert kept[0]["000001"] == line
+    assert kept[1] == {"folded": "0", "rows": rows, "more": "x"}
+    assert record.problems == []
+    assert [amount.milli for amount in record.days[usage.date_at(NOON)].amounts.values()] == [1000]
+
+
+def test_a_journal_with_the_last_number_is_refused_and_lasts() -> None:
+    async def scene() -> None:
+        api = ConfigMaps()
+        name = usage.journal_name(usage.MOST_JOURNAL)
+        body = {"metadata": {"name": name, "labels": {usage.USAGE_LABEL: usage.JOURNAL}}, "data": {"000000": "x"}}
+        await api.create(None, "system", body)
+        made = await _load(api)
+        with pytest.raises(FullError, match=f"{name} has the last number that a journal may have"):
+            await made.append([held("a")])
+        assert list(api.kept) == [name]
+
+    asyncio.run(scene())
 
 
 # What the command line makes of it.

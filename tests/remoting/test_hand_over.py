@@ -21,9 +21,9 @@ from support.system import PROGRAMS, REMOTEGPU, Appliance, until
 
 ONE_AFTER_THE_OTHER = ("return", "exit", "kill", "exec")
 IN_TURN = ("free", "unmap", "trim", "reset")
-CARRIERS = ("socket", "tcp", "tls")
+CARRIERS = ("socket", "tcp", "tls", "grpc")
 # Few enough for CI; and what the promise names: by which carrier, how often, and beside how many busy processes.
-FEW, PROMISED = 5, (("socket", 500, 0), ("socket", 50, 10), ("tcp", 50, 0), ("tls", 50, 0))
+FEW, PROMISED = 5, (("socket", 500, 0), ("socket", 50, 10), ("tcp", 50, 0), ("tls", 50, 0), ("grpc", 50, 0))
 # These tell nobody of their end. Whose network is lost has three seconds to come back.
 UNTOLD, MOST_MS = ("exit", "kill", "exec"), 1000
 PERCENT = 85
@@ -44,7 +44,8 @@ class Share:
 
     def __init__(self, it: Appliance, carrier: str, options: tuple[str, ...] = ()) -> None:
         self.appliance, self.carrier, self.options = it, carrier, options
-        self.environment = os.environ | ({"REMOTEGPU_CARRIER": "direct"} if carrier == "tcp" else {})
+        carriers = {"tcp": "direct", "grpc": "grpc"}
+        self.environment = os.environ | ({"REMOTEGPU_CARRIER": carriers[carrier]} if carrier in carriers else {})
 
     def command(self, *program: str) -> list[str]:
         ours = ["--appliance", self.appliance.endpoint, *self.options]
@@ -99,7 +100,7 @@ def test_the_next_process_has_the_memory(small: Share, program: Path, how: str) 
 
 
 @pytest.mark.parametrize("how", UNTOLD)
-@pytest.mark.parametrize("small", ["tcp", "tls"], indirect=True)
+@pytest.mark.parametrize("small", CARRIERS[1:], indirect=True)
 def test_the_end_of_a_process_in_a_container_is_seen(small: Share, program: Path, how: str) -> None:
     """It has a PID namespace of its own, below the appliance's."""
     hand_over(small, program, how, FEW, 60, CONTAINER)

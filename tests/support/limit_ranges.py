@@ -29,6 +29,17 @@ DEFAULTS = {
     "max of milli": 600,
     "min of milli": 100,
 }
+# Bounds in fractions, and what Kubernetes says of a container without one: it sees thousandths alone.
+_NO_LIMIT = f"maximum {FRACTION} usage per Container is 600m.  No limit is specified"
+_NO_REQUEST = f"minimum {FRACTION} usage per Container is 100m.  No request is specified"
+BOUNDS_OF_FRACTIONS: dict[str, tuple[Object, str]] = {
+    "max of fraction": ({"max": {FRACTION: "0.6"}}, _NO_LIMIT),
+    "min of fraction": ({"min": {FRACTION: "0.1"}}, _NO_REQUEST),
+    "both of fraction": (
+        {"min": {FRACTION: "0.1"}, "max": {FRACTION: "0.6"}},
+        f"[{_NO_REQUEST}, {_NO_LIMIT}]",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,10 @@ class Row:
     def expected(self, limit_range: str) -> dict[str, int]:
         """`max` gives as much to all that say nothing, which may be more than a pod can have."""
         return {name: DEFAULTS[limit_range] if milli is None else milli for name, milli in self.has.items()}
+
+    def in_a_template(self) -> dict[str, int]:
+        """A LimitRange is for pods: a template has what its author wrote."""
+        return {name: milli or 0 for name, milli in self.has.items()}
 
 
 NOTHING: Object = {}

@@ -62,6 +62,14 @@ def _keep(parts: list[str], config: pytest.Config, items: list[pytest.Item]) -> 
     items[:] = kept
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what the table of CUDA's documentation took in all, however many processes ran it: 180 s are its most."""
+    reports = [each for kind in terminalreporter.stats.values() for each in kind if isinstance(each, pytest.TestReport)]
+    seconds = sum(each.duration for each in reports if each.nodeid.startswith("tests/documented/"))
+    if seconds:
+        terminalreporter.write_line(f"tests/documented took {seconds:.0f} s, of 180")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """With `--dist loadgroup`, tests that are alike up to the last hyphen of their parameters stay in one process

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.limit_ranges import LIMIT_RANGES, ROWS, Row, complete, filled
+from support.kubectl import as_list
+from support.limit_ranges import BOUNDS_OF_FRACTIONS, LIMIT_RANGES, ROWS, Row, complete, filled
 from support.patches import applied
 from support.webhook import Space
 
@@ -323,28 +324,81 @@ def test_the_same_answers_without_records() -> None:
 # By real API servers.
 
 
-@pytest.mark.parametrize("limit_range", LIMIT_RANGES)
-def test_the_table_by_an_api_server(space: Space, limit_range: str) -> None:
-    limits = {"type": "Container", **LIMIT_RANGES[limit_range]}
+def limited(space: Space, limit_range: Object) -> None:
+    limits = {"type": "Container", **limit_range}
     metadata = {"name": "share"}
     space.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limits]}})
+
+
+def pod_of(name: str, spec: Object) -> Object:
+    """There is no controller that would name its service account."""
+    metadata = {"name": name}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, "serviceAccountName": "default"}}
+
+
+def in_template(deployment: Object) -> dict[str, int]:
+    """The API server gives a template no requests."""
+    filled_in: Object = {"default": {}, "defaultRequest": {}}
+    spec = filled(spec_at(deployment, DEPLOYMENT), filled_in)
+    for each in (*spec["containers"], *spec.get("initContainers", ())):
+        each["resources"]["requests"] = {**each["resources"]["limits"], **each["resources"]["requests"]}
+    return thousandths(pod(spec))
+
+
+def templates(space: Space, rows: dict[str, Row]) -> dict[str, Object]:
+    """A Deployment for each row, as it is stored. No controller makes pods of it."""
+    labels = {"app": "a"}
+    documents = [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": f"d{number}"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": row.spec()},
+            },
+        }
+        for number, row in enumerate(rows.values())
+    ]
+    return dict(zip(rows, space.create(*documents), strict=True))
+
+
+@pytest.mark.parametrize("limit_range", LIMIT_RANGES)
+def test_the_table_by_an_api_server(space: Space, limit_range: str) -> None:
+    limited(space, LIMIT_RANGES[limit_range])
     # Kubernetes itself refuses what is less than the least, as `remotegpu/milli: 0` is.
     least = "min" in LIMIT_RANGES[limit_range]
     rows = {name: row for name, row in ROWS.items() if not least or 0 not in row.has.values()}
-    kind = {"apiVersion": "v1", "kind": "Pod"}
-    account = {"serviceAccountName": "default"}
-    documents = [
-        {**kind, "metadata": {"name": f"p{number}"}, "spec": {**row.spec(), **account}}
-        for number, row in enumerate(rows.values())
-    ]
-    found = {name: thousandths(each) for name, each in zip(rows, space.create(*documents), strict=True)}
+    made = space.create(*(pod_of(f"p{number}", row.spec()) for number, row in enumerate(rows.values())))
+    found = {name: thousandths(each) for name, each in zip(rows, made, strict=True)}
+    assert found == {name: row.expected(limit_range) for name, row in rows.items()}
+    stored = templates(space, rows)
+    found = {name: in_template(each) for name, each in stored.items()}
+    assert found == {name: row.in_a_template() for name, row in rows.items()}
+    specs = [each["spec"]["template"]["spec"] for each in stored.values()]
+    made = space.create(*(pod_of(f"of-d{number}", spec) for number, spec in enumerate(specs)))
+    found = {name: thousandths(each) for name, each in zip(rows, made, strict=True)}
     assert found == {name: row.expected(limit_range) for name, row in rows.items()}
 
 
+@pytest.mark.parametrize("bounds", BOUNDS_OF_FRACTIONS)
+def test_bounds_in_fractions_refuse_every_pod_and_no_template(space: Space, bounds: str) -> None:
+    """As docs/waiting.md says: what Kubernetes compares with them is not there. The API server, or we, say so."""
+    limit_range, sentence = BOUNDS_OF_FRACTIONS[bounds]
+    limited(space, limit_range)
+    pods = as_list([pod_of(f"p{number}", row.spec()) for number, row in enumerate(ROWS.values())])
+    refusals = space.refusal("create", "-f", "-", stdin=pods).splitlines()
+    for row, refusal in zip(ROWS.values(), refusals, strict=True):
+        # `min` is a default request, and there is no limit beside it.
+        by_us = bounds == "min of fraction" and None in row.has.values()
+        said = "if a LimitRange put it there, write its bounds in remotegpu/milli" if by_us else sentence
+        assert said in refusal
+    found = {name: in_template(each) for name, each in templates(space, ROWS).items()}
+    assert found == {name: row.in_a_template() for name, row in ROWS.items()}
+
+
 def test_a_copy_of_a_live_pod_by_an_api_server(space: Space) -> None:
-    limits = {"type": "Container", **LIMIT_RANGES["default of fraction"]}
-    metadata = {"name": "share"}
-    space.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limits]}})
+    limited(space, LIMIT_RANGES["default of fraction"])
     kind = {"apiVersion": "v1", "kind": "Pod"}
     account = {"serviceAccountName": "default"}
     space.create({**kind, **pod({**one(fraction="0.25"), **account})})
