@@ -1,4 +1,4 @@
-//! What a device is: it does not change while the lease lives.
+//! The fixed properties of a device: they do not change while the lease lives.
 
 use std::ffi::{c_char, c_int, c_uint};
 

@@ -1,7 +1,7 @@
-//! Handles that programs hold: numbers that name an entry of a table, never addresses that anybody follows.
+//! Handles that programs hold: numbers that name an entry of a table, never addresses that any code follows.
 //!
-//! A handle carries its kind, the index of its entry and the entry's generation, so that NULL, freed, foreign and random
-//! handles are all recognised. It is aligned like a pointer and non-zero, because programs test and tag them.
+//! A handle carries its kind, the index of its entry and the entry's generation, so that NULL, freed, foreign and
+//! random handles are all recognised. It is aligned like a pointer and non-zero, because programs test and tag them.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

@@ -1,4 +1,5 @@
-//! An appliance for tests: a control service with fixed answers, the real gateway, and a worker that sends back what it gets.
+//! An appliance for tests: a control service with fixed answers, the real gateway, and a worker that sends back what it
+//! gets.
 
 use std::convert::Infallible;
 use std::io::{IoSliceMut, Write};
