@@ -1,5 +1,6 @@
-//! What machine code tells of kernels and variables against the PTX of the same source. `kernels.fatbin` was made from
-//! `kernels.cu` by nvcc and fatbinary 13.5: machine code for four architectures and PTX for two, all compressed.
+//! The description of kernels and variables in machine code, compared with the PTX of the same source. `kernels.fatbin`
+//! was made from `kernels.cu` by nvcc and fatbinary 13.5: machine code for four architectures and PTX for two, all
+//! compressed.
 
 use driverapi::cubin::{self, Cubin};
 use driverapi::fatbin::{Entry, Kind, Suffix};
@@ -19,7 +20,7 @@ fn bytes(entry: &Entry) -> Vec<u8> {
     entry.data().unwrap().into_owned()
 }
 
-/// With the PTX of the newest architecture that this one has.
+/// Returns each cubin with the PTX of the newest architecture that its own architecture has.
 fn pairs() -> Vec<(Cubin, Program)> {
     let ptx = entries(Kind::Ptx);
     let of = |entry: &Entry| {
@@ -30,7 +31,7 @@ fn pairs() -> Vec<(Cubin, Program)> {
     entries(Kind::Elf).iter().map(of).collect()
 }
 
-/// What a launch must know: offsets and sizes of parameters, their total, shared memory, a required block.
+/// The facts that a launch needs: offsets and sizes of parameters, their total, shared memory, a required block.
 type Signature = (Vec<(u32, u32)>, u32, u32, Option<[u32; 3]>);
 
 fn signatures(kernels: &[Kernel]) -> BTreeMap<&str, Signature> {

@@ -131,7 +131,7 @@ impl Driver {
     }
 }
 
-/// Where each global lies in one block of memory, and how large the block is.
+/// Returns the place of each global in one block of memory, and the size of the block.
 fn layout(program: &Program) -> (Vec<u64>, u64) {
     let mut end = 0u64;
     let offsets = program
