@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Which stream the null handle means: the context's legacy stream, or one per host thread (`_ptds`, `_ptsz`).
+/// The stream that the null handle means: the context's legacy stream, or one per host thread (`_ptds`, `_ptsz`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DefaultStream {
     Legacy,

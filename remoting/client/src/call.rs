@@ -87,7 +87,7 @@ impl Call {
         let mut key = Writer::new();
         key.put(&self.number);
         if kind == Kind::Question {
-            // With other attributes of its function it may have another answer.
+            // Other attributes of its function may change the answer.
             key.put(&self.settings);
         }
         key.raw(&self.payload.bytes);

@@ -96,7 +96,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// For answers a program may leave out.
+    /// Stores an answer that a program may leave out.
     pub fn set_if_wanted(self, value: T) {
         let _ = self.set(value);
     }
@@ -124,7 +124,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// For arguments that are read and then answered, such as sizes and versions.
+    /// Reads an argument that is read and then answered, such as a size or a version.
     pub fn get(self) -> R<T> {
         In(self.0.cast_const()).get()
     }

@@ -98,7 +98,7 @@ fn bounds_clusters_and_local_memory_are_as_the_source_says() {
     }
 }
 
-/// Every byte that says where something is, made wrong in turn: an error or another description, never a panic.
+/// Makes every byte that says where something is wrong in turn: an error or another description, never a panic.
 #[test]
 fn damaged_machine_code_is_refused_or_read_without_harm() {
     let whole = bytes(&entries(Kind::Elf)[1]);

@@ -27,7 +27,7 @@ const STRIPE_PATIENCE: Duration = Duration::from_secs(2);
 
 const CARRIER: &str = "REMOTEGPU_CARRIER";
 
-/// How the frames travel.
+/// The carrier of the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     /// By the appliance's Unix socket if it is here, else directly, or through gRPC where that does not work.
@@ -274,7 +274,7 @@ fn grpc(target: Target, first: &First<'_>, limit: Duration) -> Result<OwnedFd, C
     })
 }
 
-/// Why a pump ended before the session began.
+/// The reason why a pump ended before the session began.
 #[derive(Clone, Default)]
 struct Failure(Arc<Mutex<Option<ConnectError>>>);
 

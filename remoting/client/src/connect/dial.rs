@@ -356,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// A port that is taken and at which nobody listens yet.
+    /// A port that is taken and on which nothing listens yet.
     fn silent() -> (TcpSocket, u16) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

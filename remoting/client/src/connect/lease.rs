@@ -54,7 +54,7 @@ pub struct LeaseWish {
 
 #[derive(Debug)]
 pub enum Event {
-    /// Why there is no share yet.
+    /// The reason why there is no share yet.
     Waiting(String),
     Granted(Box<Lease>),
 }

@@ -54,7 +54,7 @@ pub struct Hello {
     pub driver_release: String,
     pub data_port: u16,
     pub tls: bool,
-    /// How much managed memory a program may have that sets nothing itself, in MiB.
+    /// The managed memory that a program may have if it sets nothing itself, in MiB.
     pub managed_mib: Option<u32>,
     /// The devices of the lease, in the share's order.
     pub devices: Vec<DeviceInfo>,
@@ -93,7 +93,7 @@ pub struct SessionTicket {
     pub session_id: [u8; 16],
     pub ticket: [u8; 32],
     pub data_port: u16,
-    /// For a client on the appliance's machine; empty: none.
+    /// The Unix socket for a client on the appliance's machine; empty: none.
     pub data_socket: String,
     /// How long the session lives without a connection.
     pub grace: Duration,

@@ -18,7 +18,7 @@ pub struct Environment {
     pub backend: String,
     /// "3.12.4".
     pub python: String,
-    /// By distribution: "torch" -> "2.15.0".
+    /// The versions by distribution: "torch" -> "2.15.0".
     pub packages: BTreeMap<String, String>,
     pub devices: Vec<String>,
 }

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::{
 use super::error::{ConnectError, ErrorKind};
 use super::shares::Ca;
 
-/// How the appliance proves who it is.
+/// The way in which the appliance proves its identity.
 #[derive(Debug, Clone)]
 pub struct Trust {
     pub ca: Ca,

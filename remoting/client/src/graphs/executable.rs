@@ -29,9 +29,9 @@ pub struct Executable {
     pub handle: usize,
     pub flags: u64,
     pub graph: SharedGraph<Work>,
-    /// No update adds or removes conditional nodes.
+    /// Whether it has conditional nodes. No update adds or removes them.
     has_conditions: bool,
-    /// How often it was changed since then.
+    /// The number of changes since then.
     changes: AtomicU64,
     state: Mutex<State>,
 }

@@ -1,4 +1,4 @@
-//! How much memory of the program may have mirrors. All of it is compared before each command.
+//! The limit on the program's memory that may have mirrors. All of that memory is compared before each command.
 
 use super::host::HostKind;
 use crate::Code;

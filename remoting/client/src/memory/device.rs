@@ -34,9 +34,9 @@ const BATCH_PIECES: usize = 32;
 /// The owner of an allocation: its stream and its pool.
 #[derive(Clone, Copy, Default)]
 pub struct Origin {
-    /// Its stream, if it is stream-ordered.
+    /// The allocation's stream, if it is stream-ordered.
     pub stream_id: Option<u64>,
-    /// Its pool, or 0.
+    /// The allocation's pool, or 0.
     pub pool: u64,
 }
 
@@ -100,7 +100,7 @@ impl DeviceMemory {
             Some(address) => (state, address),
             None => self.allocate_anew(state, live, size, origin)?,
         };
-        // What ran before the reuse may still use all of the piece.
+        // Work before the reuse may still use all of the piece.
         let whole = |state: &State| state.heap.find(address).map_or(size, |piece| piece.size);
         let bytes = if reused.is_some() && !live.is_idle() { whole(&state) } else { size };
         state.bound(live, address, bytes)?;
@@ -304,7 +304,7 @@ impl DeviceMemory {
         if !state.freed.is_empty() {
             state.fence_all()?;
             drop(state);
-            // By then it is known what is complete by now.
+            // After this, all work that is complete now is known to be complete.
             self.be_heard(live)?;
             state = lock(&self.state);
             state.collect();

@@ -17,7 +17,7 @@ pub enum HostKind {
     Registered,
     /// Memory that the program created and mapped itself (`cuMemCreate`). Neighbouring mappings are one range.
     Created,
-    /// Every kernel may use it, whether or not a parameter shows its address.
+    /// Managed memory: every kernel may use it, whether or not a parameter shows its address.
     Managed,
     /// Managed memory of a module's variable, which lies where the device's driver put it.
     Variable,
@@ -57,7 +57,7 @@ static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// The number of ranges that [`managed`] returns.
 static MANAGED: AtomicUsize = AtomicUsize::new(0);
-/// How often something was pinned or unpinned.
+/// The number of times that memory was pinned or unpinned.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// # Errors
@@ -114,7 +114,7 @@ pub fn is_any() -> bool {
     HIGHEST.load(SeqCst) != 0
 }
 
-/// How often the answers of [`find`] may have changed.
+/// Returns how often the answers of [`find`] may have changed.
 pub fn changes() -> u64 {
     CHANGES.load(SeqCst)
 }
@@ -149,7 +149,7 @@ pub fn of_context(context: usize) -> Vec<HostRange> {
     lock(&RANGES).values().map(|pinned| pinned.range).filter(|range| range.context == context).collect()
 }
 
-/// All managed memory but variables, which no launch has to bring to a device.
+/// Returns all managed memory but variables, which no launch has to bring to a device.
 pub fn managed() -> Vec<HostRange> {
     if MANAGED.load(SeqCst) == 0 {
         return Vec::new();

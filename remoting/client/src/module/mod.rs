@@ -56,7 +56,7 @@ pub struct Module {
 pub struct Function {
     pub handle: usize,
     pub module: Arc<Owner>,
-    /// Its place in the module's list.
+    /// The function's place in the module's list.
     pub index: u32,
     pub c_name: CString,
     description: OnceLock<Description>,

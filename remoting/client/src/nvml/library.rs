@@ -29,7 +29,7 @@ pub struct Library {
 pub struct Device {
     pub index: u32,
     pub info: DeviceInfo,
-    /// Its place among the share's devices.
+    /// The device's place among the share's devices.
     place: usize,
     appliance: Arc<Appliance>,
 }

@@ -9,9 +9,9 @@ use std::sync::Mutex;
 /// The kind of a generated call, for the cache of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Its answer holds until something is set.
+    /// A call whose answer holds until something is set.
     Question,
-    /// Setting the value that is set already changes nothing.
+    /// A call that sets a value. Setting the present value again changes nothing.
     Preference,
     Other,
 }

@@ -41,7 +41,7 @@ type End = fn(&Arc<Live>);
 /// Bytes that the device's driver takes by itself for a context, as charged to the share; `memory::taken` changes it.
 #[derive(Default)]
 pub struct Taken {
-    /// For each limit that was set.
+    /// The bytes for each limit that was set.
     pub limits: Mutex<BTreeMap<u32, u64>>,
     pub modules: Mutex<u64>,
 }
@@ -54,7 +54,7 @@ pub struct Live {
     pub session: Arc<Session>,
     /// The legacy default stream.
     pub legacy_stream: u64,
-    /// Every command up to this one is known to be complete.
+    /// The command up to which all are known to be complete.
     synchronised: AtomicU64,
     copies: CopyMark,
     /// The answers of the context's driver.
@@ -156,7 +156,7 @@ impl Live {
         Ok(())
     }
 
-    /// Every command up to this one is known to be complete.
+    /// Returns the command up to which all are known to be complete.
     pub fn synchronised(&self) -> u64 {
         self.synchronised.load(SeqCst)
     }
@@ -289,7 +289,7 @@ impl Context {
     }
 }
 
-/// Every context that exists on an appliance.
+/// Returns every context that exists on an appliance.
 pub fn all_live() -> Vec<Arc<Live>> {
     CONTEXTS.all().iter().filter_map(|context| context.live().ok()).collect()
 }

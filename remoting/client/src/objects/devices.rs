@@ -213,7 +213,7 @@ impl Device {
         Ok(session)
     }
 
-    /// An attribute's value; what the appliance does not tell is 0.
+    /// Returns an attribute's value, 0 if the appliance does not report it.
     pub fn attribute(&self, attribute: u32) -> i32 {
         i32::try_from(attribute).ok().and_then(|key| self.info.attributes.get(&key)).copied().unwrap_or(0)
     }

@@ -58,7 +58,7 @@ pub struct Event {
     pub live: Arc<Live>,
     flags: u32,
     record: Mutex<Record>,
-    /// Its name, if processes share it.
+    /// The event's name, if processes share it.
     shared: Mutex<Option<Token>>,
     progress: Arc<Progress>,
 }

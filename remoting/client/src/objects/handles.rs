@@ -83,7 +83,7 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Every object, as of now.
+    /// Returns every object, as of now.
     pub fn all(&self) -> Vec<Arc<T>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.all.iter().filter_map(|entry| entry.value.clone()).collect()

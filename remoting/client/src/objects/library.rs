@@ -22,7 +22,7 @@ pub struct Library {
     image: Image,
     /// The options without log buffers, which are valid only while the program's call lasts.
     options: JitOptions,
-    /// By the id of the context.
+    /// The modules by the context's id.
     modules: Mutex<HashMap<u64, Arc<Module>>>,
     /// Handles by place in the image's list of kernels; the list is the same in every context.
     kernels: Mutex<HashMap<u32, Arc<Kernel>>>,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why an attempt to reconnect failed; a sentence for a person.
+/// The reason why an attempt to reconnect failed; a sentence for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Retry {
     Later(String),

@@ -85,7 +85,7 @@ impl Session {
             return Some(Pieces { context, base, used });
         }
         if backed {
-            // SAFETY: it was just given its memory, and nobody else knows of it.
+            // SAFETY: it was just given its memory, and no other code knows it.
             unsafe { sys::unback(base, size) };
         }
         self.arena().put_back_pinned(address, size as u64);

@@ -28,7 +28,7 @@ const MOST_AHEAD: usize = 16 << 20;
 const ROOM: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Appends a command that nobody waits for.
+    /// Appends a command that no thread waits for.
     ///
     /// # Errors
     /// The session's sticky error.

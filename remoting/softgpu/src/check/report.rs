@@ -22,7 +22,7 @@ type Named = (Arc<str>, usize);
 
 #[derive(Default)]
 pub struct Reports {
-    /// By the operations' numbers less one.
+    /// The descriptions by the operations' numbers less one.
     all: RwLock<Vec<What>>,
     told: Mutex<HashSet<[Named; 2]>>,
 }

@@ -17,7 +17,7 @@ pub const UNIT_SEPARATOR: &str = "\n// remotegpu: next unit\n";
 /// The contents of an image.
 pub struct Source {
     model: &'static Model,
-    /// Each can be compiled on its own, best first. One candidate may be several units that are linked.
+    /// Candidates that can each be compiled alone, best first. One candidate may be several units that are linked.
     candidates: Vec<Vec<String>>,
     /// Machine code, which cannot be executed here: names for the message.
     cubins: Vec<String>,

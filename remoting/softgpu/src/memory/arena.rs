@@ -168,7 +168,7 @@ pub fn clear(at: u64, len: u64) {
 /// hold other bytes than zeros.
 fn is_resident(from: u64, to: u64) -> bool {
     let mut resident = [0; (PIECE / PAGE) as usize];
-    // New memory has none of its pages: the first tells that.
+    // New memory has none of its pages: the first page shows that.
     [PAGE.min(to - from), to - from].into_iter().all(|len| {
         // SAFETY: whole pages inside the arena, where `from` begins one, and no more than there are bytes for.
         let known = unsafe { libc::mincore(address(from), len as usize, resident.as_mut_ptr()) } == 0;

@@ -34,7 +34,8 @@ pub struct Config {
     pub tally: Option<String>,
 }
 
-/// How much the driver helps a program that relies on luck. `hostile` is as a real driver may behave on a bad day.
+/// The help that the driver gives to a program that relies on luck. `hostile` behaves as a real driver may on a bad
+/// day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The GPU that devices show themselves to be.

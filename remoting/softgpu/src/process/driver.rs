@@ -54,7 +54,7 @@ pub struct Driver {
     pub arrays: Table<Array>,
     pub described: Table<Described>,
     pub textures: Textures,
-    /// By the addresses of their values.
+    /// The conditions by the addresses of their values.
     pub conditions: Table<Condition>,
     pub physical: Table<Physical>,
     /// The advice for managed memory, by the allocation's identity.

@@ -129,7 +129,7 @@ impl Copy {
         }
     }
 
-    /// The same copy from a packed private copy of the source.
+    /// Returns the same copy from a packed private copy of the source.
     pub fn stage(self) -> R<(Copy, Vec<u8>)> {
         let Extent { width, height, .. } = self.extent;
         let size = self.extent.bytes().ok_or(CUDA_ERROR_INVALID_VALUE)?;

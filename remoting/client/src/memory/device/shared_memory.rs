@@ -25,7 +25,7 @@ pub struct Place {
 
 #[derive(Default)]
 pub struct Shared {
-    /// By the slabs' addresses.
+    /// The exported slabs by address.
     exported: BTreeMap<u64, (u64, Token)>,
     imported: BTreeMap<u64, Imported>,
 }

@@ -36,10 +36,10 @@ struct Mirror {
     granules: Granules,
 }
 
-/// Why memory has no mirror that a device can use.
+/// The reason why memory has no mirror that a device can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoMirror {
-    /// All of them together would be more bytes than may have one.
+    /// More bytes together would have mirrors than may have one.
     Budget {
         most: usize,
     },
