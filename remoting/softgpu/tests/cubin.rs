@@ -20,7 +20,7 @@ fn bytes(entry: &Entry) -> Vec<u8> {
     entry.data().unwrap().into_owned()
 }
 
-/// Returns each cubin with the PTX of the newest architecture that its own architecture has.
+/// Returns each cubin and the program of the newest PTX that is not newer than the cubin.
 fn pairs() -> Vec<(Cubin, Program)> {
     let ptx = entries(Kind::Ptx);
     let of = |entry: &Entry| {
@@ -98,7 +98,7 @@ fn bounds_clusters_and_local_memory_are_as_the_source_says() {
     }
 }
 
-/// Makes every byte that says where something is wrong in turn: an error or another description, never a panic.
+/// Corrupts every byte that holds a location, one after the other: an error or another description, never a panic.
 #[test]
 fn damaged_machine_code_is_refused_or_read_without_harm() {
     let whole = bytes(&entries(Kind::Elf)[1]);

@@ -1,4 +1,4 @@
-//! A lease of an appliance, for launchers that start programs on a share: request it, hold it, return it.
+//! A lease of an appliance, for launchers that start programs on a share: request it, hold it, give it back.
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
@@ -244,7 +244,7 @@ impl Lease {
         followed(&self.share).0.endpoint
     }
 
-    /// Returns the lease to the appliance.
+    /// Gives the lease back.
     ///
     /// # Errors
     /// If the appliance does not answer; the lease then ends with its holding connection.

@@ -342,8 +342,9 @@ fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed>
 
 /// Copies between places as the program names them.
 ///
-/// # Errors `CUDA_ERROR_INVALID_VALUE` where a place is not what it was said to be, or as the kind of copy that it
-/// turns out to be.
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` where a place is not what it was said to be, or as the kind of copy that it turns out to
+/// be.
 fn between(
     target: &Target,
     (to, to_place): Placed,

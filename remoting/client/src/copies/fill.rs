@@ -24,8 +24,9 @@ pub enum Found {
 
 /// Finds the memory that a fill writes.
 ///
-/// # Errors `CUDA_ERROR_INVALID_VALUE` for elements of another size than 1, 2 or 4, what is not aligned, and memory of
-/// the program that is not page-locked.
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for elements of another size than 1, 2 or 4, what is not aligned, and memory of the
+/// program that is not page-locked.
 pub fn find(live: &Live, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<Found, Code> {
     let size = u64::from(fill.elementSize);
     if !matches!(size, 1 | 2 | 4) {

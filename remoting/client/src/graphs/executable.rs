@@ -82,9 +82,9 @@ impl Drop for Built {
     }
 }
 
-/// # Errors `CUDA_ERROR_INVALID_VALUE` for a cycle, unknown flags or a graph that is a node's,
-/// `CUDA_ERROR_NOT_SUPPORTED` for launches by the device, `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory
-/// of its nodes.
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle, unknown flags or a graph that is a node's, `CUDA_ERROR_NOT_SUPPORTED` for
+/// launches by the device, `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory of its nodes.
 pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
     const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
         | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD

@@ -1,4 +1,4 @@
-//! The checks for which a driver refuses a launch at the call, in its order: pure functions of what was read at load.
+//! The checks by which a driver refuses a launch at the call, in its order: pure functions of what was read at load.
 
 use crate::Code;
 use crate::module::LaunchRules;

@@ -17,7 +17,7 @@ pub struct Budget {
     pub setting: &'static str,
     /// A value in MiB that an appliance offers.
     offered: fn() -> Option<usize>,
-    /// In MiB, the part that needs no question to the share, if nothing is set.
+    /// In MiB, the amount that is allowed without asking the share, if nothing is set.
     least: usize,
     set: OnceLock<Option<usize>>,
     /// Bytes that have mirrors.

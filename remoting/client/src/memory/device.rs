@@ -189,14 +189,14 @@ impl DeviceMemory {
         }
         state.collect();
         if stream_id.is_none() && state.freed_at_once() > self.slack {
-            // Like every driver: much memory is free when the call that frees it has returned.
+            // As with every driver, much memory is free when the call that frees it has returned.
             state = self.wait_for_freed_at_once(state)?;
         }
         self.settle(state, &owner, 0)
     }
 
-    /// Returns memory beyond the slack, so that other processes of the share can have it. `unmapped`: the size that the
-    /// program has just unmapped. For large memory all of its quota goes: the worker can hand it on then.
+    /// Gives back memory beyond the slack, so that other processes of the share can have it. `unmapped`: the size that
+    /// the program has just unmapped. For large memory all of its quota goes: the worker can hand it on then.
     fn settle(&self, mut state: Held, live: &Live, unmapped: u64) -> Result<(), Code> {
         let mut largest = unmapped;
         if state.heap.idle() > self.slack {
@@ -292,7 +292,7 @@ impl DeviceMemory {
         self.put_back_quota(live, size)
     }
 
-    /// Returns everything that is not in use: for `cuMemPoolTrimTo`, and for a further context, for which the worker
+    /// Gives back everything that is not in use: for `cuMemPoolTrimTo`, and for a further context, for which the worker
     /// asks the appliance.
     ///
     /// # Errors

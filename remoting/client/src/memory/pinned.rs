@@ -45,7 +45,7 @@ pub fn allocate(live: &Live, size: usize, kind: HostKind) -> usize {
     0
 }
 
-/// Returns the pages and the addresses of a range.
+/// Gives back the pages and the addresses of a range.
 fn release(range: &HostRange) {
     let owner = session::owner_of(range.start as u64).filter(|owner| owner.arena().is_pinned(range.start as u64));
     let pages = (range.size as u64).next_multiple_of(PAGE);

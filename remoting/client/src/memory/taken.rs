@@ -10,8 +10,9 @@ use protocol::{ContextLimit, ModuleUnload};
 
 /// Sets a limit of a context.
 ///
-/// # Errors `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, `CUDA_ERROR_UNSUPPORTED_LIMIT`, or what the
-/// driver says. The limit is then what it was.
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, `CUDA_ERROR_UNSUPPORTED_LIMIT`, or what the driver says.
+/// The limit is then what it was.
 pub fn set_limit(live: &Live, limit: u32, value: u64) -> Result<(), Code> {
     let mut limits = lock(&live.taken.limits);
     let before = limits.get(&limit).copied().unwrap_or(0);

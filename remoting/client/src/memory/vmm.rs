@@ -168,7 +168,7 @@ impl Space {
 }
 
 impl Drop for Allocation {
-    /// Returns the quota: the last holder is gone and nothing is mapped.
+    /// Gives back the quota: the last holder is gone and nothing is mapped.
     fn drop(&mut self) {
         if self.pages.is_none() && Context::is_live(&self.live) && lock(&self.state).shared.is_none() {
             // A session that has failed has no quota to return.

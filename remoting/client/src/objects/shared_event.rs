@@ -14,8 +14,9 @@ use protocol::{
 };
 use std::sync::Arc;
 
-/// # Errors `CUDA_ERROR_INVALID_HANDLE` for an event that was not created to be shared, `CUDA_ERROR_OUT_OF_MEMORY` if
-/// the lease has exported as much as it can.
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE` for an event that was not created to be shared, `CUDA_ERROR_OUT_OF_MEMORY` if the lease
+/// has exported as much as it can.
 pub fn export(event: &Event) -> Result<Token, Code> {
     if !event.is_interprocess() {
         return Err(CUDA_ERROR_INVALID_HANDLE);

@@ -169,7 +169,7 @@ pub fn write_last() {
     }
 }
 
-/// Writes a report: a folder gets a file for each process, in a file the last process of a program wins.
+/// Writes a report: a folder gets a file for each process; a file keeps the report of a program's last process.
 fn write(path: &Path, report: &str) {
     let file = if path.is_dir() { path.join(format!("{}.json", std::process::id())) } else { path.to_owned() };
     let open = || fs::OpenOptions::new().write(true).create(true).truncate(false).open(&file);

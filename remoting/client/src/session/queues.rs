@@ -14,8 +14,8 @@ const BATCH: u32 = 1 << 10;
 /// The most commands of a stream, and of all streams, that are not known to be complete.
 const MOST: u32 = 24 << 10;
 const MOST_TOGETHER: u32 = 48 << 10;
-/// A long command counts as one for each of these bytes, since its worker keeps them; at most as this many, since even
-/// a copy is one command.
+/// A long command counts once for each `COUNTED_BYTES`, since its worker keeps them, but at most `MOST_COUNTED` times,
+/// since a copy is one command all the same.
 const COUNTED_BYTES: usize = 512;
 const MOST_COUNTED: usize = 16;
 

@@ -116,8 +116,9 @@ impl Driver {
         }
     }
 
-    /// # Errors `CUDA_ERROR_INVALID_VALUE` for what no texture can be made of, or as it asks,
-    /// `CUDA_ERROR_NOT_SUPPORTED` for mipmaps.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for what no texture can be made of, or as it asks, `CUDA_ERROR_NOT_SUPPORTED` for
+    /// mipmaps.
     pub fn create_texture(
         &self,
         context: usize,

@@ -97,8 +97,9 @@ impl Driver {
 
     /// Makes a node for a graph; the graphs that it chooses from are still empty.
     ///
-    /// # Errors `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind
-    /// cannot have.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot
+    /// have.
     pub fn conditional(&self, graph: usize, handle: u64, kind: u32, size: u32) -> R<Conditional> {
         let condition = self.conditions.get(handle as usize).filter(|condition| condition.graph == graph);
         let condition = condition.ok_or(CUDA_ERROR_INVALID_VALUE)?;

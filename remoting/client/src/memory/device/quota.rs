@@ -79,7 +79,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Returns the memory of a context that is being destroyed, if it is much: other processes of the share have it
+    /// Gives back the memory of a context that is being destroyed, if it is much: other processes of the share have it
     /// when the call that destroyed the context returns.
     pub fn give_back_context(&self, live: &Live) -> Result<(), Code> {
         let state = lock(&self.state);

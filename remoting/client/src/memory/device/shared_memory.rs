@@ -61,8 +61,9 @@ impl Shared {
 impl DeviceMemory {
     /// Exports an allocation to the other processes of the lease, by the address of any byte of it.
     ///
-    /// # Errors `CUDA_ERROR_INVALID_VALUE` for what is no allocation of `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the
-    /// lease has exported as much as it can.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for what is no allocation of `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the lease
+    /// has exported as much as it can.
     pub fn export(&self, address: u64) -> Result<Place, Code> {
         let state = &mut *lock(&self.state);
         let piece = *state.heap.find(address).filter(|piece| piece.pool == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -82,9 +83,10 @@ impl DeviceMemory {
 
     /// Returns the address at which this process finds what another one exported.
     ///
-    /// # Errors `CUDA_ERROR_INVALID_CONTEXT` for an export of this process, `CUDA_ERROR_INVALID_HANDLE` if the exporter
-    /// has freed it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the
-    /// context's device cannot reach `device`, whose memory this is.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_CONTEXT` for an export of this process, `CUDA_ERROR_INVALID_HANDLE` if the exporter has
+    /// freed it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the context's
+    /// device cannot reach `device`, whose memory this is.
     pub fn import(&self, live: &Arc<Live>, device: &'static Device, place: &Place) -> Result<u64, Code> {
         let state = &mut *lock(&self.state);
         if state.shared.exported.values().any(|(_, token)| *token == place.token) {

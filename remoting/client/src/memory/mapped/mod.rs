@@ -39,7 +39,7 @@ struct Mirror {
 /// The reason why memory has no mirror that a device can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoMirror {
-    /// More bytes together would have mirrors than may have one.
+    /// All mirrors together would have more bytes than they may.
     Budget {
         most: usize,
     },
@@ -156,8 +156,9 @@ impl Mirror {
         self.all.iter().enumerate().filter(move |(_, mapped)| is_beside(mapped))
     }
 
-    /// Returns mirrors of other devices of the session in the granules of these addresses: one device has a granule at
-    /// a time. The same holds for mirrors of created memory: one has a granule at a time.
+    /// Returns mirrors that are in the way in the granules of these addresses: those of another device, since one
+    /// device has a granule at a time, and those of other created memory, since one mirror of such memory has a granule
+    /// at a time.
     fn in_the_way(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = usize> {
         let other = |mapped: &Mapped| mapped.kind == HostKind::Created && mapped.host != range.start;
         let beside = self.beside(live, range);

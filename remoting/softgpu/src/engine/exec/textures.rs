@@ -101,7 +101,7 @@ impl Block<'_> {
     }
 }
 
-/// The read of one lane. It is no closure, which would not be compiled for the CPU that the handler is compiled for.
+/// The read of one lane. It is a trait: a closure would not be compiled for the CPU that the handler is compiled for.
 trait Read {
     fn read(mods: u32, memory: &MemoryMap, texture: &Texture, layer: u32, at: [u32; 3]) -> Result<Bits, Illegal>;
 }
