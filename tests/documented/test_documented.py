@@ -1,6 +1,6 @@
-"""Each sentence of the table holds natively and on a share, and is seen not to hold where a driver breaks it.
+"""Each sentence of the table holds natively and on a share, and fails where a driver breaks it.
 
-What we do otherwise is in the table with its reason, and is tested too: a row that holds again has to lose it.
+Deviations are in the table with their reasons, and are tested too: a row that holds again has to lose its deviation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def share() -> Iterator[Appliance]:
 
 
 def _verdicts(command: list[str], environment: dict[str, str]) -> dict[int, str]:
-    """What a run of a group says of each row."""
+    """Runs a group of rows. Returns the verdict of each row."""
     run = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=170,
         env=os.environ | {"PYTHONPATH": str(TESTS)} | environment,

@@ -1,5 +1,6 @@
 """A large cluster, as objects of the real API server: a thousand nodes with a device plugin each, and thousands of pods
-with a share. An operator that starts anew must settle soon and stay small, and go on so while pods come and go."""
+with a share. A restarted operator must settle soon, stay small, and go on so while pods come and go.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ SMALL, LARGE = Size(50, 100), Size(1000, 5000)
 
 
 def some_node(number: int) -> Object:
-    """As a kubelet fills it in, with the images that make a real one large."""
+    """A node as a kubelet fills it in, with the images that make a real one large."""
     gpus = {"gpus": "true"} if number < APPLIANCES else {}
     room = {"cpu": "8", "memory": "32Gi", "pods": "110", "remotegpu/milli": "16000", "remotegpu/client": "1000"}
     images = [{"names": [f"registry.example.com/image-{i}@sha256:{i:064}"], "sizeBytes": i << 20} for i in range(50)]
@@ -101,7 +102,7 @@ def end(kube: Kube, number: int) -> None:
 
 
 def gated(kube: Kube) -> set[int]:
-    """Pods that have not been let go."""
+    """Pods that are still gated."""
     return {
         int(each["metadata"]["name"][1:])
         for each in kube.items(TEAM)
@@ -121,7 +122,7 @@ def never_too_much(kube: Kube) -> None:
 
 
 def all_have(kube: Kube, pods: set[int]) -> bool:
-    """Exactly these have a share, and all were let go. Claims come last: to list thousands is work for the server."""
+    """Whether exactly these have a share, and none is gated. Claims come last: listing thousands loads the server."""
     return not gated(kube) and holders(kube) == pods
 
 
@@ -179,7 +180,7 @@ class Churn:
         self.changes = 0
 
     def run(self, seconds: float, look: Callable[[], None]) -> None:
-        """So long; `look` is called between changes, about every five seconds."""
+        """Runs for so long; calls `look` between changes, about every five seconds."""
         began = time.monotonic()
         next_look = began
         with ThreadPoolExecutor(WRITERS) as writers:
@@ -194,7 +195,7 @@ class Churn:
                     looking.result()
         for asked in self._asked.values():
             asked.result()
-        # When the last is done, and not when it was asked for.
+        # The time when the last request is done, not when it was made.
         self.rate = self.changes / (time.monotonic() - began)
 
     def _step(self, writers: ThreadPoolExecutor) -> None:
@@ -210,7 +211,7 @@ class Churn:
             self._ask(writers, self._take(self.ended), end)
 
     def _ask(self, writers: ThreadPoolExecutor, number: int, change: Callable[[Kube, int], None]) -> None:
-        """Without waiting for it, but after what was asked for of the pod before."""
+        """Queues a change without waiting for it, but after the earlier changes of the pod."""
         before = self._asked.pop(number, None)
 
         def do() -> None:
@@ -232,7 +233,7 @@ class Churn:
     ],
 )
 def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, kube: Kube, folder: Path, seconds: float) -> None:
-    """30 minutes were asked for: REMOTEGPU_CHURN_MINUTES."""
+    """The requirement is 30 minutes: REMOTEGPU_CHURN_MINUTES."""
     kube.namespace("team")
     make_nodes(kube, Size(APPLIANCES, 0))
     with operator(server.kubeconfig, folder) as running, Nodes(kube, subnet=15):
@@ -248,7 +249,7 @@ def test_pods_come_and_go_twenty_times_a_second(server: ApiServer, kube: Kube, f
         churn = Churn(kube)
         churn.run(seconds, look)
         assert churn.rate > CHANGES_PER_SECOND * 0.8, f"this machine made {churn.rate:.1f} changes a second"
-        # It keeps up: the pods that came in the last moments are soon let go, and none that ended holds anything.
+        # It keeps up: the newest pods are soon started, and no pod that ended holds anything.
         until(lambda: all_have_churned(kube, churn), 20, "what lives has a share, and what ended has none")
         never_too_much(kube)
         # Twice as much time costs no memory: from the middle to the end it does not grow.
