@@ -148,7 +148,7 @@ def test_a_folder_that_others_may_change_is_not_used(tmp_path: Path, mode: int) 
 
 
 def test_where_nothing_can_be_written_names_keep_appliances_apart(tmp_path: Path) -> None:
-    """As in a container whose root is read-only; without the folder above it is the same."""
+    """The file system is read-only, as in some containers, or the folder above does not exist: both are the same."""
     nowhere = tmp_path / "none" / "locks"
     first, second = Uids(blocks=BLOCKS, locks=nowhere), Uids(blocks=BLOCKS, locks=nowhere)
     assert (first.take(), second.take()) == (BLOCKS[0], BLOCKS[1])

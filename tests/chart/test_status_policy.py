@@ -1,4 +1,4 @@
-"""Who may write the status that operator and appliances trust: of claims and pools, by every possible way."""
+"""The status of claims and pools, which operator and appliances trust: who may write it, by every possible way."""
 
 from __future__ import annotations
 
