@@ -1,4 +1,5 @@
-//! What the environment of a command says so that it uses the share: as `remotegpu.cli.run.command` and `remotegpu.frameworks`.
+//! The environment of a command that makes it use the share: as `remotegpu.cli.run.command` and `remotegpu.frameworks`
+//! do.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -7,13 +8,13 @@ use remotegpu_client::connect::{Ca, Lease};
 
 pub type Environment = Vec<(OsString, OsString)>;
 
-/// Where the command is looked for: ours first, as `nvidia-smi` is.
+/// The folders of the command's PATH: ours first, which has `nvidia-smi`.
 pub fn path(inherited: &Environment, dist: &Path) -> OsString {
     let rest = get(inherited, "PATH").map_or_else(|| OsString::from("/bin:/usr/bin"), OsStr::to_owned);
     joined(dist.join("bin").as_os_str(), &rest)
 }
 
-/// What is preloaded in place of libraries that would make machine code where PTX is needed.
+/// Libraries to preload in place of those that would make machine code where PTX is needed.
 pub fn stand_ins(dist: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(dist.join("native/stand-ins")).into_iter().flatten().flatten();
     let mut found: Vec<_> = files

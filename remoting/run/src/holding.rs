@@ -1,4 +1,4 @@
-//! Getting a lease, telling why it takes so long, and holding it.
+//! Getting a lease, reporting why it takes so long, and holding it.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read};
@@ -18,7 +18,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(30);
 const MORE_ATTEMPTS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// As long as an appliance keeps a lease whose holding connection ended through no fault of ours.
+/// The time for which an appliance keeps a lease whose holding connection broke.
 const RECONNECT: Duration = Duration::from_secs(10);
 
 pub enum Waited {
@@ -47,7 +47,7 @@ pub fn wait_for(endpoint: &str, access: &Access, wish: LeaseWish, signals: &Sign
     }
 }
 
-/// Why and how long a share is waited for: one live line on a terminal, a line now and then elsewhere.
+/// The reason and duration of a wait: one live line on a terminal, a line now and then elsewhere.
 struct Notice {
     since: Instant,
     live: bool,
@@ -108,7 +108,7 @@ impl Held {
         &self.lease
     }
 
-    /// Gives it back. Where that fails, the end of this process ends it.
+    /// Gives the lease back. If that fails, the end of this process ends it.
     pub fn close(self) {
         self.closing.store(true, Ordering::Release);
         let _ = self.lease.close();
@@ -128,7 +128,7 @@ fn hold(lease: &Lease) -> Result<File, ConnectError> {
 
 fn keep(lease: &Lease, mut connection: File, closing: &AtomicBool) {
     loop {
-        // Nothing comes but the end.
+        // The peer sends nothing; `read` returns at EOF.
         let _ = connection.read(&mut [0]);
         let deadline = Instant::now() + RECONNECT.max(lease.grace);
         connection = loop {

@@ -1,4 +1,4 @@
-//! What `--query-gpu` and `--query-compute-apps` can be asked for.
+//! The fields of `--query-gpu` and `--query-compute-apps`.
 
 use crate::clock;
 use crate::snapshot::{Gpu, Process, System};
@@ -144,7 +144,7 @@ pub const PROCESS_FIELDS: &[Field<Process>] = fields! { Process:
     ["used_gpu_memory", "used_memory"], "MiB", |_, _, process| text(process.memory?);
 };
 
-/// Fields of NVIDIA's manual that no NVML function read here tells, by unit: the answer is always `[N/A]`.
+/// Fields of NVIDIA's manual that no NVML function used here returns, by unit: the answer is always `[N/A]`.
 const WITHOUT_VALUE: &[(&str, &str)] = &[
     (
         "",
@@ -180,7 +180,7 @@ const WITHOUT_VALUE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Counters of ECC errors by the memory that they were in. NVML's sum is asked for, these are not.
+/// Counters of ECC errors by the memory that they were in. NVML's sum is queried, these are not.
 const ECC_KINDS: [&str; 4] =
     ["corrected.volatile", "corrected.aggregate", "uncorrected.volatile", "uncorrected.aggregate"];
 const ECC_PLACES: &[&str] =

@@ -4,14 +4,14 @@ use crate::fields::{Field, GPU_FIELDS, PROCESS_FIELDS, without_value};
 use crate::snapshot::{Gpu, System};
 use std::fmt::Write;
 
-/// What scripts see where there is no value.
+/// The text for scripts where there is no value.
 const NOT_AVAILABLE: &str = "[N/A]";
 
 #[derive(Debug, PartialEq)]
 enum Column {
     /// Position in the table of fields.
     Field(usize),
-    /// A field of the manual that is never told.
+    /// A field of the manual that never has a value.
     Empty { name: String, unit: &'static str },
 }
 
