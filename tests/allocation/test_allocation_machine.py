@@ -148,7 +148,7 @@ class AllocationMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 300, 599, 600, 1200, 1800, 2400]))
     def time_passes(self, seconds: int) -> None:
-        """Between the times of `next_change` nobody gets anything."""
+        """Between the times of `next_change` no claim gets anything."""
         until = self.world.now + datetime.timedelta(seconds=seconds)
         while self.allocator.next_change <= until.timestamp():
             self.world.now = datetime.datetime.fromtimestamp(self.allocator.next_change, datetime.UTC)

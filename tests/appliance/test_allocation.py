@@ -63,7 +63,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 300.0, 599.0, 600.0, 1200.0, 1800.0, 2400.0]))
     def time_passes(self, seconds: float) -> None:
-        """Between the times of `next_change` nobody gets anything."""
+        """Between the times of `next_change` no request gets anything."""
         until = self.now + seconds
         while (change := self.allocator.next_change(self.now)) is not None and change <= until:
             self.now = change

@@ -93,7 +93,7 @@ def test_usage_of_run(run: list[str], appliance: StandIn, arguments: list[str], 
     ids=" ".join,
 )
 def test_both_programs_say_the_same(appliance: StandIn, options: list[str]) -> None:
-    """Which of the two it is that `remotegpu run` starts, nobody needs to know."""
+    """Users need not know which of the two `remotegpu run` starts."""
     one, other = (refused_start(appliance, [*run, *options, "true"]) for run in ([REMOTEGPU, "run"], [REMOTEGPU_RUN]))
     assert one == other
 

@@ -1,4 +1,4 @@
-"""A plain `remotegpu run` is left to `remotegpu-run`, and nobody sees a difference but the time."""
+"""A plain `remotegpu run` is left to `remotegpu-run`, and only the time shows a difference."""
 
 from __future__ import annotations
 

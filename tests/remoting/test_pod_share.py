@@ -256,7 +256,7 @@ def folder_of_node() -> Iterator[Path]:
 def test_the_end_of_a_process_on_the_node_is_seen(
     cluster: Cluster, pod: Pod, folder_of_node: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, how: str
 ) -> None:
-    """By a socket of the node, though the session goes by TLS and nobody can tell which process it is."""
+    """By a socket of the node, though the session uses TLS, from which the process cannot be identified."""
     tls = Tls(tmp_path_factory.mktemp("tls"), "appliance-near")
     built = tmp_path / "hand_over"
     subprocess.run(["cc", "-O1", "-o", built, PROGRAMS / "hand_over.c", "-ldl"], check=True)

@@ -211,7 +211,7 @@ mod tests {
                     }
                     3 => kept.acknowledge(random(arrived.len() as u64 + 1), drop).unwrap(),
                     _ => {
-                        // What was on its way is lost.
+                        // Bytes in flight are lost.
                         let lost = random(4).min((arrived.len() as u64).saturating_sub(kept.first));
                         arrived.truncate(arrived.len() - lost as usize);
                         kept.rewind(arrived.len() as u64).unwrap();

@@ -2,12 +2,12 @@
 //!
 //! Ids of contexts, streams, events and modules are minted by the client and never reused within a session. Kernels are
 //! named by their module and their place in the list that the load replied. Device addresses lie in the session's arena.
-//! What an older version of the wire has stays as it is: what is to change gets another code and name
+//! Messages of an older version of the wire stay as they are: a changed one gets another code and name
 //! (`remoting/registry/wire.lock`, `make generate`).
 
 use crate::wire::{DecodeError, Reader, Wire, Writer};
 
-/// A message with a code of its own. What follows the fixed fields in a frame is the message's *tail* (raw bytes).
+/// A message with a code of its own. The bytes behind the fixed fields in a frame are the message's *tail* (raw bytes).
 pub trait Message: Wire {
     const CODE: u32;
     /// Whether bytes may follow the fields.

@@ -1,6 +1,6 @@
 //! `remotegpu-run`: `remotegpu run` for machines without Python. A share of appliances' GPUs, the environment of the
-//! command, and the command. What it does not have, it names; the rest is as `remotegpu run` does it, which the tests
-//! compare (tests/cli/test_run.py).
+//! command, and the command. It names the options that it does not have; the rest is the same as in `remotegpu run`,
+//! which the tests compare (tests/cli/test_run.py).
 
 mod child;
 mod environment;

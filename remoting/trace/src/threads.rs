@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-// What needs no destructor can be used to the very end of a thread, and programs call the driver there.
+// A value without a destructor can be used to the very end of a thread, and programs call the driver there.
 thread_local! {
     static NAME: Cell<Option<&'static str>> = const { Cell::new(None) };
     static MADE: Cell<Option<&'static RefCell<HashMap<String, u64>>>> = const { Cell::new(None) };
