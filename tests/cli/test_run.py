@@ -1,4 +1,4 @@
-"""`remotegpu run`: the command gets its share and its environment, and behaves as if we were not there."""
+"""`remotegpu run`: the command gets its share and its environment, and otherwise behaves as without us."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_signals_reach_the_command_once(run: list[str], appliance: StandIn) -> N
 
 
 def test_stopping_and_continuing(run: list[str], appliance: StandIn) -> None:
-    """As a shell does with Ctrl-Z and fg: the command stops, we stop with it, and both go on."""
+    """Ctrl-Z and fg of a shell: the command stops, `run` stops with it, and both go on."""
     with running(run, appliance, "-p", "0.1", "--", "sleep", "60") as process:
         child = until(lambda: children_of(process.pid), 10, "the command runs")[0]
         os.killpg(process.pid, signal.SIGTSTP)
@@ -256,7 +256,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(run: list[str], appliance: StandIn) -> None:
-    """The terminal sends it to both. Passed on as well it would be a second one, at which many tools stop at once."""
+    """The terminal sends it to both. Passed on by `run`, it would come twice, at which many tools stop."""
     script = REPORTER.format(numbers=[int(signal.SIGINT), int(signal.SIGUSR1)])
     ours, theirs = pty.openpty()
     command = [*run, "-a", appliance.endpoint, "-p", "0.1", "--", sys.executable, "-c", script]
@@ -271,7 +271,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(run: list[str], appliance
     os.write(ours, b"\x03")
     while b"SIGINT" not in seen:
         seen += os.read(ours, 1024)
-    # What is passed on keeps its order: a second SIGINT would be seen before this.
+    # Signals that are passed on keep their order: a second SIGINT would be seen before this.
     process.send_signal(signal.SIGUSR1)
     while b"SIGUSR1" not in seen:
         seen += os.read(ours, 1024)
@@ -347,7 +347,7 @@ def test_no_wait_refuses_at_once(run: list[str], appliance: StandIn) -> None:
 
 
 def leases_of(appliance: StandIn) -> int | None:
-    """None while there is no gateway, which passes calls on too."""
+    """Returns None while there is no gateway, which also passes calls on."""
     with contextlib.suppress(ApplianceError):
         return len(appliance.client.inventory().leases)
     return None

@@ -1,4 +1,4 @@
-"""A share is a smaller GPU: every way of asking says so, and nothing gets past it."""
+"""A share is a smaller GPU: every query says so, and nothing gets past it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 @pytest.fixture(scope="module", params=["normal", "hostile"])
 def impatient(request: pytest.FixtureRequest) -> Iterator[Appliance]:
-    """What a killed program had is free at once: nobody waits for it to connect again."""
+    """An appliance without grace: a killed program's memory is free at once, as it need not come back."""
     with appliance("--grace", "0s", profile=request.param) as it:
         yield it
 

@@ -27,7 +27,7 @@ MEMORY_MIB = 1024
 TOTAL_BYTES = MEMORY_MIB << 20
 
 
-# What a stand-in is told to say when its client's connection is lost.
+# The line that makes a stand-in report a lost connection to its client.
 LOST = 'raw {"op": "connection", "connected": false}'
 
 
@@ -51,7 +51,7 @@ def make_dist(folder: Path, python: str = sys.executable) -> Path:
 
 
 def snapshot_of(dist: Path) -> Snapshot:
-    """What a stand-in tells of its GPU."""
+    """A stand-in's snapshot of its GPU."""
     command = [str(dist / "bin" / "remotegpu-worker"), "--snapshot"]
     uuid = {"REMOTEGPU_SOFTGPU_UUIDS": UUID(int=1).hex}
     return parse_snapshot(subprocess.check_output(command, env={**os.environ, **uuid}, text=True))
@@ -98,7 +98,7 @@ class StandIn:
         return sum(gpu.leased_bytes for gpu in self.gpus)
 
     def cli(self, *arguments: str, timeout: float = 20) -> subprocess.CompletedProcess[str]:
-        """A command of ours, against this appliance unless it names another."""
+        """Runs a command of ours, against this appliance unless it names another."""
         return self.start([REMOTEGPU, *arguments], timeout)
 
     def start(self, command: list[str], timeout: float = 20) -> subprocess.CompletedProcess[str]:
@@ -147,7 +147,7 @@ class Tenant:
         return connection
 
     def open_session(self, pid: int = 1, table_hash: int = 7, process: str = "") -> pb.OpenSessionReply:
-        """The reply as it is, refused or not."""
+        """Returns the reply, refused or not."""
         reply: pb.OpenSessionReply = self.appliance.client._stub.OpenSession(
             pb.OpenSessionRequest(
                 versions=pb.Versions(wire=WIRE_VERSION, table_hash=table_hash, program="test"),
@@ -167,7 +167,7 @@ class Tenant:
         return Session(self.appliance, self.connect(b"RGP1", reply.session_id, reply.ticket), reply)
 
     def let_go(self) -> None:
-        """End the holding connection, as the kernel does when the process dies."""
+        """Closes the holding connection, as the kernel does when the process dies."""
         assert self.holding is not None
         self.holding.close()
 
@@ -187,7 +187,7 @@ class Session:
         appliance.open_connections.callback(self._lines.close)
 
     def ask(self, line: str) -> Any:
-        """Have the worker carry out a line; its answer."""
+        """Sends the worker a line to carry out. Returns its answer."""
         self.connection.sendall(line.encode() + b"\n")
         return json.loads(self._lines.readline())
 
@@ -199,7 +199,7 @@ class Session:
         return granted
 
     def rest(self) -> str:
-        """All that comes until the end of the connection."""
+        """Everything that comes until the end of the connection."""
         with contextlib.suppress(ConnectionError):
             return self._lines.read()
         return ""
@@ -211,6 +211,6 @@ class Session:
 
 @contextlib.contextmanager
 def all_back(appliance: StandIn) -> Iterator[None]:
-    """After the block nothing is leased any more, within the promised five seconds."""
+    """Checks that nothing is leased within the promised five seconds after the block."""
     yield
     until(lambda: appliance.leased == 0 and not appliance.client.inventory().leases, 5, "the share is back")

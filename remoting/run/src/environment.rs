@@ -10,13 +10,13 @@ use crate::native::Profile;
 
 pub type Environment = Vec<(OsString, OsString)>;
 
-/// Where the command is looked for: ours first, as `nvidia-smi` is.
+/// The folders of the command's PATH: ours first, which has `nvidia-smi`.
 pub fn path(inherited: &Environment, dist: &Path) -> OsString {
     let rest = get(inherited, "PATH").map_or_else(|| OsString::from("/bin:/usr/bin"), OsStr::to_owned);
     joined(dist.join("bin").as_os_str(), &rest)
 }
 
-/// What is preloaded in place of libraries that would make machine code where PTX is needed.
+/// Libraries to preload in place of those that would make machine code where PTX is needed.
 pub fn stand_ins(dist: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(dist.join("native/stand-ins")).into_iter().flatten().flatten();
     let mut found: Vec<_> = files

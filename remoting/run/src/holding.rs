@@ -14,7 +14,7 @@ use crate::exits::Failure;
 const MORE_ATTEMPTS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// As long as an appliance keeps a lease whose holding connection ended through no fault of ours.
+/// The time for which an appliance keeps a lease whose holding connection broke.
 const RECONNECT: Duration = Duration::from_secs(10);
 
 /// A lease whose holding connection a thread keeps open.
@@ -43,7 +43,7 @@ impl Held {
         &self.lease
     }
 
-    /// Gives it back. Where that fails, the end of this process ends it.
+    /// Gives the lease back. If that fails, the end of this process ends it.
     pub fn close(self) {
         self.closing.store(true, Ordering::Release);
         let _ = self.lease.close();

@@ -1,4 +1,4 @@
-//! What people write for a share, as `remotegpu.api.quantities` reads it.
+//! Parses a user's quantities of a share, as `remotegpu.api.quantities` does.
 
 use remotegpu_client::connect::LeaseWish;
 
@@ -99,7 +99,7 @@ fn factor(unit: &str) -> Option<u128> {
     Some(base.pow(power))
 }
 
-/// Exactly what was written: digits, and the power of ten that they are multiplied by.
+/// A number exactly as written: digits, and the power of ten that they are multiplied by.
 struct Decimal {
     digits: u128,
     exponent: i32,
