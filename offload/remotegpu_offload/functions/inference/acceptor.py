@@ -154,13 +154,13 @@ def _again(session: Any) -> Any:
 
 
 def set_providers(session: Any, providers: Any, options: Any) -> None:
-    """As the session's own."""
+    """Sets the providers of the session, and keeps them for when it moves."""
     setattr(session, _OPENING, vars(session)[_OPENING]._replace(providers=providers, options=options))
     session.set_providers(*available_providers(providers, options, _library().get_available_providers()))
 
 
 def described(session: Any) -> dict[str, Any]:
-    """What does not change while a session lives."""
+    """Describes the session: inputs, outputs and metadata, which never change."""
     meta = session.get_modelmeta()
     return {
         name: [(each.name, each.type, each.shape) for each in found]
@@ -183,11 +183,11 @@ def described(session: Any) -> dict[str, Any]:
 
 
 def optimized(session: Any) -> bytes:
-    """The optimized model, where the options asked for one."""
+    """Returns the optimized model, where the options asked for one."""
     return Path(session.get_session_options().optimized_model_filepath).read_bytes()
 
 
 def profile(session: Any) -> tuple[str, bytes]:
-    """Ends profiling: the name of the file that was written, and what is in it."""
+    """Ends profiling, and returns the name and the content of the file that was written."""
     path = Path(session.end_profiling())
     return path.name, path.read_bytes() if path.is_file() else b""
