@@ -1,5 +1,4 @@
-"""Arms a process: modules' functions and classes that the configuration names are wrapped when the program imports
-them."""
+"""Arms a process: the functions and classes that the configuration names are wrapped at the import of their module."""
 
 import ast
 import json

@@ -43,7 +43,7 @@ def train_epoch(model: Any, opt: Any, batch: Any) -> float:
 
 
 def train_both(model: Any, opt: Any, schedule: Any, batch: Any) -> float:
-    """As above, with a schedule of the rate; it freezes a part."""
+    """Trains like `train_epoch`, with a schedule of the rate; freezes a part."""
     loss = train_epoch(model, opt, batch)
     schedule.step()
     model.first.bias.requires_grad_(False)
@@ -73,7 +73,7 @@ def change(things: Any) -> None:
 
 
 def backward(model: Any, batch: Any) -> float:
-    """Only the gradients; the step is made elsewhere."""
+    """Computes only the gradients; the step is made elsewhere."""
     loss = model(batch).square().mean()
     loss.backward()
     return float(loss.detach())
