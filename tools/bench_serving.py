@@ -30,7 +30,7 @@ SHARE: Final = "0.45"
 CLIENTS: Final = (1, 8, 32)
 # Requests for each client, and tokens of each.
 REQUESTS, PROMPT, ANSWER = 6, 64, 128
-# Number of clients of the second tenant.
+# The second tenant's clients, and the number of their requests: enough for the whole measurement.
 TENANT: Final = 8
 ENOUGH: Final = 4000
 GENERATED: Final = "vllm:generation_tokens_total"

@@ -1,4 +1,4 @@
-"""Make docs/pictures/*.svg: diagrams from the *.dot files beside them, and nvidia-smi.svg from a real run.
+"""Makes docs/pictures/*.svg: diagrams from the *.dot files next to them, and nvidia-smi.svg from a real run.
 
 python tools/pictures.py (`make pictures`; needs Graphviz's `dot` and what `make build` builds)
 """

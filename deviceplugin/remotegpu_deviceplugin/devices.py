@@ -1,4 +1,4 @@
-"""How many devices of a resource a node offers, in the form that the kubelet expects."""
+"""The number of devices of a resource that a node offers, in the form that the kubelet expects."""
 
 import itertools
 from collections.abc import Collection, Iterable

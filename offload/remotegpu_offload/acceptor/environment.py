@@ -39,7 +39,7 @@ class Environment:
         return {"python": self.python, **self.packages}
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; the names are those of control.proto."""
+        """Returns JSON types; the names are those of control.proto."""
         return {
             "name": self.name,
             "backend": self.backend,

@@ -62,7 +62,7 @@ class _Keeper:
         self._watched = {control.fileno(), link.fileno(), log.pipe}
 
     def run(self) -> int:
-        # The kernel lets no signal in from inside that is not handled.
+        # This is the first process of a PID namespace: the kernel ignores unhandled signals that come from inside.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         woken = wake_on_child()
@@ -77,7 +77,7 @@ class _Keeper:
                 with contextlib.suppress(BlockingIOError):
                     os.read(woken, 4096)
             if self._control.fileno() in ready and not self._pass_order():
-                return 0  # the appliance is gone; the kernel ends the rest with us
+                return 0  # the appliance is gone; the kernel ends the rest with this process
             if self._link.fileno() in ready:
                 self._pass_news()
             if self._log.pipe in ready and not self._log.read():

@@ -33,7 +33,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 class Place:
     """The appliance's settings for one session."""
 
-    uid: int | None  # None: it keeps ours
+    uid: int | None  # None: it keeps the appliance's
     readable: tuple[Path, ...]  # what the administrator lets sessions read, besides the interpreter's needs
     hidden: tuple[Path, ...]  # secrets: files, or folders with all that is in them
     folder: Path  # to write into, where it has no file system of its own
@@ -104,7 +104,7 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
         lacks.append("namespaces (no processes of its own, no connections)")
     if not place.cgroups:
         lacks.append("cgroups (memory is not limited, processes only by the user's number)")
-    # Where it has neither, others of our user would be counted; there it can start threads only.
+    # Where it has neither, other processes of this user would be counted; there it can start threads only.
     _limit(place.processes if level == NAMESPACES or place.uid is not None else None)
     if place.uid is not None:
         if level == ALONE:
@@ -119,7 +119,7 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
     syscalls.set_no_new_privileges()
     syscalls.set_dumpable(False)
     writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices(nodes)]  # noqa: S108
-    # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie beside ours.
+    # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie next to this one.
     hidden = () if level == NAMESPACES else (*place.hidden, folder.parent, *_other_devices(nodes))
     allowed = readable(place.readable, own_processes=level == NAMESPACES, accelerators=bool(nodes))
     if restrictions.give_up_files(allowed, hidden, writable, network=level == NAMESPACES):

@@ -1,4 +1,4 @@
-"""Which versions two interpreters have, and whether what one writes the other can read. Pure but for `installed`."""
+"""Versions of two interpreters, and whether one can read what the other writes. Pure but for `installed`."""
 
 import importlib.metadata
 import platform

@@ -53,8 +53,8 @@ _log = logging.getLogger(__name__)
 _WAIT_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = (0.0, 1.0, 5.0, 30.0)
 _PROCESSES: Final = 1024
-# Chooses the kernels that NumPy's OpenBLAS takes on this machine: an administrator sets them where its own choice is
-# wrong.
+# Variables that choose the kernels of NumPy's OpenBLAS on this machine: an administrator sets them where its own choice
+# is wrong.
 _PROCESSOR: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
@@ -62,7 +62,7 @@ _PROCESSOR: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 class Surroundings:
     """The settings and services that all environments of an appliance share."""
 
-    packages: Path  # ours, for the environments' PYTHONPATH
+    packages: Path  # this project's, for the environments' PYTHONPATH
     scratch: Path  # where sessions get folders, if they have no file system of their own
     readable: Sequence[Path]  # what the administrator lets sessions read
     hidden: Sequence[Path]  # secrets

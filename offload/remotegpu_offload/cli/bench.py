@@ -65,7 +65,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """How much of everything is done in one run."""
+    """The numbers of steps and calls in one run, and its MiB of data."""
 
     tiny: int
     heavy: int

@@ -1,7 +1,7 @@
-"""How other programs of the same user reach a session: a socket in a folder that only this user may enter.
+"""Access to a session for other programs of the same user: a socket in a folder that only this user may enter.
 
-One JSON object a line asks, one answers: `{"op": "describe" | "stats" | "switch", ...}`, or `{"error": ...}` if it
-fails.
+Requests and answers are JSON objects, one a line: `{"op": "describe" | "stats" | "switch", ...}`, or `{"error": ...}`
+if a request fails.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ class Control:
             self._listener.close()
 
     def abandon(self) -> None:
-        """In a forked child: the socket is the parent's."""
+        """In a forked child: closes the socket, which is the parent's."""
         if self._listener is not None:
             self._listener.close()
 

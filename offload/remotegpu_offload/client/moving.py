@@ -1,4 +1,4 @@
-"""How a session moves to another acceptor: because a person wants it, or because the acceptor is lost."""
+"""Moves a session to another acceptor: because a person wants it, or because the acceptor is lost."""
 
 import contextlib
 import threading

@@ -10,7 +10,7 @@ from remotegpu_offload.config.model import Config
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Which acceptor is wanted. Empty fields: any."""
+    """The wanted acceptor. Empty fields: any."""
 
     backends: tuple[str, ...] = ()  # best first
     environment: str = ""

@@ -83,7 +83,7 @@ Rule: TypeAlias = TorchRule | FunctionRule | ClassRule | ModuleRule
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
-    """Which source may leave the client. Entries are modules ("mypkg") or folders ("./", relative to the config)."""
+    """The source that may leave the client. Entries are modules ("mypkg") or folders ("./", relative to the config)."""
 
     page: tuple[str, ...] = ("./",)
     never: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class CodeRules:
 
 @dataclass(frozen=True, slots=True)
 class FileRules:
-    """Which files the acceptor may read and write here: globs, relative to the config; `cache_bytes` held there."""
+    """The files that the acceptor may read and write here: globs, relative to the config; `cache_bytes` held there."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class FileRules:
 
 @dataclass(frozen=True, slots=True)
 class EnvRules:
-    """Which environment variables the acceptor gets: names or globs. Nothing else crosses."""
+    """The environment variables that the acceptor gets: names or globs. Nothing else crosses."""
 
     passes: tuple[str, ...] = ()
 

@@ -61,7 +61,7 @@ class _Thread(threading.local):
         self.open: list[_Open] = []
         self.busy = False
         self.paused = 0.0
-        # The outermost frame of our torch device in which the thread is, and since when.
+        # The outermost frame of the remote torch device in which the thread is, and since when.
         self.device: FrameType | None = None
         self.since = 0.0
         self.tensors = 0.0

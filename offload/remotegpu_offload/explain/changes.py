@@ -14,7 +14,7 @@ import cloudpickle
 
 _LARGEST: Final = 1 << 32
 COMPARED: Final = 256 << 20
-"""So many bytes of an argument are compared; of a larger one nobody knows whether it changes."""
+"""So many bytes of an argument are compared; a larger argument may change unnoticed."""
 _FUNCTIONS: Final = 64  # whose globals are looked at, from one function on
 
 

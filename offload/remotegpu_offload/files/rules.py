@@ -1,4 +1,5 @@
-"""Which of the client's files may be read and written. Pure, but for resolving the rules' own folders at the start."""
+"""Rules for the client's files that may be read and written. Pure, but for resolving the rules' own folders at the
+start."""
 
 import os
 import re

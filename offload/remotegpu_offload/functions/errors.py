@@ -33,7 +33,7 @@ class RemoteTraceback(Exception):  # noqa: N818 - as concurrent.futures' _Remote
 
 
 PASSED: Final = "_remotegpu_passed"
-"""The attribute of an exception from the other end that has its number there."""
+"""Attribute of an exception from the other end: the exception's number there."""
 
 
 class TooDeepError(RecursionError):

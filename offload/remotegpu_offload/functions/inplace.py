@@ -16,7 +16,8 @@ from typing import Any, Final
 from remotegpu_offload.objects.codec import HANDLE
 
 Place = int | str
-"""Of a part within an object: its index, of dictionaries twice that of the key and one more, or an attribute's name."""
+"""The place of a part within an object: its index (in a dictionary twice the entry's index for the key, and one more
+for the value), or an attribute's name."""
 
 Write = Callable[[], None]
 
@@ -29,7 +30,7 @@ CODE: Final = (
     type,
     types.ModuleType,
 )
-"""Callables that have no state of interest. Which of them an object has does not change."""
+"""Callables that have no state of interest. An object's callables stay the same ones."""
 
 _CONTAINERS: Final = (list, dict, set, bytearray, collections.deque, array.array)
 _HEAP: Final = 1 << 9  # of a type's flags: it was made by a class statement

@@ -17,10 +17,10 @@ Key = int | str
 """An argument: its position or its keyword."""
 
 Parts = list[tuple[Key, list[tuple[int, bytes]]]]
-"""Of large arrays the segments that have changed, by argument and index."""
+"""Segments of large arrays that have changed, by argument and index."""
 Written = list[tuple[int, Place, bool, Any]]
-"""Objects that arguments held before the call: the place of the one that held it in this list, below 0 for an argument
-itself; the object's place within it, or the argument's key; whether it is told, and how it is now."""
+"""Objects that arguments held before the call, each as: the place of its holder in this list, below 0 for an argument
+itself; the object's place within the holder, or the argument's key; whether its state is sent, and that state."""
 
 _IMMUTABLE: Final = (int, float, complex, str, bytes, bool, type(None), type, frozenset, range)
 _HEAP: Final = 1 << 9

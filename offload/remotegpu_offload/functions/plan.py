@@ -21,7 +21,7 @@ _FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunction
 _PLACE: Final = re.compile(r"\[(\d)\]\[('.*?'|\d+)\]")
 
 MARK: Final = "__remotegpu__"
-"""The attribute of whatever stands in a function's or class's place; its plan has `name` and `function`."""
+"""The attribute that marks the stub of a function or class; its plan has `name` and `function`."""
 
 
 class Plan:

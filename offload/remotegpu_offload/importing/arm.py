@@ -23,7 +23,7 @@ _NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "cloudpickle",
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # Function that the main module calls to have one of its own functions or classes wrapped.
 _WRAP: Final = "__remotegpu_wrap__"
-# Tells processes that a program starts which configuration the program has.
+# Variable that passes this program's configuration to the processes that it starts.
 CHILD_ENV: Final = "REMOTEGPU_OFFLOAD_CHILD"
 # Python imports `sitecustomize` from here when it starts.
 _START: Final = str(Path(__file__).resolve().parents[1] / "sitecustomize")

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from remotegpu_offload.objects.codec import Codec
 
 Reducer = Callable[[Any, Any], Any]
-"""As `reducer_override`: what pickle's `__reduce__` returns, or NotImplemented for the usual way."""
+"""Type of `reducer_override`: returns what pickle's `__reduce__` returns, or NotImplemented for the usual way."""
 
 reducers: Final[dict[type, Reducer]] = {}
-"""How values of a type, and of those derived from it, are written; `register` adds to it."""
+"""Reducers by type, also for types derived from it; `register` adds to it."""
 
 # Modules of this package that know a library's types; imported when the first value of the library crosses.
 LIBRARIES: Final = {

@@ -39,7 +39,7 @@ class Streams:
         self.link = link
         self.broken: dict[int, int] = {}
         self._pid = os.getpid()
-        self._pipes: dict[int, int] = {}  # the end that we read, by descriptor
+        self._pipes: dict[int, int] = {}  # the end that this process reads, by descriptor
         # Reentrant: a signal handler prints while its thread is printing.
         self._lock = threading.RLock()
 

@@ -19,7 +19,7 @@ from remotegpu_offload.wire.frames import Service
 from remotegpu_offload.wire.peer import Peer
 
 NAME: Final = "remote"
-"""What torch calls the device here: torch keeps the names of its own devices for itself."""
+"""Torch's name for the device here: torch keeps the names of its own devices for itself."""
 
 _KEY: Final = "PrivateUse1"
 # They belong to one vendor's libraries, as their names say.
@@ -29,7 +29,7 @@ _OWN_KERNELS: Final = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExp
 
 
 LACKING: Final = frozenset(("not dense", "no kernel for dense tensors", "the acceptor has no kernel"))
-"""What `placement` says of operations that the device refuses."""
+"""Answers of `placement` for operations that the device refuses."""
 
 
 class Source(Protocol):

@@ -44,7 +44,7 @@ from remotegpu_offload.torch.storage import Blueprint, Slot, Storages, address_o
 from remotegpu_offload.torch.stream.stream import ENTRIES, Stream
 
 TEMPLATES: Final = 1 << 16
-"""So many templates are kept; then both sides begin anew."""
+"""So many templates are kept; then both sides drop all of them."""
 
 LEASED: Final = 64
 """Addresses lent to the acceptor for the results of an operation that returns a list of unknown length."""

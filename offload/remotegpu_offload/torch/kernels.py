@@ -27,7 +27,7 @@ LOCAL: Final = (
     "set_.source_Storage_storage_offset",
     "set_.source_Tensor",
 )
-"""They only say anew how a storage is seen, for which the host's kernels do: nothing is sent."""
+"""They only give a storage another view, for which the host's kernels do: nothing is sent."""
 
 OWN: Final = frozenset(
     (
@@ -45,7 +45,7 @@ OWN: Final = frozenset(
         "_pack_padded_sequence",
     )
 )
-"""What has a kernel of its own below."""
+"""Operations with a kernel of their own below."""
 
 
 @functools.lru_cache(4096)
@@ -327,4 +327,4 @@ def gru_cell(inputs: Any, hidden: Any, state: Any, input_bias: Any = None, hidde
 
 
 CELLS: Final = {"_thnn_fused_lstm_cell": lstm_cell, "_thnn_fused_gru_cell": gru_cell}
-"""Composed here, with their gradients."""
+"""Composed here of other operations, with their gradients."""

@@ -29,7 +29,7 @@ class Activity(Generic[Successor]):
         self.lost = ""
         """Why the connection is closed, for the LostError; empty while it is not."""
         self.lock = threading.Lock()
-        """Of all that a connection's threads share."""
+        """Guards all that a connection's threads share."""
         self._changed = threading.Condition(self.lock)
         self._local = _Local()
         self._active = 0

@@ -36,7 +36,7 @@ def write(folder: Path, **files: str) -> None:
 
 
 class Side:
-    """Both halves in this process."""
+    """Both halves of code paging in this process."""
 
     def __init__(self, client: Peer, acceptor: Peer, server: CodeServer) -> None:
         self.server = server

@@ -21,7 +21,7 @@ SAMPLES = 3
 SMALL = 10_000
 
 SWEEPS: Final = {"forward": "float32", "backward": "float64", "gradcheck": "float64"}
-"""What is measured of all operations, and in which type."""
+"""The modes in which all operations are measured, each with its type."""
 
 UNWRITTEN: Final = "compares memory that nobody has written to"
 _SPARSE: Final = "sparse tensors: the remote device has dense ones only"

@@ -28,7 +28,7 @@ _KEYS: Final = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 _COMPOSITE: Final = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 Answer = Callable[[Executor, dict[str, Any], Sequence[Any]], Message]
-"""What is done after all batches before it: with the request's header and its own buffers."""
+"""A step after all batches before it: with the request's header and its own buffers."""
 
 
 class Session(Protocol):
@@ -70,7 +70,7 @@ def _stats(executor: Executor, _header: dict[str, Any], _own: Sequence[Any]) -> 
 
 
 ANSWERS: dict[str, Answer] = {"sync": _sync, "result": _result, "get": _get, "stats": _stats, **requests.ANSWERS}
-"""By the word in the request."""
+"""Answers by the word in the request."""
 
 
 @dataclass(slots=True)

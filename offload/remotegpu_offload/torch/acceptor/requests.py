@@ -277,4 +277,4 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "threads": _threads,
 }
 ANSWERS: Final = {name: _after_ends(answer) for name, answer in _ANSWERS.items()}
-"""What a message may name in `then`."""
+"""Answers by the word that a message names in `then`."""

@@ -43,8 +43,8 @@ def install() -> None:
 
 
 def _threads() -> None:
-    """Forwards torch.set_num_threads: where the acceptor's device is a CPU, the program means its threads; and with
-    them results to the last bit."""
+    """Forwards torch.set_num_threads to the acceptor: if its device is a CPU, the program means its threads, on which
+    the last bits of results depend."""
     original = torch.set_num_threads
 
     @functools.wraps(original)

@@ -10,7 +10,7 @@ LIMIT: Final = 1 << 30
 """So many bytes are remembered; a program that sends more between two snapshots cannot be resumed before the next."""
 
 CHANGING: Final = frozenset(("rng_set", "seed", "threads"))
-"""What a message may ask for beside its operations and that must happen again when it is repeated."""
+"""Requests in `then` that must be repeated with their batch, since they change state at the acceptor."""
 
 
 class Sent(NamedTuple):

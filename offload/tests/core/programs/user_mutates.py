@@ -58,7 +58,7 @@ class Opened:
 
 
 class Packed:
-    """Its `__getstate__` returns a list, not attributes."""
+    """A class whose `__getstate__` returns a list, not attributes."""
 
     def __init__(self):
         self.inner = ["a"]
@@ -72,7 +72,7 @@ class Packed:
 
 
 class Fixed:
-    """Its constructor makes it again; it has slots and no `__setstate__`."""
+    """A class that its constructor makes again; it has slots and no `__setstate__`."""
 
     __slots__ = ("n",)
 

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """With a parameter used twice, buffers, and a module that has state of its own."""
+    """A network with a parameter used twice, buffers, and a module that has state of its own."""
 
     def __init__(self) -> None:
         super().__init__()
