@@ -27,8 +27,8 @@ class Skew:
 
 
 def installed() -> dict[str, str]:
-    """Returns the versions of `python` and of every one of PACKAGES that this interpreter has, without importing them.
-    """
+    """Returns the versions of `python` and of every one of PACKAGES that this interpreter has, without importing
+    them."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -46,8 +46,8 @@ def services(config: Config, *, main: Main | None = None, program: bool = False)
 
 
 def process(config: Config) -> dict[str, Any]:
-    """Describes this process as far as the acceptor may know it: arguments, folder, and the variables that may cross.
-    """
+    """Describes this process as far as the acceptor may know it: arguments, folder, and the variables that may
+    cross."""
     return {
         "argv": list(sys.argv),
         "cwd": os.fspath(Path.cwd()),

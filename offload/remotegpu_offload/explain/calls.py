@@ -1,5 +1,5 @@
-"""Measures which functions of a program take long, and how large their arguments and results are: candidates for rules.
-"""
+"""Measures which functions of a program take long, and how large their arguments and results are: candidates for
+rules."""
 
 import builtins
 import contextlib

@@ -135,8 +135,8 @@ class Calls:
             self.codec.exports.release((ident, 1) for ident in writer.sent)
 
     def _levels(self, levels: dict[str, int]) -> None:
-        """Sets the levels of the program's own loggers, which decide; only records that they would take are made here.
-        """
+        """Sets the levels of the program's own loggers, which decide; only records that they would take are made
+        here."""
         for name, level in levels.items():
             logging.getLogger(name or None).setLevel(level)
 

@@ -338,8 +338,8 @@ def _warn(told: Iterable[Sequence[Any]]) -> None:
 
 
 def _category(module: Any, name: Any) -> type[Warning]:
-    """Returns a warning's class that this program has imported and that is made of a text alone; otherwise UserWarning.
-    """
+    """Returns a warning's class that this program has imported and that is made of a text alone; otherwise
+    UserWarning."""
     found: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
     if (
         isinstance(found, type)

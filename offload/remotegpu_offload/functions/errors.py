@@ -64,8 +64,8 @@ def contents(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def rebuild(described: dict[str, Any], found: tuple[Any, Any] | None) -> BaseException:
-    """Rebuilds the exception. `found` is what `contents` returned at the other end; None where it cannot be had here.
-    """
+    """Rebuilds the exception. `found` is what `contents` returned at the other end; None where it cannot be had
+    here."""
     name = f"{described.get('module')}.{described.get('name')}"
     text = str(described.get("text", ""))
     error: BaseException | None = None

@@ -146,8 +146,8 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def outgoing(value: Any) -> Any:
-    """Exports a callable of the program, so that it runs here when it is called there; so too in a list, tuple or dict.
-    """
+    """Exports a callable of the program, so that it runs here when it is called there; so too in a list, tuple or
+    dict."""
     if value.__class__ in (list, tuple):
         if len(value) <= _LOOKED_INTO and any(_stays_in_client(each) for each in value):
             return type(value)([Exported(each) if _stays_in_client(each) else each for each in value])

@@ -40,8 +40,8 @@ def allow_type(kind: type) -> None:
 
 
 class Policy:
-    """Classes that the restricted unpickler accepts: those this program has sent, and those of packages named in rules.
-    """
+    """Classes that the restricted unpickler accepts: those this program has sent, and those of packages named in
+    rules."""
 
     def __init__(self, sent: MutableSet[type], packages: Iterable[str], plain: Callable[[Any], Any]) -> None:
         self._plain = plain
@@ -89,8 +89,8 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _load(module: str) -> None:
-    """Imports this package's module of that name, or the one that knows the library of that name: it adds to the lists.
-    """
+    """Imports this package's module of that name, or the one that knows the library of that name: it adds to the
+    lists."""
     ours = LIBRARIES.get(module.partition(".")[0], module)
     if ours in LIBRARIES.values() and ours not in sys.modules:
         importlib.import_module(ours)

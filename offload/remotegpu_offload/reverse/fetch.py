@@ -24,8 +24,8 @@ _CONNECT_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server that applications come from. `ca`: the file with the authority of its certificate, else the system's.
-    """
+    """The server that applications come from. `ca`: the file with the authority of its certificate, else the
+    system's."""
 
     url: str
     ca: Path | None = None
@@ -33,7 +33,7 @@ class Server:
 
     @property
     def place(self) -> str:
-        """"host:port", as people name it and as it is remembered."""
+        """The address "host:port", as people name it and as it is remembered."""
         return urlsplit(self.url).netloc
 
 
@@ -135,8 +135,8 @@ class Fetcher:
         self.bytes_in += size
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPResponse:
-        """Returns an answer with status 200. Opens a connection that the server has closed in the meantime again, once.
-        """
+        """Returns an answer with status 200. Opens a connection that the server has closed in the meantime again,
+        once."""
         for fresh in (False, True):
             if fresh:
                 self._drop()

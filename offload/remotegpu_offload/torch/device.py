@@ -60,8 +60,8 @@ class _Module:
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        """Seeds the device's generator, in order with the operations and without waiting; `torch.manual_seed` calls it.
-        """
+        """Seeds the device's generator, in order with the operations and without waiting; `torch.manual_seed` calls
+        it."""
         if _state.current is not None:
             _state.current.stream.tell("seed", {"generator": 0, "seed": int(seed) & (1 << 64) - 1})
 
@@ -99,8 +99,8 @@ class Remote:
         return self.engine.storages
 
     def synchronize(self) -> None:
-        """Waits until everything has been executed. Raises the first error of an operation that was not yet reported.
-        """
+        """Waits until everything has been executed. Raises the first error of an operation that was not yet
+        reported."""
         checked(self.stream.ask("sync"))
 
     def stats(self) -> dict[str, int]:

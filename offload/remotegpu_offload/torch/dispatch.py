@@ -128,8 +128,8 @@ class Engine:
             checked(stream.ask("sync"))
 
     def resize(self, tensor: Any, size: Sequence[int], stride: Sequence[int] | None = None) -> None:
-        """Gives a tensor other sizes in place; a storage that is too small becomes a larger one with the same content.
-        """
+        """Gives a tensor other sizes in place; a storage that is too small becomes a larger one with the same
+        content."""
         strides = tuple(stride) if stride is not None else contiguous(size)
         offset = tensor.storage_offset()
         meta = Meta(tensor.dtype, tuple(size), strides)

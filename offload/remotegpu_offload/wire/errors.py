@@ -18,8 +18,8 @@ class LostError(OffloadError):
     _during = ""
 
     def during(self, what: str) -> "LostError":
-        """Returns the same error with the request that was lost: "in the call of m.f". Itself where it says so already.
-        """
+        """Returns the same error with the request that was lost: "in the call of m.f". Itself where it says so
+        already."""
         if self._during or not what:
             return self
         named = LostError(f"{self} [{what}]")
@@ -40,8 +40,8 @@ class RemoteFailure(OffloadError):  # noqa: N818 - the other side failed, not th
 
 
 def how_ended(exit_code: int) -> str:
-    """Says why the other side has closed the connection: `exit_code` of its process, or minus the signal that ended it.
-    """
+    """Says why the other side has closed the connection: `exit_code` of its process, or minus the signal that ended
+    it."""
     if exit_code > 0:
         return f"its process ended with exit code {exit_code}"
     if exit_code == 0:

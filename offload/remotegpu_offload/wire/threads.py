@@ -29,8 +29,8 @@ _MANY_THREADS: Final = 256
 
 
 class Mailbox:
-    """Queue of requests for one thread of this process, filled by the receiving thread, and the signal that wakes it.
-    """
+    """Queue of requests for one thread of this process, filled by the receiving thread, and the signal that wakes
+    it."""
 
     __slots__ = ("inbox", "wake")
 

@@ -44,8 +44,8 @@ class Colour(enum.Enum):
 
 @dataclasses.dataclass
 class Sent:
-    """A class of which the program has sent instances, so they are taken; its constructor is the program's own affair.
-    """
+    """A class of which the program has sent instances, so they are taken; its constructor is the program's own
+    affair."""
 
     x: int
 

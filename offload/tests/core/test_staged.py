@@ -1,5 +1,5 @@
-"""Packages that `make build` prepares for other interpreters: they need only the standard library besides themselves.
-"""
+"""Packages that `make build` prepares for other interpreters: they need only the standard library besides
+themselves."""
 
 import json
 import subprocess

@@ -148,8 +148,8 @@ class SessionShell(LibraryShell):
     def run_async(
         self, output_names: Any, input_feed: Any, callback: Callable[..., Any], user_data: Any, run_options: Any = None
     ) -> None:
-        """Runs like onnxruntime's method: calls `callback` with results, `user_data` and a message, in another thread.
-        """
+        """Runs like onnxruntime's method: calls `callback` with results, `user_data` and a message, in another
+        thread."""
 
         def wait() -> None:
             try:
@@ -176,8 +176,8 @@ class SessionShell(LibraryShell):
 
 
 def profile_path(prefix: str, name: Any) -> Path:
-    """Returns the path of a profile here: below the prefix that the program set, under the name that the acceptor gave.
-    """
+    """Returns the path of a profile here: below the prefix that the program set, under the name that the acceptor
+    gave."""
     where = Path(prefix)
     if not re.fullmatch(re.escape(where.name) + r"_[\w.-]*\.json", str(name), re.ASCII):
         raise RefusedError(f"the acceptor named the profile {name!r}, which does not begin with {where.name!r}")
@@ -236,8 +236,8 @@ def _check(pointer: Any) -> None:
 
 
 class OptionsShell(classes.Shell):
-    """Shell for `SessionOptions` and `RunOptions`: the options themselves are here, and record the calls and settings.
-    """
+    """Shell for `SessionOptions` and `RunOptions`: the options themselves are here, and record the calls and
+    settings."""
 
     __slots__ = ()
     # Methods that are also called here: their results can be asked for, or they report an error.

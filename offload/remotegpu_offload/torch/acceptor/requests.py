@@ -214,8 +214,8 @@ def _threads(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buff
 
 
 def _index(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """Lists the state to save: storages with the slots that mean them, failures by slot, generators with their states.
-    """
+    """Lists the state to save: storages with the slots that mean them, failures by slot, generators with their
+    states."""
     slots: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     failed: list[list[Any]] = []

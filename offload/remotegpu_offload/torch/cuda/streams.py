@@ -16,8 +16,8 @@ _ids = itertools.count(1)
 
 
 def synchronize(device: Any = None) -> None:
-    """Waits until the acceptor's device has done everything; an operation that failed there raises here, by its name.
-    """
+    """Waits until the acceptor's device has done everything; an operation that failed there raises here, by its
+    name."""
     device_names.to_remote(device)
     link.ask({"op": "sync"})
 
