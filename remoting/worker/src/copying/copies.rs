@@ -72,7 +72,8 @@ impl Target {
 impl Session {
     /// Returns the layout of a box that lies in memory of the session.
     ///
-    /// # Errors `CUDA_ERROR_INVALID_VALUE` if it does not.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if it does not.
     pub fn target(&self, address: u64, extent: &Extent) -> Result<Layout> {
         let layout = Layout::new(extent)?;
         self.memory.check(address, layout.span())?;
@@ -303,8 +304,9 @@ impl Session {
 
     /// Returns a copy on the device in the form that the driver takes.
     ///
-    /// # Errors `INVALID_VALUE` for addresses outside of device memory, or if the distance between slices is no
-    /// multiple of the pitch.
+    /// # Errors
+    /// `INVALID_VALUE` for addresses outside of device memory, or if the distance between slices is no multiple of the
+    /// pitch.
     pub fn box_on_device(&self, c: &CopyOnDevice) -> Result<CUDA_MEMCPY3D> {
         self.ends(c)?;
         let e = &c.extent;

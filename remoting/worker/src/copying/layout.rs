@@ -38,7 +38,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// # Errors `CUDA_ERROR_INVALID_VALUE` if rows or slices overlap, or if a size exceeds `MAX`.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if rows or slices overlap, or if a size exceeds `MAX`.
     pub fn new(e: &Extent) -> Result<Layout> {
         let Extent { width, height, depth, pitch, slice } = *e;
         if width == 0 || height == 0 || depth == 0 {
@@ -78,7 +79,8 @@ impl Layout {
 
     /// Returns the boxes (at most five) that make up `len` bytes of the packed form, starting at `offset`.
     ///
-    /// # Errors `CUDA_ERROR_INVALID_VALUE` if these bytes are not all in the box.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` if these bytes are not all in the box.
     pub fn pieces(&self, offset: u64, len: u64) -> Result<Vec<Piece>> {
         let end = offset.checked_add(len).filter(|end| *end <= self.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (mut at, mut pieces) = (offset, Vec::new());

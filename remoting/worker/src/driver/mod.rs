@@ -154,7 +154,8 @@ mod tensor_maps;
 impl Driver {
     /// Loads the library at `path`.
     ///
-    /// # Errors A message of one line.
+    /// # Errors
+    /// A message of one line.
     pub fn open(path: &str) -> std::result::Result<Driver, String> {
         let c_path = CString::new(path).map_err(|_| format!("{path:?} is no file name"))?;
         // SAFETY: a NUL-terminated name; running the library's initialisers is what the operator asked for with --driver.

@@ -18,8 +18,9 @@ macro_rules! table {
         }
 
         impl Table {
-            /// # Safety For each symbol, `find` must return null or a function of CUDA's signature for that symbol,
-            /// callable as long as the table is used.
+            /// # Safety
+            /// For each symbol, `find` must return null or a function of CUDA's signature for that symbol, callable as
+            /// long as the table is used.
             pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Table {
                 Table {
                     $($field: {

@@ -27,7 +27,8 @@ const MAX_HEADERS: u32 = 8 << 10;
 /// Serves one HTTP/2 connection until it ends. Sends no HTTP/2 pings: they would end the session of a client that is
 /// only stopped. The kernel's keepalive finds dead peers.
 ///
-/// # Errors The reason why the connection was closed.
+/// # Errors
+/// The reason why the connection was closed.
 pub async fn serve<S>(gateway: &Arc<Gateway>, stream: S, probation: Arc<Probation>) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

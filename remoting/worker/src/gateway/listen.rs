@@ -23,7 +23,8 @@ pub enum Port {
     Control,
 }
 
-/// # Errors The message names the address.
+/// # Errors
+/// The message names the address.
 pub async fn bind(address: &str) -> io::Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))

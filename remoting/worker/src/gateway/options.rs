@@ -27,7 +27,8 @@ pub const USAGE: &str = "usage: remotegpu-gateway --listen HOST:PORT --control-l
     --control-fd N [--data-socket PATH] [--cert FILE --key FILE]";
 
 impl Options {
-    /// # Errors A message of one line.
+    /// # Errors
+    /// A message of one line.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         let (mut listen, mut control_listen, mut control_socket, mut control_fd) = (None, None, None, None);
         let (mut data_socket, mut certificate, mut key) = (None, None, None);

@@ -14,7 +14,8 @@ const MAX_PACKET: usize = 64 << 10;
 
 /// Sends one packet without waiting.
 ///
-/// # Errors `WouldBlock` if the receiver is behind; any other error if it is gone.
+/// # Errors
+/// `WouldBlock` if the receiver is behind; any other error if it is gone.
 pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -29,7 +30,8 @@ pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>
 
 /// Receives one packet and the descriptors that came with it; `None` when the other end is closed.
 ///
-/// # Errors `WouldBlock` if there is none yet.
+/// # Errors
+/// `WouldBlock` if there is none yet.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut packet = vec![0; MAX_PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

@@ -172,7 +172,8 @@ impl<W> Registry<W> {
     /// Admits a connection, and uses up a session's ticket. A wrong ticket uses up nothing: a peer without the ticket
     /// cannot take the session from its owner.
     ///
-    /// # Errors The reason to close the connection.
+    /// # Errors
+    /// The reason to close the connection.
     pub fn admit(&mut self, preface: &Preface, now: Instant) -> Result<Admitted<W>, Refusal> {
         // Another ticket may be that of a session that comes back: the order that admits it is on its way.
         if let Some((ticket, to)) = self.moved.get(&preface.id).filter(|_| !self.is_here(&preface.id))

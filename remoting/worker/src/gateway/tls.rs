@@ -25,7 +25,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// # Errors The message names the file at fault.
+    /// # Errors
+    /// The message names the file at fault.
     pub fn load(pair: KeyPair) -> io::Result<Self> {
         let current = (stamp(&pair).ok(), acceptor(&pair)?);
         Ok(Certificate { pair, current: Mutex::new(current) })

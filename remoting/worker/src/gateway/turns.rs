@@ -53,7 +53,8 @@ pub struct Turns {
 impl Turns {
     /// Starts the thread. It calls `used` with the time used; `used` must not wait.
     ///
-    /// # Errors If there are no threads or descriptors left.
+    /// # Errors
+    /// If there are no threads or descriptors left.
     pub fn start(used: impl Fn(Vec<Used>) + Send + 'static) -> io::Result<Self> {
         let start = Instant::now();
         Self::start_by(move || start.elapsed().as_nanos() as Nanos, used)
@@ -61,7 +62,8 @@ impl Turns {
 
     /// Starts the thread with another clock, which measures the turns.
     ///
-    /// # Errors Those of [`Turns::start`].
+    /// # Errors
+    /// Those of [`Turns::start`].
     pub fn start_by(
         clock: impl Fn() -> Nanos + Send + 'static,
         used: impl Fn(Vec<Used>) + Send + 'static,
@@ -148,7 +150,8 @@ impl Desk {
 
     /// Waits for orders, packets or a deadline, and handles them.
     ///
-    /// # Errors If all senders of orders are gone.
+    /// # Errors
+    /// If all senders of orders are gone.
     fn serve(
         &mut self,
         orders: &Receiver<Order>,

@@ -22,7 +22,7 @@ defences! {
     TlsVersion = "tls-version";
     /// A connection has to prove itself in time.
     Patience = "patience";
-    /// Of the places for unauthenticated connections, one peer gets only a share.
+    /// One peer gets only a share of the places for unauthenticated connections.
     Crowd = "crowd";
     /// Copies and fills stay in the arena and the modules' variables.
     Range = "range";

@@ -28,7 +28,8 @@ pub enum Landlock {
 /// Sets limits of the process, which it cannot raise again. Address space has no limit: the driver reserves more of it
 /// than any machine has memory.
 ///
-/// # Errors If the system refuses.
+/// # Errors
+/// If the system refuses.
 pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let most = |number| Rlimit { current: Some(number), maximum: Some(number) };
@@ -57,7 +58,8 @@ pub enum Writes {
 /// sessions from looking into this process; the appliance must be able to, to count its memory. Without Landlock no
 /// process of its user may.
 ///
-/// # Errors If the system refuses, or has no Landlock although it is required.
+/// # Errors
+/// If the system refuses, or has no Landlock although it is required.
 pub fn prepare(hidden: &[PathBuf], writes: Writes, landlock: Landlock) -> Result<(), String> {
     if !stands(Defence::Sandbox) {
         return Ok(());
@@ -83,7 +85,8 @@ pub fn prepare(hidden: &[PathBuf], writes: Writes, landlock: Landlock) -> Result
 /// Called after the driver is loaded, before the first byte of a client. It applies to all threads and cannot be
 /// undone.
 ///
-/// # Errors If the system refuses.
+/// # Errors
+/// If the system refuses.
 pub fn enter(files: Files) -> Result<(), String> {
     if stands(Defence::Sandbox) {
         calls::give_up(Process::Worker { opens_files: files == Files::Needed })

@@ -31,7 +31,8 @@ pub struct ClientWatch {
 impl ClientWatch {
     /// Starts to watch. Another connection must come within `grace` of the end of the last one.
     ///
-    /// # Errors If there are no threads left.
+    /// # Errors
+    /// If there are no threads left.
     pub fn start(grace: Duration) -> std::io::Result<Self> {
         let shared = Arc::new((Mutex::new(None), Condvar::new()));
         let watch = ClientWatch { shared: Arc::clone(&shared) };

@@ -61,7 +61,8 @@ pub struct Connection {
 impl Connection {
     /// With a grace above zero, other connections may follow, and `out` keeps the bytes that may have to be sent again.
     ///
-    /// # Errors If there are no descriptors or threads left.
+    /// # Errors
+    /// If there are no descriptors or threads left.
     pub fn new(socket: OwnedFd, passed: OwnedFd, grace: Duration, out: &mut Outbox) -> io::Result<Self> {
         let watch = ClientWatch::start(grace)?;
         watch.follow(socket.as_fd())?;
@@ -133,7 +134,8 @@ impl Connection {
     /// a later one was here already or the client cannot have received as much as it states. Connections for other uses
     /// are returned.
     ///
-    /// # Errors If there are no descriptors left.
+    /// # Errors
+    /// If there are no descriptors left.
     pub fn take_passed(&mut self, out: &mut Outbox) -> io::Result<Taken> {
         let Some(passed) = self.passed() else { return Ok(Taken::Nothing) };
         let mut packet = [0; 256];

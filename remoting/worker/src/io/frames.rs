@@ -92,7 +92,8 @@ impl FrameReader {
     /// Returns the next whole frame. `place` may offer page-locked memory of the payload's length, given its first
     /// bytes.
     ///
-    /// # Errors Those of [`Header::decode`].
+    /// # Errors
+    /// Those of [`Header::decode`].
     pub fn next(
         &mut self,
         place: impl FnOnce(&Header, &[u8; PEEK]) -> Option<Buffer>,

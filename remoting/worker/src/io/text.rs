@@ -39,7 +39,8 @@ struct Captured {
 impl Text {
     /// Replaces standard output and error by such files; a panic still goes to the appliance's log.
     ///
-    /// # Errors If the system refuses.
+    /// # Errors
+    /// If the system refuses.
     pub fn capture() -> io::Result<Text> {
         let (output, errors) = (Captured::new("stdout")?, Captured::new("stderr")?);
         let _ = APPLIANCE.set(io::stderr().as_fd().try_clone_to_owned()?);

@@ -91,14 +91,16 @@ impl Outbox {
 
     /// Notes that the client has received so many bytes.
     ///
-    /// # Errors If it cannot have received them.
+    /// # Errors
+    /// If it cannot have received them.
     pub fn acknowledge(&mut self, received: u64) -> Result<(), OutOfRange> {
         self.kept.acknowledge(received, drop)
     }
 
     /// Lets the next connection continue after the bytes that the client has received.
     ///
-    /// # Errors If it cannot have received so many, or the bytes after them are no longer kept.
+    /// # Errors
+    /// If it cannot have received so many, or the bytes after them are no longer kept.
     pub fn rewind(&mut self, received: u64) -> Result<(), OutOfRange> {
         self.kept.rewind(received)
     }
@@ -144,7 +146,8 @@ impl Outbox {
 
     /// Sends until `send` would block.
     ///
-    /// # Errors If the connection is gone.
+    /// # Errors
+    /// If the connection is gone.
     pub fn flush(&mut self, mut send: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> io::Result<()> {
         while !self.is_empty() {
             let slices: Vec<IoSlice<'_>> = self.kept.to_send().take(SLICES).map(IoSlice::new).collect();

@@ -41,7 +41,8 @@ impl Pieces {
 }
 
 impl Session {
-    /// # Errors `CUDA_ERROR_INVALID_VALUE` for a piece outside of all slabs, or if its slab has too many.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a piece outside of all slabs, or if its slab has too many.
     pub fn piece_bounds(&mut self, c: &PieceBounds) -> Result<()> {
         if !self.driver.checks_bounds() {
             return Ok(());

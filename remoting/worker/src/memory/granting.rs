@@ -13,7 +13,8 @@ use protocol::{Grant, OLDEST_WIRE, Open, Opened, SlabMap, SlabMove, WIRE_VERSION
 
 /// Checks that both ends have the same tables for the client's wire version.
 ///
-/// # Errors A sentence that names both versions, and the remedy.
+/// # Errors
+/// A sentence that names both versions, and the remedy.
 fn fits(c: &Open) -> std::result::Result<(), String> {
     let (client, wire, theirs) = (&c.client_name, c.wire_version, c.table_hash);
     match table_hash(wire) {

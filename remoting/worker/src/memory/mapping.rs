@@ -26,7 +26,8 @@ pub fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64
 
 /// Reserves this range and no other.
 ///
-/// # Errors If the driver has something else there.
+/// # Errors
+/// If the driver has something else there.
 pub fn reserve_at(driver: &Driver, base: u64, size: u64, granularity: u64) -> Result<()> {
     let reserved = driver.address_reserve(size, granularity, base)?;
     if reserved == base {

@@ -40,7 +40,8 @@ pub struct Filler {
 
 /// Overwrites mapped memory of a device, on a helper's thread. Returns when that is done.
 ///
-/// # Errors If it fails both in the session's context and in a new one.
+/// # Errors
+/// If it fails both in the session's context and in a new one.
 pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Option<Filler>) -> Result<()> {
     if filler.is_some_and(|filler| fill(driver, address, size, filler).is_ok()) {
         return Ok(());
@@ -51,7 +52,8 @@ pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Opti
 /// Runs `job` with the session's context current, or with a new one if the session has none on the device or has just
 /// ended it.
 ///
-/// # Errors If there is no context; otherwise that of `job`.
+/// # Errors
+/// If there is no context; otherwise that of `job`.
 pub fn with_filler<T>(
     driver: &Driver,
     device: u32,
@@ -78,7 +80,8 @@ fn fill(driver: &Driver, address: u64, size: u64, filler: Filler) -> Result<()> 
 
 /// Waits until the stream has completed its work. Its context must be current.
 ///
-/// # Errors The error of that work.
+/// # Errors
+/// The error of that work.
 pub fn wait(driver: &Driver, stream: Handle) -> Result<()> {
     const LONGEST: Duration = Duration::from_millis(1);
     let since = Instant::now();

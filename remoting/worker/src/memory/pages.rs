@@ -19,7 +19,8 @@ impl Pages {
     /// which may run out: then a use is a bus error.
     const MEMFD: i64 = 0x0102_1994;
 
-    /// # Errors If the file is no memfd of `len` bytes with the seals, or there is no room for the mapping.
+    /// # Errors
+    /// If the file is no memfd of `len` bytes with the seals, or there is no room for the mapping.
     pub fn open(file: &OwnedFd, len: u64) -> io::Result<Pages> {
         let sealed = fcntl_get_seals(file)?.contains(Pages::SEALS) && fstatfs(file)?.f_type == Pages::MEMFD;
         let len =

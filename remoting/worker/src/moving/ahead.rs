@@ -98,7 +98,8 @@ impl Ahead {
 
     /// Whether the other worker has exactly these bytes at this place.
     ///
-    /// # Errors If they cannot be compared.
+    /// # Errors
+    /// If they cannot be compared.
     pub fn has(&self, piece: &Piece, bytes: &[u8]) -> Result<bool, Failed> {
         let sent = self.tags.get(&(piece.address, bytes.len()));
         sent.map_or(Ok(false), |sent| Ok(tag(&self.key, bytes)?.as_ref() == sent.as_ref()))

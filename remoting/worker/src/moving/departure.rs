@@ -161,7 +161,8 @@ impl Session {
         slabs.iter().map(place).collect()
     }
 
-    /// # Errors If it has something that cannot be recreated at another worker.
+    /// # Errors
+    /// If it has something that cannot be recreated at another worker.
     pub fn check_movable(&self) -> Result<(), Failed> {
         if !self.opened {
             return Err("NotOpened: no session was begun".into());

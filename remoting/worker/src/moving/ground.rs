@@ -35,7 +35,8 @@ fn key(slab: &SlabMap) -> (u32, u64, u64) {
 impl Ground {
     /// Creates it at the other worker, where `before` was created already.
     ///
-    /// # Errors The reason why it cannot be created there as it is here.
+    /// # Errors
+    /// The reason why it cannot be created there as it is here.
     pub fn make(&self, there: &mut Replay, before: Option<&Ground>) -> Result<(), Failed> {
         if before.is_none() {
             self.open(there)?;
@@ -85,7 +86,8 @@ impl Ground {
 
     /// Waits for all commands so far, and finds errors of commands without an answer.
     ///
-    /// # Errors If there were any.
+    /// # Errors
+    /// If there were any.
     pub fn synchronise(&self, there: &mut Replay) -> Result<(), Failed> {
         for (create, ..) in &self.contexts {
             let seq = there.tell(0, &ContextSynchronize { context: create.context, launches: UNCOUNTED }, &[])?;
@@ -96,7 +98,8 @@ impl Ground {
 
     /// Returns the context for copies to a device, and its legacy stream.
     ///
-    /// # Errors If the session has no context there.
+    /// # Errors
+    /// If the session has no context there.
     pub fn stream(&self, device: u32) -> Result<(u64, u64), Failed> {
         let mut there = self.contexts.iter().filter(|(create, ..)| create.device == device);
         let (create, ..) = there.next().ok_or("NoContext: its memory has no context")?;

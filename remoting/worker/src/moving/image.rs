@@ -58,7 +58,8 @@ fn driver_says(code: Code) -> Failed {
 
 /// Returns a key that only this process has.
 ///
-/// # Errors If the system has no random bytes.
+/// # Errors
+/// If the system has no random bytes.
 pub fn random_key() -> Result<LessSafeKey, Failed> {
     let mut bytes = [0; 32];
     let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
@@ -79,14 +80,16 @@ pub struct Image {
 impl Image {
     /// Creates an image in a file that has room for all of it.
     ///
-    /// # Errors If the system has no random bytes.
+    /// # Errors
+    /// If the system has no random bytes.
     pub fn new(file: OwnedFd) -> Result<Image, Failed> {
         Ok(Image { file, key: random_key()?, tags: Vec::new() })
     }
 
     /// Saves the contents of these places, which must not change meanwhile.
     ///
-    /// # Errors If the driver does not copy them, or the file cannot be written. The places are unchanged.
+    /// # Errors
+    /// If the driver does not copy them, or the file cannot be written. The places are unchanged.
     pub fn save(&mut self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
         read(driver, places, |piece, bytes| {
             let open = (!stands(Defence::ImageKey)).then(|| bytes.to_vec());
@@ -98,14 +101,16 @@ impl Image {
 
     /// Restores the contents of the same places, in the same order.
     ///
-    /// # Errors If the file cannot be read or was changed, or the driver does not copy the contents.
+    /// # Errors
+    /// If the file cannot be read or was changed, or the driver does not copy the contents.
     pub fn restore(&self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
         copying(driver, places, |stream, pair, here| self.restore_all(driver, stream, pair, here))
     }
 
     /// Calls `take` with all that was saved of these places, as [`read`] does.
     ///
-    /// # Errors If the file cannot be read or was changed; otherwise that of `take`.
+    /// # Errors
+    /// If the file cannot be read or was changed; otherwise that of `take`.
     pub fn for_each(
         &self,
         places: &[Place],
@@ -163,7 +168,8 @@ impl Image {
 
 /// Calls `take` with the contents of these places, piece by piece. They must not change meanwhile.
 ///
-/// # Errors If the driver does not copy them; otherwise that of `take`.
+/// # Errors
+/// If the driver does not copy them; otherwise that of `take`.
 pub fn read(
     driver: &Driver,
     places: &[Place],
@@ -175,7 +181,8 @@ pub fn read(
 /// Like [`read`], with two buffers of the caller for pieces, and the session's streams. Leaves out memory that none of
 /// its contexts can copy.
 ///
-/// # Errors If the driver does not copy it; otherwise that of `take`.
+/// # Errors
+/// If the driver does not copy it; otherwise that of `take`.
 pub fn read_with(
     driver: &Driver,
     pair: &mut [Scratch; 2],
@@ -191,7 +198,7 @@ pub fn read_with(
     })
 }
 
-/// Has the driver fill one buffer while `take` uses the other one.
+/// Fills one buffer by the driver while `take` uses the other one.
 fn read_all(
     driver: &Driver,
     stream: Handle,

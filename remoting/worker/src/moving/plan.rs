@@ -72,7 +72,8 @@ pub fn driver_says(code: u32) -> Failed {
 impl Plan {
     /// Recreates the session, on a helper's thread. Returns how many bytes of memory were sent.
     ///
-    /// # Errors The reason why the session cannot be recreated there as it is here.
+    /// # Errors
+    /// The reason why the session cannot be recreated there as it is here.
     pub fn carry_out(mut self, driver: &Driver, mut ahead: Ahead) -> Result<u64, Failed> {
         let handles: Vec<Handle> = self.ground.contexts.iter().map(|(_, handle, _)| *handle).collect();
         settle(driver, &handles).map_err(driver_says)?;

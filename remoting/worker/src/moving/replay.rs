@@ -62,7 +62,8 @@ impl Replay {
 
     /// Sends a command, and does not wait for an answer. Returns its number.
     ///
-    /// # Errors If the connection broke.
+    /// # Errors
+    /// If the connection broke.
     pub fn tell<M: Message>(&mut self, stream_id: u64, message: &M, tail: &[u8]) -> Result<u64, Failed> {
         let mut w = Writer::new();
         w.put(message);
@@ -90,7 +91,8 @@ impl Replay {
 
     /// Marks a command that must succeed; [`Replay::settle`] finds out whether it did. `what` describes the command.
     ///
-    /// # Errors If the connection broke.
+    /// # Errors
+    /// If the connection broke.
     pub fn expect(&mut self, seq: u64, what: &'static str) {
         self.expected.insert(seq, what);
     }
@@ -111,7 +113,8 @@ impl Replay {
 
     /// Waits for the answers of all commands that must succeed.
     ///
-    /// # Errors The description of one that failed, and its code.
+    /// # Errors
+    /// The description of one that failed, and its code.
     pub fn settle(&mut self) -> Result<(), Failed> {
         while !self.expected.is_empty() {
             self.read()?;
@@ -121,7 +124,8 @@ impl Replay {
 
     /// Sends an image, in pieces.
     ///
-    /// # Errors If the connection broke.
+    /// # Errors
+    /// If the connection broke.
     pub fn image(&mut self, hash: [u8; 32], bytes: &[u8]) -> Result<(), Failed> {
         let total = bytes.len() as u64;
         for (at, piece) in bytes.chunks(READ).enumerate() {
@@ -132,7 +136,8 @@ impl Replay {
 
     /// Sends bytes for memory there. If it is `fresh` it holds zeros, and zeros are not sent.
     ///
-    /// # Errors If the connection broke, or the session there ended.
+    /// # Errors
+    /// If the connection broke, or the session there ended.
     pub fn copy(&mut self, context: u64, stream_id: u64, at: u64, bytes: &[u8], fresh: bool) -> Result<(), Failed> {
         for (number, piece) in bytes.chunks(BULK_CHUNK).enumerate() {
             if fresh && piece.iter().all(|byte| *byte == 0) {
@@ -187,7 +192,8 @@ impl Replay {
     /// Ends the connection's sending side. Returns how many bytes of memory were sent, when the other worker has read
     /// all.
     ///
-    /// # Errors If the connection broke.
+    /// # Errors
+    /// If the connection broke.
     pub fn finish(mut self) -> Result<u64, Failed> {
         self.socket.shutdown(Shutdown::Write).map_err(lost)?;
         // Messages from here on are for the session's own client, and are sent to it again.
@@ -198,7 +204,8 @@ impl Replay {
 
 /// Decodes the fields of a successful answer.
 ///
-/// # Errors A message that names `what` failed.
+/// # Errors
+/// A message that names `what` failed.
 pub fn answered<T: Wire>((code, fields): &Answer, what: &str) -> Result<T, Failed> {
     let value = protocol::Reader::new(fields).get();
     match (code, value) {

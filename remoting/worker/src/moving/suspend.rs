@@ -293,7 +293,8 @@ type NotBack = (String, Vec<Left>);
 
 /// Waits until everything in these contexts is complete.
 ///
-/// # Errors The error of that work.
+/// # Errors
+/// The error of that work.
 pub fn settle(driver: &Driver, contexts: &[Handle]) -> DriverResult<()> {
     contexts.iter().try_for_each(|context| driver.set_current(*context).and_then(|()| driver.context_synchronize()))
 }

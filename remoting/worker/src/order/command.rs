@@ -67,7 +67,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// # Errors If the payload does not fit the code.
+    /// # Errors
+    /// If the payload does not fit the code.
     pub fn decode(header: &Header, payload: Payload) -> Result<Frame, DecodeError> {
         let bytes = payload.bytes();
         let (command, tail) = decode(header.code, bytes)?;

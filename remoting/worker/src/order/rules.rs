@@ -21,7 +21,7 @@ rules! {
     EventWait = "event-wait";
     /// Waiting for an event, and querying it, comes after its record.
     EventState = "event-state";
-    /// Of several records of an event the one that was made last counts, in whatever order streams reach them.
+    /// The last of several records of an event counts, in whatever order streams reach them.
     EventLatest = "event-latest";
     /// An event that is destroyed keeps its records for commands that were given before.
     EventDestroy = "event-destroy";

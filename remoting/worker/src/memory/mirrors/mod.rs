@@ -176,7 +176,8 @@ impl Mirrors {
 
     /// Records a change by the client. Returns its address; `None` if the mirror has ended.
     ///
-    /// # Errors `CUDA_ERROR_INVALID_VALUE` for bytes outside of the mirror, or in another context.
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for bytes outside of the mirror, or in another context.
     fn change(&mut self, context: u64, mirror: u64, run: &MirrorRun, bytes: &[u8]) -> Result<Option<u64>> {
         let Some(mirror) = self.all.get_mut(&mirror) else { return Ok(None) };
         let (at, reads) = (usize::try_from(run.at).unwrap_or(usize::MAX), self.reading.is_some());
