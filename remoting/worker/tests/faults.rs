@@ -25,7 +25,7 @@ fn a_fault_is_told_and_stays() {
     }
 }
 
-/// Waits for the session's end; its code and reason.
+/// Waits for the session's end; returns its code and reason.
 fn ending(client: &mut Client<Socket>) -> (u32, String) {
     for _ in 0..5000 {
         if let Some(r) = client.inbox.iter().find(|r| r.code == Ending::CODE) {
