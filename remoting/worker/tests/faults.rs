@@ -69,7 +69,7 @@ fn sessions_end_with_a_reason() {
 
 #[test]
 fn a_context_that_cannot_be_made_answers_why() {
-    // Each context takes 64 MiB of the hostile profile's memory, in which no twelve fit.
+    // Each context takes 64 MiB of the hostile profile's memory: twelve do not fit.
     let memory = (512u64 << 20).to_string();
     let mut t = start_on(Worker::start_with("hostile", LIMIT, &[("REMOTEGPU_SOFTGPU_MEMORY", &memory)]));
     for context in 2..12 {

@@ -1,4 +1,4 @@
-//! Large memory that a running process gives back is offered to other processes of its lease before it is overwritten.
+//! Large memory that a running process gives back is offered to other processes of its lease first.
 
 mod common;
 

@@ -314,7 +314,7 @@ fn what_was_inherited_and_does_not_fit_is_overwritten_before_it_is_released() {
     file.write_all_at(SECRET, 0).expect("written");
     let mut next = next_of_the_lease();
     next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB}), Some(file.as_fd()));
-    // With the inherited memory it was granted as much as it maps, but that memory has not the size of the slab.
+    // With the inherited memory it was granted as much as it maps, but that memory does not have the slab's size.
     assert_eq!(next.client().call(0, &Grant { device: 0, least: SLAB, want: SLAB }, &[]).0, 0);
     let base = next.base;
     next.client().map(base, 2 * SLAB);

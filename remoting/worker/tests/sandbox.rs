@@ -144,7 +144,7 @@ fn attacker() {
                     .open("/dev/null")
                     .map_or_else(|e| e.kind().to_string(), |_| "done".into()),
             ),
-            // Its own needs still work.
+            // Calls that the worker itself needs still work.
             ("thread", std::thread::spawn(|| "done".to_owned()).join().expect("joined")),
             // SAFETY: signal 0 to itself.
             ("itself", outcome(unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), std::process::id(), 0) })),

@@ -205,7 +205,7 @@ fn a_copy_whose_bytes_will_not_come_lets_its_stream_continue() {
     t.client.send(0, &SupplyCancel { command: copy }, &[]);
     assert_eq!(t.synchronize(B), 0);
     assert_eq!(t.launched(), [1]);
-    // It cannot be given up twice.
+    // A copy cannot be cancelled twice.
     t.client.send(0, &SupplyCancel { command: copy }, &[]);
     assert_eq!(t.synchronize(B), 1);
 }

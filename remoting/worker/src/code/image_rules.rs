@@ -1,8 +1,8 @@
 //! Launch rules that an image states for its kernels, for drivers that do not report them: `.reqntid` and
 //! `.maxclusterrank`.
 //!
-//! Cubins and PTX are read as they are. Fat binaries are skipped: they would have to be decompressed a second time. For
-//! rules that are not found here the driver still refuses a launch when it executes.
+//! Cubins and PTX are read as they are. Fat binaries are skipped: they would have to be decompressed a second time. If
+//! a rule is not found here, the driver still refuses the launch, but only when the launch gets there.
 
 use driverapi::attributes::{
     LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_DEPTH, LAUNCH_REQUIRED_BLOCK_HEIGHT, LAUNCH_REQUIRED_BLOCK_WIDTH,

@@ -168,8 +168,8 @@ impl Session {
         self.reply_with(seq, 0, info, &[]);
     }
 
-    /// Unloads a module when all work of the context so far is complete: the driver may wait for that work, and only a
-    /// helper may wait.
+    /// Unloads a module when all work of the context so far is complete: the driver may wait for that work, and the
+    /// session must not.
     pub fn module_unload(&mut self, seq: u64, c: &ModuleUnload) -> Result<()> {
         let Module { context, loaded: module, .. } = self.modules.remove(c.module)?;
         self.context_join(context, seq, Then::UnloadModule { context, module, token: c.token })

@@ -24,7 +24,7 @@ fn read(file: OwnedFd, hash: &Hash, most: u64) -> Option<Vec<u8>> {
     if size > most || !fcntl_get_seals(&file).ok()?.contains(SEALS) {
         return None;
     }
-    // All who have the file open share its position, so the offset is given.
+    // Processes that have the file open share its position, so this reads at an offset of its own.
     let mut image = vec![0; usize::try_from(size).ok()?];
     std::os::unix::fs::FileExt::read_exact_at(&File::from(file), &mut image, 0).ok()?;
     (Hash::from(Sha256::digest(&image)) == *hash).then_some(image)

@@ -116,7 +116,7 @@ fn obey(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) {
         gateway.ordered.notify_waiters();
     } else {
         // The appliance is trusted: this is a mistake in the program, which is worth a line and no reason to end
-        // sessions. The packet may contain a ticket, so it is not printed.
+        // sessions. The packet may contain a ticket, so only its beginning is printed.
         eprintln!("remotegpu-gateway: not an order: {} bytes that begin with {:?}", packet.len(), beginning(packet));
     }
 }

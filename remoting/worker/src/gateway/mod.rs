@@ -1,5 +1,5 @@
-//! The gateway: the only program of an appliance that accepts connections. It ends TLS, and keeps unauthenticated
-//! peers, one or many, from locking others out.
+//! The gateway: the only program of an appliance that accepts connections. It ends TLS, and keeps one peer, or many
+//! unauthenticated ones, from locking others out.
 //!
 //! It reads from a data connection which session or lease it is for, checks the one-time ticket that the appliance
 //! registered, and gives the connected socket to the session's worker. TLS and HTTP/2 end in the gateway, and the

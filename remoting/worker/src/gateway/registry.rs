@@ -16,7 +16,7 @@ pub type Ticket = [u8; 32];
 /// Lifetime of a session's ticket.
 pub const TICKET_LIFE: Duration = Duration::from_secs(10);
 
-/// Limit on the moved sessions and leases that are remembered.
+/// Limit on the moved sessions and leases that are remembered; the oldest are forgotten.
 const MOST_MOVED: usize = 4096;
 
 /// Limit on the connections that hold one lease.

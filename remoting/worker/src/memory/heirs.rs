@@ -42,7 +42,7 @@ pub enum Offer {
 }
 
 impl Session {
-    /// Begins to offer the session's memory, if nothing will write to it any more.
+    /// Begins to offer the session's memory, if nothing will write to it any more. Returns whether it does.
     pub fn offers_memory(&mut self) -> bool {
         let has = self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none());
         let offers = has && self.memory.offer.is_none() && self.is_quiet();

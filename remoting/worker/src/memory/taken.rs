@@ -46,7 +46,7 @@ impl Session {
         }
     }
 
-    /// Handles the appliance's answer: it has charged `size` for the stack, or has not so much.
+    /// Handles the appliance's answer: it has charged `size` for the stack, or does not have so much.
     pub fn stack_charged(&mut self, described: &Described, device: u32, size: u64) {
         // Another kernel's stack may have been charged meanwhile, or the context may be gone.
         let missing = self.stack_missing(described).map(|(_, missing)| missing);

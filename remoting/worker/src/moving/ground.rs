@@ -1,5 +1,5 @@
-//! The base of a session that moves: its range of addresses, its grants, contexts and slabs. It is created at the other
-//! worker as a whole, or as the changes since it was created there.
+//! The foundation of the memory of a session that moves: its range of addresses, its grants, contexts and slabs. It is
+//! created at the other worker as a whole, or as the changes since it was created there.
 
 use crate::driver::Handle;
 use crate::moving::image::Failed;

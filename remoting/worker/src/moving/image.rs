@@ -198,7 +198,7 @@ pub fn read_with(
     })
 }
 
-/// Fills one buffer by the driver while `take` uses the other one.
+/// Lets the driver fill one buffer while `take` uses the other one.
 fn read_all(
     driver: &Driver,
     stream: Handle,

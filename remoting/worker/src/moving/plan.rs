@@ -1,4 +1,5 @@
-//! Recreates a session at another worker: its commands, and the contents of its memory. `departure` collects the plan.
+//! The plan that recreates a session at another worker: its commands, and the contents of its memory. `departure`
+//! collects it.
 
 use crate::driver::{Driver, Handle};
 use crate::memory::overwriting::Filler;

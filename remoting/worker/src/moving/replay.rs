@@ -90,9 +90,6 @@ impl Replay {
     }
 
     /// Marks a command that must succeed; [`Replay::settle`] finds out whether it did. `what` describes the command.
-    ///
-    /// # Errors
-    /// If the connection broke.
     pub fn expect(&mut self, seq: u64, what: &'static str) {
         self.expected.insert(seq, what);
     }

@@ -241,7 +241,8 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// Runs a host function of the client. The stream is held from here to `CallbackDone`.
+    /// Asks the client to run a host function when the stream gets there. The stream is held from here to
+    /// `CallbackDone`.
     pub fn host_function(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
         if self.callbacks.contains_key(&token) {
             return Err(CUDA_ERROR_INVALID_VALUE);

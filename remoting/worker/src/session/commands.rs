@@ -209,7 +209,7 @@ impl Session {
         self.ended
     }
 
-    /// Ends the session without a message: its client has another one.
+    /// Ends the session without a message: its client continues with another one.
     pub fn leave(&mut self) {
         self.ended = true;
         self.out = Outbox::default();
@@ -553,7 +553,7 @@ impl Session {
         }
     }
 
-    /// Reports errors that a device caused to the appliance, which finds out which device it was.
+    /// Reports to the appliance that a device has caused an error. The appliance finds out which device it was.
     pub fn note_sticky(&mut self, code: Code) {
         if is_unhealthy(code) {
             let devices: BTreeSet<u32> = self.contexts.live().map(|(_, context)| context.device).collect();
@@ -586,8 +586,8 @@ impl Session {
         self.reply(seq, code);
     }
 
-    /// Returns the code of an answer that something is complete: a late error, if there is one. Sends everything
-    /// printed before it.
+    /// Returns the code for an answer that something is complete: `code`, or a late error if that is 0. Sends
+    /// everything printed before the answer.
     pub fn tell(&mut self, code: Code) -> Code {
         self.push_text();
         // Every answer reports an error that broke the context; a late error before that is dropped.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::guard::defences::{Defence, stands};
 
 pub type Nanos = u64;
-/// A worker, which takes turns.
+/// A worker that takes turns.
 pub type Member = u64;
 
 /// Time for which a share may run while others wait.
@@ -18,7 +18,7 @@ pub const TURN: Nanos = 10_000_000;
 /// Time that work queued at the end of a turn may take. Then the turn is passed on, and what still runs overlaps the
 /// next one.
 pub const OVERTIME: Nanos = TURN;
-/// All of a GPU: parts are thousandths.
+/// All of a GPU. Parts are given in thousandths.
 pub const WHOLE: u32 = 1000;
 
 /// A share's part of the GPU's time, in thousandths.

@@ -8,7 +8,7 @@ use protocol::{
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
-/// The way of frames to a worker and back.
+/// A connection that carries frames to a worker and back.
 pub trait Link {
     fn send(&mut self, header: Header, payload: Vec<u8>);
     /// Returns bytes that came; may wait a short time for some.

@@ -1,4 +1,4 @@
-//! Edges of a graph that the driver gets.
+//! The edges of a graph that reach the driver.
 
 use super::*;
 use fake::REFUSED_PORT;
