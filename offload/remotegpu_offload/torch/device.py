@@ -11,15 +11,13 @@ from remotegpu_offload.torch import guard, kernels, layouts, patches
 from remotegpu_offload.torch.codec import Meta
 from remotegpu_offload.torch.dispatch import Engine, kernel
 from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.shown import NAME
 from remotegpu_offload.torch.storage import Blueprint, Storages
 from remotegpu_offload.torch.stream.interrupt import watch_cells
 from remotegpu_offload.torch.stream.stream import Stream
 from remotegpu_offload.wire.errors import OffloadError
 from remotegpu_offload.wire.frames import Service
 from remotegpu_offload.wire.peer import Peer
-
-NAME: Final = "remote"
-"""What torch calls the device here: torch keeps the names of its own devices for itself."""
 
 _KEY: Final = "PrivateUse1"
 # They belong to one vendor's libraries, and say so.
@@ -85,9 +83,7 @@ class Remote:
         self.source = source
         self.device = torch.device(NAME, 0)
         self.stream = Stream(lambda: source.peer)
-        from remotegpu_offload.torch.random import generator_id  # noqa: PLC0415 - it imports this module
-
-        self.engine = Engine(self.stream, self.device, generator_id)
+        self.engine = Engine(self.stream, self.device)
         hello = checked(source.peer.request(Service.TORCH, {"op": "hello"})).header
         self.backend = str(hello["backend"])
         self.torch = str(hello["torch"])

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import shapes
+from remotegpu_offload.torch import shapes, shown
 from remotegpu_offload.torch.codec import (
     FIRST_TEMPLATE,
     FLOOR,
@@ -28,6 +28,7 @@ from remotegpu_offload.torch.codec import (
     meta_from_json,
 )
 from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.generators import generator_id
 from remotegpu_offload.torch.plans import (
     ASKED,
     FRESH,
@@ -64,9 +65,8 @@ _HOST_KEY: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 class Engine:
     """What all kernels of a process share."""
 
-    def __init__(self, stream: Stream, device: torch.device, generator_id: Callable[[Any], int]) -> None:
+    def __init__(self, stream: Stream, device: torch.device) -> None:
         self.stream = stream
-        self.generator_id = generator_id
         self.device = device
         self.storages = Storages(device, stream.append)
         self.misses = 0
@@ -159,11 +159,10 @@ def contiguous(size: Sequence[int]) -> tuple[int, ...]:
 class _Writer:
     """Makes the template's arguments, in the order in which the kernel collects values."""
 
-    def __init__(self, on_host: bool, generator_id: Callable[[Any], int]) -> None:
+    def __init__(self, on_host: bool) -> None:
         self.form = ""
         self.metas: list[Meta] = []
         self._on_host = on_host
-        self._generator_id = generator_id
 
     def __call__(self, value: Any, dynamic: bool) -> Any:  # noqa: PLR0911 - one for each kind of argument
         if isinstance(value, _TorchTensor):
@@ -178,7 +177,7 @@ class _Writer:
         if isinstance(value, torch.device):
             return Device(value.type != "cpu")
         if isinstance(value, _TorchGenerator):
-            return Generator(self._generator_id(value))
+            return Generator(generator_id(value))
         if dynamic and type(value) in _FORMS:
             return self._number(value, None)
         return value
@@ -234,11 +233,9 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             if number is None and on_host and not value.is_meta:
                 key.append((kind, str(value.tolist())))
             elif number is None:
-                from remotegpu_offload.torch.script import device_names  # noqa: PLC0415 - it imports this module
-
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"{device_names.to_script(engine.device)} and {value.device}! (when calling {name})"
+                    f"{shown.to_script(engine.device)} and {value.device}! (when calling {name})"
                 )
             elif isinstance(number, complex):
                 key.append((complex, number))
@@ -253,7 +250,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             key.append(kind)
             values.append(value)
         elif isinstance(value, _TorchGenerator):
-            key.append((_TorchGenerator, engine.generator_id(value)))
+            key.append((_TorchGenerator, generator_id(value)))
         else:
             # 1, 1.0 and True are equal, but do not calculate the same.
             key.append(kind)
@@ -336,7 +333,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
 
     def make(args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
         engine.misses += 1
-        writer = _Writer(on_host, engine.generator_id)
+        writer = _Writer(on_host)
         positional = tuple(writer(value, dynamic) for value, dynamic in zip(args, scalars))  # noqa: B905
         words = {word: writer(value, named[word]) for word, value in kwargs.items()}
         try:

@@ -195,7 +195,7 @@ def _check(mode: str, got: Any, want: Any, dtype: Any) -> None:
 def _there(sample: tuple[Any, Any]) -> Any:
     import torch
 
-    from remotegpu_offload.torch.device import NAME
+    from remotegpu_offload.torch.shown import NAME
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from offload_local import local_session
 
-from remotegpu_offload.torch import device
+from remotegpu_offload.torch import device, shown
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def remote() -> Iterator[device.Remote]:
 
 def to_remote(value: Any) -> Any:
     """Every tensor of a structure on the remote device, gradients and all wanted as before."""
-    return _map(value, lambda tensor: tensor.detach().to(device.NAME).requires_grad_(tensor.requires_grad))
+    return _map(value, lambda tensor: tensor.detach().to(shown.NAME).requires_grad_(tensor.requires_grad))
 
 
 def to_cpu(value: Any) -> Any:

@@ -13,9 +13,9 @@ from offload_armed import trips
 from torch import nn
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import layouts
+from remotegpu_offload.torch import layouts, shown
 from remotegpu_offload.torch.cuda import refused
-from remotegpu_offload.torch.script import device_names, names
+from remotegpu_offload.torch.script import names
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 
@@ -306,9 +306,9 @@ def _scripted(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_wrong_names_are_refused() -> None:
-    assert device_names.names() == ("cuda", "xpu", "mps")
+    assert shown.names() == ("cuda", "xpu", "mps")
     names.arm(("cuda",))
-    assert device_names.names() == ("cuda", "xpu", "mps")
+    assert shown.names() == ("cuda", "xpu", "mps")
 
 
 @pytest.mark.parametrize(

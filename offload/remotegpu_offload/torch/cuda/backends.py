@@ -11,9 +11,10 @@ from typing import Any, Final
 import torch
 from torch._subclasses import fake_tensor
 
+from remotegpu_offload.torch import shown
 from remotegpu_offload.torch.cuda import figures, refused
-from remotegpu_offload.torch.device import NAME
 from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.shown import NAME
 from remotegpu_offload.torch.stream import link
 
 _ELSEWHERE: Final = "its memory is in another machine; use .cpu() first"
@@ -32,7 +33,7 @@ def install() -> None:
 
     @functools.wraps(module_of)
     def get_device_module(device: Any = None) -> Any:
-        return module_of(device_names.current() if device is None else device)
+        return module_of(shown.current() if device is None else device)
 
     torch.get_device_module = get_device_module
     _threads()
@@ -127,7 +128,7 @@ def _tensor_methods() -> None:
         except TypeError as error:
             told = str(error)
         # As torch says it, of the device's name in the script.
-        raise TypeError(told.replace(f"{NAME}:0", str(device_names.state.shown)))
+        raise TypeError(told.replace(f"{NAME}:0", str(shown.state.shown)))
 
     @functools.wraps(share)
     def share_memory_(self: Any) -> Any:
@@ -136,7 +137,7 @@ def _tensor_methods() -> None:
 
     torch.Tensor.__dlpack__, torch.Tensor.numpy, torch.Tensor.share_memory_ = to_dlpack, to_numpy, share_memory_
     shared = torch.UntypedStorage.is_shared
-    torch.UntypedStorage.is_shared = lambda self: self.device.type in device_names.names() or shared(self)
+    torch.UntypedStorage.is_shared = lambda self: self.device.type in shown.names() or shared(self)
     record = torch.Tensor.record_stream
 
     @functools.wraps(record)
@@ -171,7 +172,7 @@ def _profilers() -> None:
 
     @functools.wraps(begin)
     def init(self: Any, enabled: bool = True, *, use_device: Any = None, **options: Any) -> None:
-        if enabled and use_device in device_names.names():
+        if enabled and use_device in shown.names():
             warnings.warn(
                 f"profiler: times on {use_device} are not recorded, for the device is remote; those here are of "
                 "handing operations over. For both run the whole program at the acceptor (`remotegpu offload run "

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch import shown
 from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.shown import NAME
 from remotegpu_offload.torch.stream import link
 
 _PEAKS: Final = ("allocated", "reserved")
@@ -105,11 +106,11 @@ class device_of(device):  # noqa: N801 - torch's name
 def _check(chosen: Any) -> None:
     """Raises RuntimeError for an index other than 0, ValueError for another kind of device."""
     if isinstance(chosen, int) and chosen > 0:
-        device_names.to_remote(f"{device_names.current()}:{chosen}")
-    elif isinstance(chosen, (str, device_names.device_type)):
+        device_names.to_remote(f"{shown.current()}:{chosen}")
+    elif isinstance(chosen, (str, shown.device_type)):
         true = torch.device(device_names.to_remote(chosen))
         if true.type != NAME:
-            raise ValueError(f"Expected a {device_names.current()} device, but got: {chosen}")
+            raise ValueError(f"Expected a {shown.current()} device, but got: {chosen}")
 
 
 def _index(device: Any = None, optional: bool = False) -> int:  # noqa: ARG001 - torch's signature
@@ -247,7 +248,7 @@ ACCELERATOR_MEMORY: Final = (
 ACCELERATOR: Final[dict[str, Any]] = {
     "_get_device_index": _index,
     **{name: ANSWERS[name] for name in ACCELERATOR_MEMORY},
-    "current_accelerator": lambda check_available=False: torch.device(device_names.current()),  # noqa: ARG005 - torch's signature
+    "current_accelerator": lambda check_available=False: torch.device(shown.current()),  # noqa: ARG005 - torch's signature
     "current_device_idx": lambda: 0,
     "current_device_index": lambda: 0,
     "device_count": device_count,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from remotegpu_offload.torch import shown
 from remotegpu_offload.torch.script import device_names
 from remotegpu_offload.torch.stream import link
 
@@ -32,7 +33,7 @@ class Stream:
 
     @property
     def device(self) -> Any:
-        return torch.device(device_names.current(), 0)
+        return torch.device(shown.current(), 0)
 
     @property
     def cuda_stream(self) -> int:
@@ -75,7 +76,7 @@ class Stream:
         return self.stream_id
 
     def __repr__(self) -> str:
-        return f"<torch.{device_names.current()}.Stream of the remote device, number {self.stream_id}>"
+        return f"<torch.{shown.current()}.Stream of the remote device, number {self.stream_id}>"
 
 
 _DEFAULT: Final = Stream()
