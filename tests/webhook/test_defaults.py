@@ -383,7 +383,7 @@ def test_the_table_by_an_api_server(space: Space, limit_range: str) -> None:
 
 @pytest.mark.parametrize("bounds", BOUNDS_OF_FRACTIONS)
 def test_bounds_in_fractions_refuse_every_pod_and_no_template(space: Space, bounds: str) -> None:
-    """As docs/waiting.md says: what Kubernetes compares with them is not there. The API server, or we, say so."""
+    """Nothing is there for Kubernetes to compare with the bounds (docs/waiting.md). The API server, or we, say so."""
     limit_range, sentence = BOUNDS_OF_FRACTIONS[bounds]
     limited(space, limit_range)
     pods = as_list([pod_of(f"p{number}", row.spec()) for number, row in enumerate(ROWS.values())])

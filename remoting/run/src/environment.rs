@@ -72,7 +72,7 @@ pub fn native(
     environment
 }
 
-/// What of `environment` is not as in `inherited`, as JSON: a value for each name, null where the name is gone.
+/// Returns the differences of `environment` from `inherited` as JSON: a value for each name, null for a name that is gone.
 pub fn changes(inherited: &Environment, environment: &Environment) -> Value {
     let text = |value: &OsString| Value::from(value.to_string_lossy());
     let gone = inherited.iter().filter(|(name, _)| get(environment, &name.to_string_lossy()).is_none());

@@ -6,7 +6,7 @@ use crate::exits::{Failure, USAGE};
 use crate::placement::bytes;
 use crate::quantities::memory;
 
-/// As `remotegpu.api.modes`: the values of `REMOTEGPU_SOFTGPU_PROFILE`.
+/// The values of `REMOTEGPU_SOFTGPU_PROFILE`, which `remotegpu.api.modes` has, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Profile {
     #[default]

@@ -53,7 +53,7 @@ pub struct Options {
     pub hold: bool,
 }
 
-/// Where the GPUs are.
+/// The place of the GPUs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the process of the command.

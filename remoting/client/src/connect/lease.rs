@@ -52,7 +52,7 @@ pub struct LeaseWish {
     pub wait: bool,
 }
 
-/// What an appliance has, for who chooses among several.
+/// An appliance as a program sees it that chooses among several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Site {
     /// It opens no lease any more.
@@ -108,7 +108,7 @@ pub fn open_lease(
     Ok(events)
 }
 
-/// What the appliance at `endpoint`, `HOST:PORT`, has.
+/// Asks the appliance at `endpoint`, `HOST:PORT`, for its GPUs.
 ///
 /// # Errors
 /// If it cannot be reached, refuses, or speaks another version.
