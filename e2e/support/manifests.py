@@ -127,5 +127,5 @@ while True:
 
 
 def listening(port: int) -> list[str]:
-    """The command of a container that takes connections, and says `listens` before."""
+    """Returns the command of a container that takes connections; it prints `listens` once it can."""
     return ["python3", "-c", LISTEN, str(port)]
