@@ -297,7 +297,7 @@ def test_the_api_server_is_away_for_long(
     checker: Checker,
     away: Callable[[str], AbstractContextManager[None]],
 ) -> None:
-    """Programs go on, one ends while the API server cannot be told; 90 s later all is right."""
+    """Programs go on, and one ends unseen by the API server; 90 s later all is right."""
     with temporary(kubectl) as namespace:
         running = tenants(namespace, installation)
         namespace.create(pod("ends", program("hold.py", "--rounds", "100"), fraction="0.1"))

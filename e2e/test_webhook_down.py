@@ -71,7 +71,7 @@ def test_without_the_webhook(without_webhook: Namespace, kubectl: Kubectl, check
     namespace.wait_for_phase("waits", "Succeeded", seconds=60)
     # A job with a share completes.
     namespace("wait", "job/counts", "--for=condition=complete", "--timeout=90s", seconds=100)
-    # A deployment with a share is scaled and told to roll; what it rolls to waits for the webhook.
+    # A deployment with a share is scaled and rolled; its new pods wait for the webhook.
     namespace("scale", "deployment/serves", "--replicas=0")
     until(lambda: not namespace.pods(app="serves"), 30, "it scales to none")
     namespace("rollout", "restart", "deployment/serves")
