@@ -1,4 +1,4 @@
-"""What the person who starts an appliance can choose."""
+"""The settings of an appliance, chosen by the person who starts it."""
 
 import os
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from remotegpu.appliance.machine.room import own_room
 
 
 def physical_bytes() -> int:
-    """Memory of this machine, or what of it our container may have."""
+    """Returns the memory of this machine, or our container's limit if that is lower."""
     whole, room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), own_room()
     return whole if room is None else min(whole, room.limit)
 
@@ -21,7 +21,7 @@ def default_code_cache_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What keeps one tenant from taking everything that is not memory of a GPU."""
+    """Limits that keep one tenant from taking all of a resource other than GPU memory."""
 
     leases: int = 256
     sessions_per_lease: int = 64
@@ -35,7 +35,7 @@ class Limits:
 
 
 def default_sessions_per_gpu(backend: str) -> int:
-    """On a real GPU memory for a context is set aside for each allowed session; today that is half a gigabyte."""
+    """Returns a default. On a real GPU each allowed session reserves memory for a context, today half a gigabyte."""
     return 16 if backend == "cuda" else 128
 
 
@@ -56,7 +56,7 @@ class EnvironmentOption:
     name: str
     python: Path  # as it was given: a virtual environment is known by the link that lies in it
     backend: str = ""  # empty: the environment finds out
-    # CUDA without client and worker: sessions open the devices themselves, and nothing holds them to their share.
+    # CUDA without client and worker: sessions open the devices themselves, and no limit of the share is enforced.
     direct: bool = False
     # Sessions open the devices themselves, and each has every GPU of the appliance as a whole. ROCm and XPU need it.
     exclusive: bool = False

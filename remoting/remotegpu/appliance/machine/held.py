@@ -1,6 +1,6 @@
-"""What a session holds of this machine's memory, seen from outside: its processes are asked nothing.
+"""Measures a session's use of this machine's memory from outside, without its processes' help.
 
-Beside what they have mapped, that is files in memory of which they have descriptors (memfds), and the file system in
+Besides mapped memory, that is files in memory of which its processes have descriptors (memfds), and the file system in
 memory that a session of offload may write to.
 """
 
@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-# As `remotegpu_offload.acceptor.mounts` has it: where a session with mounts of its own may write.
+# As in `remotegpu_offload.acceptor.mounts`: where a session with its own mounts may write.
 _SCRATCH: Final = "tmp"
-# What may be shared, and is not looked at more closely, which costs time.
+# Possibly shared memory up to this size is not looked at more closely, which costs time.
 _CLOSE_ENOUGH: Final = 16 << 20
 _CAP_SYS_PTRACE: Final = 19
 _ANONYMOUS: Final = "RssAnon"
@@ -27,19 +27,19 @@ _ANONYMOUS: Final = "RssAnon"
 _MAPPED: Final = ("RssShmem", "HugetlbPages")
 _KIND: Final = re.compile(r"^(RssAnon|RssShmem|HugetlbPages):\s+(\d+) kB$", re.MULTILINE)
 _OWN: Final = re.compile(r"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
-# Of each mapping: device and inode of its file, and what of it is this process's part.
+# For each mapping: device and inode of its file, and this process's part of it.
 _MAPPING: Final = re.compile(
     r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Pss:).*$)*\nPss:\s+(\d+) kB$",
     re.MULTILINE,
 )
-# The same of huge pages, which are in no part.
+# The same for huge pages, which are in no part.
 _HUGE: Final = re.compile(
     r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Shared_Hugetlb:).*$)*"
     r"\nShared_Hugetlb:\s+(\d+) kB\nPrivate_Hugetlb:\s+(\d+) kB$",
     re.MULTILINE,
 )
 _HUGE_SIZES: Final = Path("/sys/kernel/mm/hugepages")
-# memfd_create(2): where the size of its pages stands in the flags.
+# memfd_create(2): the position of the page size in the flags.
 _MFD_HUGE_SHIFT: Final = 26
 
 File = tuple[int, int]  # device and inode
@@ -63,11 +63,13 @@ class _Found:
 
 
 def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds: float = 1.0) -> Held:
-    """What a process holds, nothing once it has ended. `children`: and all that it has started. `uid`: its user, where
-    that is not ours. What several of them share counts once. Page-locked memory of a real driver is not seen.
+    """Returns the memory that a process holds, nothing once it has ended.
 
-    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, what several
-    share counts for each; huge pages that nobody has a descriptor of do in any case. It blocks: not for an event loop.
+    `children`: includes all that it has started. `uid`: its user, if that is not ours. Memory that several of them
+    share counts once. Page-locked memory of a real driver is not seen.
+
+    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, shared memory
+    counts for each process; huge pages without a descriptor do in any case. It blocks: not for an event loop.
     """
     with _as_user(uid):
         pids = _tree(pid) if children else [pid]
@@ -83,7 +85,7 @@ def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds
 
 
 def _look_at(pid: int, found: _Found) -> None:
-    """A process that ends meanwhile holds nothing; of one that may not be looked into, `status` is what there is."""
+    """Adds a process: an ended one holds nothing; of one that may not be looked into, only `status` counts."""
     sizes = _sizes(pid)
     found.anonymous.append(sizes.get(_ANONYMOUS, 0))
     found.mapped += sum(sizes.get(kind, 0) for kind in _MAPPED)
@@ -91,7 +93,7 @@ def _look_at(pid: int, found: _Found) -> None:
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 (descriptors, not files)
         except PermissionError:
-            # One that has ended and is not collected yet has no memory, and shows nobody its descriptors.
+            # An ended process that is not reaped yet has no memory, and its descriptors cannot be listed.
             found.unseen += bool(_sizes(pid))
             raise
         found.seen += 1
@@ -109,7 +111,7 @@ def _look_at(pid: int, found: _Found) -> None:
 
 
 def _exactly(pid: int, found: _Found) -> int:
-    """What a process has mapped, without what stands in `files` and `scratch`: of shared pages its part."""
+    """Returns a process's mapped memory without that in `files` and `scratch`, and of shared pages only its part."""
     if time.monotonic() > found.deadline:
         return sum(_sizes(pid).values())
     with contextlib.suppress(OSError):
@@ -124,7 +126,7 @@ def _exactly(pid: int, found: _Found) -> int:
 
 
 def _huge_pages(text: str, found: _Found) -> int:
-    """Those that a process has mapped, beyond what stands in `files`."""
+    """Returns the huge pages that a process has mapped, beyond those in `files`."""
     mapped: Counter[File] = Counter()
     for major, minor, inode, shared, private in _HUGE.findall(text):
         mapped[os.makedev(int(major, 16), int(minor, 16)), int(inode)] += int(shared) + int(private) << 10
@@ -132,14 +134,14 @@ def _huge_pages(text: str, found: _Found) -> int:
 
 
 def _sizes(pid: int) -> dict[str, int]:
-    """Bytes by kind of memory; none of a process that has ended."""
+    """Returns bytes by kind of memory; empty for a process that has ended."""
     with contextlib.suppress(OSError):
         return {kind: int(size) << 10 for kind, size in _KIND.findall(_text(f"/proc/{pid}/status"))}
     return {}
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Returns a process and all its descendants."""
     found = [pid]
     for each in found:
         with contextlib.suppress(OSError):
@@ -151,13 +153,13 @@ def _tree(pid: int) -> list[int]:
 
 @cache
 def _in_memory() -> tuple[int, ...]:
-    """The device of the kernel's own files in memory: memfds, and memory that processes share without a file."""
+    """Returns the device of the kernel's own files in memory: memfds, and memory shared without a file."""
     return (_device_of(os.MFD_CLOEXEC),)
 
 
 @cache
 def _huge() -> tuple[int, ...]:
-    """The same of files in huge pages, one for each size of those."""
+    """Returns the devices of files in huge pages, one for each page size."""
     sizes = [int(each.name.removeprefix("hugepages-").removesuffix("kB")) << 10 for each in _HUGE_SIZES.glob("*")]
     devices = []
     for size in sizes:
@@ -178,8 +180,10 @@ def _device_of(flags: int) -> int:
 
 @contextlib.contextmanager
 def _as_user(uid: int | None) -> Iterator[None]:
-    """Have this thread look at files as that user, if it has no right of its own to look into others' processes: root
-    in a container often has none."""
+    """Gives this thread the user's rights to files, if it may not look into others' processes otherwise.
+
+    Root in a container often may not.
+    """
     if uid is None or os.geteuid() != 0 or _sees_all():
         yield
         return

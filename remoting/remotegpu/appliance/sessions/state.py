@@ -1,4 +1,4 @@
-"""Leases and sessions as records. `leases.py` and `sessions.py` change them."""
+"""Records of leases and sessions. `leases.py` and `sessions.py` change them."""
 
 import asyncio
 import time
@@ -15,12 +15,12 @@ from remotegpu.appliance.shares.claims import Claim
 from remotegpu.appliance.shares.grants import Quota
 from remotegpu.rpc import pb
 
-# The gateway says every second what was used.
+# The gateway reports usage every second.
 _BUSY_SECONDS: Final = 2.5
 
 
 class SessionProcess(Protocol):
-    """What runs for one session, seen from here: a worker for CUDA calls, or an acceptor for Python (offload)."""
+    """The process of one session, seen from here: a worker for CUDA calls, or an acceptor for Python (offload)."""
 
     kind: str  # for people
     pid: int
@@ -28,18 +28,18 @@ class SessionProcess(Protocol):
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None: ...
 
     async def wait_until_ready(self) -> None:
-        """Raises ProcessError if that does not come to pass."""
+        """Waits until the process is ready. Raises ProcessError if it does not get ready."""
 
     async def wait(self) -> int:
-        """Its exit code, negative for a signal, once it has ended and what it said was heard."""
+        """Returns its exit code, negative for a signal, once it has ended and its last packets were read."""
 
     async def end(self, code: int, reason: str) -> None:
-        """Ask it to tell its client why and to exit; kill it if it does not. Returns when it is gone."""
+        """Asks it to tell its client why and to exit; kills it if it does not. Returns when it is gone."""
 
     async def kill(self) -> None: ...
 
     def close(self) -> None:
-        """It is gone: let go of what is held for it."""
+        """Releases all resources of an ended process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Suspended:
 
 @dataclass(slots=True)
 class Busy:
-    """How much of a GPU a lease uses."""
+    """A lease's use of a GPU."""
 
     total_nanoseconds: int = 0
     part: float = 0.0  # of the time between the last two words of it
@@ -64,7 +64,7 @@ class Busy:
         self.part = min(1.0, nanoseconds / 1e9 / passed) if passed > 0 else self.part
 
     def percent(self) -> int:
-        """Of the last seconds; nothing is said of who uses nothing."""
+        """The use in the last seconds; 0 if nothing was reported."""
         return 0 if time.monotonic() - self.heard > _BUSY_SECONDS else round(100 * self.part)
 
 
@@ -102,7 +102,7 @@ class Lease:
 
     @property
     def host_bytes(self) -> int:
-        """Of this machine's memory."""
+        """The sessions' memory of this machine."""
         return sum(session.host_bytes for session in self.sessions.values())
 
 
