@@ -423,7 +423,7 @@ class PoolStatus:
 
     @property
     def ready(self) -> str:
-        """"1/2": one of two appliances takes new claims."""
+        """Ready and all appliances, as "1/2": one of two appliances takes new claims."""
         ready = sum(appliance.phase == AppliancePhase.READY for appliance in self.appliances)
         return f"{ready}/{len(self.appliances)}"
 
@@ -433,7 +433,7 @@ class PoolStatus:
 
     @property
     def environments(self) -> str:
-        """"sklearn (cpu), torch (cuda)"; "-" for none."""
+        """The environments, as "sklearn (cpu), torch (cuda)"; "-" for none."""
         found = {str(each) for appliance in self.appliances for each in appliance.environments}
         return ", ".join(sorted(found)) or "-"
 

@@ -5,7 +5,7 @@ from typing import Final
 from remotegpu.api.failures import Failure
 
 USAGE: Final = 2  # what was asked for makes no sense
-# A program does otherwise than a recording says, or launches nothing that a null GPU's rule is for.
+# A program deviates from a recording, or launches no kernel that matches a null GPU's rule.
 DIVERGED: Final = 65
 UNAVAILABLE: Final = 69  # no appliance, or not what it should be
 SOFTWARE: Final = 70  # something of ours is missing or broke

@@ -1,4 +1,4 @@
-"""The options that several commands have, and what is made of them."""
+"""The options that several commands share, and their parsers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal

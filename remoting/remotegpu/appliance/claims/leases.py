@@ -80,9 +80,7 @@ class ClaimLeases:
         return LeasedGpus(gpus, sizes, claim.compute)
 
     def moved(self, lease_id: str) -> RefusalError | None:
-        """Returns the refusal that names a moved lease's place, for a caller who may know it; None if it did not
-        move.
-        """
+        """Returns the refusal with a moved lease's new place, for a caller who may know it; None if not moved."""
         return self._leases.moved_to(lease_id)
 
     def users(self, lease_id: str) -> Users | None:

@@ -352,7 +352,7 @@ class Sessions:
         await self._end_lost(lost)
 
     async def settle(self, lease: Lease) -> None:
-        """Has workers report the memory that the lease's programs gave back."""
+        """Makes workers report the memory that the lease's programs gave back."""
         await self._returns.settle(lease)
 
     def _check_limits(self, lease: Lease) -> None:
@@ -535,7 +535,7 @@ class Sessions:
 
     def _answer_grant(self, session: Session, process: SessionProcess, device: int, packet: Packet, got: Got) -> None:
         gpu = str(session.lease.placement.gpus[device])
-        # The worker asked for no memory, only for the order of answers.
+        # A request for nothing: the worker only wants to know that all its packets were read.
         if whole_number(packet, "least"):
             (self._counters.grants if got.size else self._counters.grants_refused).labels(gpu=gpu).inc()
         answer = {"op": "granted", "id": whole_number(packet, "id"), "size": got.size, "line": got.line}

@@ -46,9 +46,7 @@ class Quota:
         self.leaving[session] = leaving - min(back, leaving)
 
     def move(self, session: str, to: str, size: int, *, leaves: bool) -> bool:
-        """Moves part of a session's grants to another; false if it has less. `leaves`: part of what it has given
-        back.
-        """
+        """Moves part of a session's grants to another; false if it has less. `leaves`: part of what it gives back."""
         held, leaving = self.granted.get(session, 0), self.leaving.get(session, 0)
         if not 0 < size <= (leaving if leaves else held - leaving):
             return False

@@ -40,7 +40,7 @@ class RunOptions:
 
 
 def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
-    """What -n, -p and -m together ask for."""
+    """Returns the share that -n, -p and -m ask for together."""
     try:
         if fraction is not None and memory is not None:
             raise QuantityError("-p and -m both say how much of a GPU: give one of them")
@@ -57,7 +57,7 @@ def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
 
 
 def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
-    """What --compute and --compute-limit add."""
+    """Adds --compute and --compute-limit to a share."""
     try:
         return replace(ask, compute=parse_compute(compute, limit))
     except QuantityError as error:
@@ -65,7 +65,7 @@ def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
 
 
 def run(options: RunOptions) -> int:
-    """Run the command to its end; as `run_child`."""
+    """Runs the command to its end; returns what `run_child` returns."""
     mask = block_signals()
     dist = find_dist()
     if options.profile is not None and options.appliances:
@@ -77,7 +77,7 @@ def run(options: RunOptions) -> int:
             f"{names.CHECK_ENV}={check} checks nothing on a share, only natively: add --native, or unset it",
         )
     profile = options.profile or Profile.of(os.environ.get(names.SOFTGPU_PROFILE_ENV))
-    # Before a share is taken, or waited for.
+    # Checked before a share is taken, or waited for.
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
     with contextlib.ExitStack() as stack:
         base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
@@ -102,8 +102,8 @@ def _open(file: Path) -> TextIO:
 
 @contextlib.contextmanager
 def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterator[dict[str, str]]:
-    """The environment of a program whose calls go to `file` with their times; behind the block a summary is printed."""
-    # Only here: a run without it starts sooner.
+    """Yields the environment of a program whose timed calls go to `file`; after the block a summary is printed."""
+    # Imported only here: a run without it starts sooner.
     from remotegpu.cli.run import timeline, trace  # noqa: PLC0415
 
     recordings: list[trace.Recording] = []
@@ -118,7 +118,7 @@ def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterat
 def shares(
     options: RunOptions, base: Mapping[str, str], dist: Dist, profile: Profile
 ) -> Iterator[tuple[list[HeldLease], dict[str, str]]]:
-    """Leases as the options ask for them, held until the block ends, and what makes a program use them."""
+    """Yields leases for the options, held until the block ends, and the environment that uses them."""
     rules = {name: base[name] for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV) if name in base}
     with contextlib.ExitStack() as stack:
         endpoints = options.appliances or [
@@ -140,7 +140,7 @@ def shares(
 def remote_environment(
     base: Mapping[str, str], dist: Dist, shares: Sequence[Share], *, software: bool
 ) -> dict[str, str]:
-    """What makes a command use the shares: the client's library first, and where its appliances are."""
+    """Returns the environment in which a command uses the shares: first the client's library, then its appliances."""
     dist.library(dist.client)
     environment = dict(base) | {names.SHARES_ENV: shares_to_env(shares)}
     use_client(environment, dist, software=software)
@@ -154,7 +154,7 @@ def remote_environment(
 def native_environment(
     base: Mapping[str, str], dist: Dist, ask: Ask, profile: Profile = Profile.NORMAL
 ) -> dict[str, str]:
-    """What makes a command use the software GPU without the wire, with the same memory as a share has."""
+    """Returns the environment for the software GPU without the wire, with the memory of a share."""
     dist.library(dist.native)
     environment = dict(base)
     if not profile.is_null:

@@ -1,4 +1,4 @@
-"""Getting leases, telling why it takes so long, and holding them."""
+"""Gets leases, shows why that takes long, and holds them."""
 
 import contextlib
 import json
@@ -26,14 +26,14 @@ _POLL_SECONDS: Final = 1.0
 _TELL_AGAIN_SECONDS: Final = 30.0
 _MORE_ATTEMPTS: Final = 2
 _PAUSE_SECONDS: Final = 0.1
-# A lease that has moved so often since it was looked for is not looked for any more.
+# A lease that has moved so often during one search is given up.
 _MOST_MOVES: Final = 8
-# As long as an appliance keeps a lease whose holding connection ended through no fault of ours.
+# As long as an appliance keeps a lease whose holding connection broke.
 _RECONNECT_SECONDS: Final = 10.0
 
 
 class WaitNotice:
-    """Why and how long a share is waited for: one live line on a terminal, a line now and then elsewhere."""
+    """Shows why and how long a share is waited for: one live line on a terminal, a line now and then elsewhere."""
 
     def __init__(self, what: str = "for a share") -> None:
         self._what = what
@@ -55,7 +55,7 @@ class WaitNotice:
 
     def _show_live(self, text: str) -> None:
         if self._status is None:
-            # Only here: a run that need not wait starts without it.
+            # Imported only here: a run that need not wait starts without it.
             from rich.console import Console  # noqa: PLC0415
 
             self._status = Console(stderr=True, markup=False).status("")
@@ -69,7 +69,7 @@ class WaitNotice:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Where a lease is now, as the gateway of the appliance says it that had it."""
+    """A lease's new place, as reported by the gateway of its former appliance."""
 
     endpoint: str
     data_port: int
@@ -98,8 +98,10 @@ class HeldLease:
         )
 
     def hold(self) -> None:
-        """Open the holding connection, and keep it open from a thread of its own. One that is cut at once is tried
-        again, as the lease lives for some seconds without it."""
+        """Opens the holding connection, and keeps it open from a thread of its own.
+
+        A connection that is cut at once is tried again, as the lease lives for some seconds without it.
+        """
         for _ in range(_MORE_ATTEMPTS):
             with contextlib.suppress(ApplianceError):
                 self.connection = self._connect()
@@ -123,7 +125,7 @@ class HeldLease:
         raise ApplianceError(Failure.UNAVAILABLE, f"the lease moves on and on, last to {self.client.endpoint}")
 
     def _try_connect(self) -> socket.socket | None:
-        """None if the lease has moved to another appliance, which is this lease's from now on."""
+        """Connects; None if the lease has moved, after which this lease uses the new appliance."""
         connection = self.client.connect_data(self.granted.data_port, tls=self.tls)
         where = Endpoint(self.client.endpoint.host, self.granted.data_port)
         preface = b"RGL1" + bytes.fromhex(self.granted.lease_id) + bytes.fromhex(self.granted.lease_secret)
@@ -146,7 +148,7 @@ class HeldLease:
         return connection
 
     def _moved(self, connection: socket.socket) -> _Moved:
-        """Raises ValueError for what makes no sense, and OSError."""
+        """Reads the new place. Raises ValueError if it is invalid, and OSError."""
         told = b""
         while len(told) < 2 or len(told) < 2 + int.from_bytes(told[:2], "little"):
             if not (more := connection.recv(4096)):
@@ -187,7 +189,7 @@ class HeldLease:
 def leases(
     clients: Sequence[ApplianceClient], ask: Ask, command: Sequence[str], *, wait: bool
 ) -> Iterator[list[HeldLease]]:
-    """Leases that together are what was asked for; closed with the block."""
+    """Yields leases that together are the requested share; closed after the block."""
     who = f"{socket.gethostname()} pid {os.getpid()} {' '.join(command)}"
     tls = [client.hello().tls for client in clients]
     if ask.compute.is_given:
@@ -210,7 +212,7 @@ def leases(
 
 
 def _require_turns(clients: Sequence[ApplianceClient]) -> None:
-    """An appliance of an earlier version would not even refuse."""
+    """Refuses appliances that do not divide time; one of an earlier version would not even refuse."""
     for client in clients:
         if client.inventory().compute_mode != "turns":
             raise ApplianceError(
@@ -233,7 +235,7 @@ def _open_one(client: ApplianceClient, ask: Ask, who: str, notice: WaitNotice | 
 def _open_several(
     clients: Sequence[ApplianceClient], tls: Sequence[bool], ask: Ask, who: str, notice: WaitNotice | None
 ) -> list[HeldLease]:
-    """All or nothing, again and again: holding one while waiting for another, two callers could block each other."""
+    """Opens all leases or none, in a loop: if callers held one while waiting for another, two could deadlock."""
     while True:
         inventories = [client.inventory() for client in clients]
         if not possible(inventories, ask):

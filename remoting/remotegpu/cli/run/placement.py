@@ -1,4 +1,4 @@
-"""How many GPUs to take from which of several appliances. Pure."""
+"""Chooses how many GPUs to take from which of several appliances. Pure."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from remotegpu.rpc import pb
 
 
 def spread(inventories: Sequence[pb.InventoryReply], ask: Ask) -> list[int] | None:
-    """A number for each appliance: evenly spread, more where more is free; None if it does not fit now."""
+    """Returns a number for each appliance: evenly spread, more where more is free; None if it does not fit now."""
     fitting = [0 if inventory.draining else sum(_fits(ask, gpu) for gpu in inventory.gpus) for inventory in inventories]
     if sum(fitting) < ask.count:
         return None

@@ -1,5 +1,7 @@
-"""A plain `remotegpu run`, of one appliance and with no option that only Python has, is left to the program
-`remotegpu-run`: it needs none of the packages whose import takes longer than all the rest of a start."""
+"""Leaves a plain `remotegpu run`, on one appliance and without options for Python alone, to `remotegpu-run`.
+
+That program needs none of the packages whose import takes longer than all the rest of a start.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ OPTIONS: Final = _VALUED | _SWITCHES
 
 
 def start(words: Sequence[str]) -> None:
-    """Become `remotegpu-run`, if the words of the command line are a plain run; else return."""
+    """Executes `remotegpu-run` if the command line is a plain run; else returns."""
     if not is_plain(words, os.environ):
         return
     program = find_dist().bin / _PROGRAM
@@ -30,8 +32,8 @@ def start(words: Sequence[str]) -> None:
 
 
 def is_plain(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Has `remotegpu-run` all that is asked for? What is not understood here, Python says what is wrong with."""
-    # A check is refused with a reason, which Python says.
+    """Whether `remotegpu-run` can do it all. If a word is not understood here, Python reports the error."""
+    # A check is refused with a reason, which Python prints.
     if not words or words[0] != "run" or environment.get(CHECK_ENV):
         return False
     rest, appliance = list(words[1:]), environment.get(APPLIANCE_ENV, "")
