@@ -146,7 +146,7 @@ def run_anew(namespace: Namespace, name: str) -> str:
 def test_operators_memory_does_not_move_with_foreign_pods(
     namespace: Namespace, installation: Installation, kubectl: Kubectl
 ) -> None:
-    """Five thousand pods that are none of ours; gates keep scheduler and kubelet out of it."""
+    """Five thousand foreign pods; gates keep scheduler and kubelet out of it."""
     operators = [processes.main_process(each) for each in installation.pods("operator")]
     before = [process.resident_bytes() for process in operators]
     spec = pod("foreign", ["true"])["spec"] | {"schedulingGates": [{"name": "example.com/never"}], "volumes": []}

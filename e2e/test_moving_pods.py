@@ -134,7 +134,7 @@ def test_a_claim_gets_more_of_its_gpu_and_gives_back_what_its_programs_do_not_ha
             return (now["reason"], now["milli"]) == (reason, milli)
 
         until(reached, 40, f"its share is {milli} thousandths")
-        # As a program that starts now sees it.
+        # The size that a program sees which starts now.
         return namespace("exec", "trainer", "--", "nvidia-smi", seconds=60)
 
     assert " 972MiB |" in becomes("0.95", "Allocated", 950)

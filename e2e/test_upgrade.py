@@ -107,7 +107,7 @@ def test_removal_with_claims_and_waiting_pods_leaves_nothing(
             lambda: "Insufficient remotegpu/milli" in namespace.describe("pod", "waits"), 30, "why it is not scheduled"
         )
         assert "remotegpu was uninstalled" in namespace.describe("pod", "waits")
-        # Of the claims only the one made by hand stays, as if no operator had seen it.
+        # Only the claim made by hand stays, as if no operator had seen it.
         claims = {each["metadata"]["name"]: each["status"]["reason"] for each in namespace.claims()}
         assert claims == {"kept": "NotSeen"}
         kubectl("delete", "namespace", namespace.name, "--timeout=60s", seconds=70)

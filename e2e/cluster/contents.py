@@ -38,7 +38,7 @@ _VENV = ("activate", "activate.csh", "activate.fish", "Activate.ps1")
 
 @dataclass(frozen=True, order=True)
 class Package:
-    kind: str  # of a package URL: deb, pypi, cargo, npm, generic
+    kind: str  # the type in its package URL: deb, pypi, cargo, npm, generic
     name: str
     version: str
     architecture: str = ""

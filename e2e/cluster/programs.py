@@ -48,7 +48,9 @@ KUBE = (
 
 @dataclass(frozen=True)
 class GoProgram:
-    """`source` is a folder with a module of ours, or a package of another module with its version."""
+    """A program built from Go. `source` is a folder with our module, or a package of another module with its
+    version.
+    """
 
     name: str
     source: str

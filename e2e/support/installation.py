@@ -30,7 +30,7 @@ class Installation:
         with LOCK.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             arguments = ["--namespace", SYSTEM, "--create-namespace", "--values", str(VALUES), "--wait", "--timeout=4m"]
-            # What a run that was interrupted left would keep helm from beginning.
+            # A release left by an interrupted run would keep helm from beginning.
             pending = f"owner=helm,name={RELEASE},status in (pending-install,pending-upgrade,pending-rollback)"
             self.kubectl("delete", "secrets", "-n", SYSTEM, "-l", pending)
             self.kubectl.helm("upgrade", "--install", RELEASE, str(CHART), *arguments, *builds(), *more)

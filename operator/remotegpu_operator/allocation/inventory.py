@@ -39,7 +39,7 @@ class Candidates:
     kinds: tuple[tuple[int, int], ...] = ()
     singles: tuple[tuple[int, int], ...] = ()
     mask: int = 0
-    open: int = 0  # of them, those that are in service
+    open: int = 0  # number of them in service
     closed: str = ""  # why others are not
     charge: int = 0  # thousandths of a GPU that a quota is charged at least
     reason: Reason = Reason.WAITING_FOR_CAPACITY
@@ -52,7 +52,7 @@ class Inventory:
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
     divides_time: bool = False
-    namespaces: frozenset[str] = frozenset()  # that may use it; none named: all
+    namespaces: frozenset[str] = frozenset()  # allowed to use it; none named: all
     # Kinds of GPUs, which serve the same requests, as bits; and the kind of each GPU.
     kinds: tuple[int, ...] = field(default=(), compare=False, repr=False)
     kind_of: tuple[int, ...] = field(default=(), compare=False, repr=False)

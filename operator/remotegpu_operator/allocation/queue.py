@@ -21,7 +21,7 @@ def turn_of(request: Request) -> Turn:
 class Group:
     """Requests of one namespace that ask for the same, and whose waits the rules treat alike."""
 
-    stage: float  # what `Waits` says of them
+    stage: float  # their stage in `Waits`
     members: list[Request] = field(default_factory=list)  # in their order
     # Why they wait; all members but `untold` have had this reason.
     reason: Reason | None = None

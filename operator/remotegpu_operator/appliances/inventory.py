@@ -32,7 +32,7 @@ class Target:
     name: str
     incarnation: str
     address: str
-    audience: str  # of the token that it takes
+    audience: str  # the audience of the token that it accepts
 
 
 @dataclass(frozen=True, slots=True)

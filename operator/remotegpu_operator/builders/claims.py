@@ -123,7 +123,7 @@ def _well_again(claim: GPUClaim, suspending: bool) -> str:
     if claim.status.reason is Reason.GPU_UNHEALTHY:
         return "the GPU is healthy again"
     if claim.status.reason is Reason.NOT_SEEN:
-        return "it has its share"  # of a later release, whose reason we do not know
+        return "it has its share"  # the reason is a later release's, and unknown here
     was = claim.status.reason in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
     return "it is not to be suspended any more" if was and not suspending else ""
 

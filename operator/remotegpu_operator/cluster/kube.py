@@ -101,7 +101,7 @@ class Api:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
-        # As aiohttp asks for: connections under TLS close a moment later.
+        # Required by aiohttp: connections under TLS close a moment later.
         await asyncio.sleep(0.25)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
@@ -201,7 +201,7 @@ class Api:
         headers = {"Authorization": f"Bearer {token}"} if token else await self._headers()
         data = None if body is None else json.dumps(body)
         if verb != "GET" and fenced:
-            # As late as possible: with a pooled connection nothing is waited for between here and the socket.
+            # Checked as late as possible: a pooled connection needs no wait between here and the socket.
             self._fence()
         code: int | str = "none"
         try:

@@ -44,7 +44,7 @@ class Loads:
         self._due = float("-inf")
         self._asking = asyncio.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="loads")
-        # As in `Inventory`: TLS reads the authority from a file.
+        # TLS reads the authority from a file, as in `Inventory`.
         self._ca_file = os.memfd_create("ca.crt")
         self._ca = Path(f"/proc/self/fd/{self._ca_file}")
         self._bundle = b""

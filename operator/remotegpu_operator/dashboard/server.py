@@ -96,7 +96,7 @@ class Dashboard:
             return response
         finally:
             self._streams[reader.user] -= 1
-            self._streams += Counter()  # forgets who has none
+            self._streams += Counter()  # drops readers without a stream
 
     async def _events_of(self, request: web.Request) -> web.Response:
         _, namespace, name = await self._claim(request)

@@ -36,7 +36,7 @@ _PAUSE_SECONDS: Final = 0.1
 # Each connection has a buffer of this size under TLS, from its first byte on: asyncio's own are of 256 KiB.
 asyncio.sslproto.SSLProtocol.max_size = 16 << 10
 
-# Where the servers log what goes wrong in them.
+# The servers log their errors here.
 _server_log = logging.getLogger(f"{__name__}.server")
 
 

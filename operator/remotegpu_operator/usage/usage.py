@@ -133,7 +133,7 @@ class Usage:
         if shares == (holding.shares if holding else ()):
             self._unsure.discard(claim.uid)
         elif claim.uid in self._unsure:
-            return  # of before it was announced
+            return  # a state from before it was announced
         elif holding is None:
             self._start(claim, shares, _stamp(claim.status, "True"), None)
         elif not shares:

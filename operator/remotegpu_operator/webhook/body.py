@@ -11,11 +11,11 @@ from remotegpu_operator.webhook.mutate import ReviewError
 
 # An AdmissionReview of an update has an object twice, each at most as large as a request to the API server: 3 MiB.
 _LARGEST: Final = 8 << 20
-# Of larger ones only one is read at a time.
+# Only one larger body is read at a time.
 _SMALL: Final = 256 << 10
 _READ_SECONDS: Final = 2.0
 _CHUNK: Final = 64 << 10
-# Of objects, lists and their members, which cost far more memory than bytes; an object of 3 MiB has fewer.
+# Objects, lists and their members: they cost far more memory than bytes; an object of 3 MiB has fewer.
 _MOST_PARTS: Final = 200_000
 _DEEPEST: Final = 100
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)

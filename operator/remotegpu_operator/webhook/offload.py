@@ -26,7 +26,7 @@ _VARIABLES: Final = {CONFIG_ENV: f"{OFFLOAD_DIRECTORY}/{OFFLOAD_CONFIG}", CONNEC
 
 def with_offload(spec: Object, config_map: str, chosen: Callable[[Object], bool]) -> Object:
     """Returns the pod spec with the ConfigMap and the variables in the `chosen` containers."""
-    # As the API server stores it: a second call then changes nothing.
+    # The form in which the API server stores it: a second call then changes nothing.
     volume = {"name": OFFLOAD_VOLUME, "configMap": {"name": config_map, "defaultMode": 0o644}}
     return each_container(with_volume(spec, volume), _with_client, chosen)
 

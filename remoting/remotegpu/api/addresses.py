@@ -6,7 +6,7 @@ from typing import Final
 
 # All addresses of a machine: IPv6, and IPv4 through the same socket.
 EVERYWHERE: Final = "::"
-_EVERYWHERE_IPV4: Final = "0.0.0.0"  # noqa: S104 (who asks for all of them gets all of them)
+_EVERYWHERE_IPV4: Final = "0.0.0.0"  # noqa: S104 (the user asked for all addresses)
 
 
 def split(text: str, default_port: int | None = None) -> tuple[str, int]:

@@ -182,7 +182,7 @@ class ClaimSpec:
     suspend: bool = False
     suspendable: bool = False  # by a schedule of the pool, or for a claim of higher priority
     movable: bool = False  # from an appliance that is to be replaced
-    appliance: str = ""  # where it is to be; empty: anywhere
+    appliance: str = ""  # its wanted appliance; empty: any
     pod: PodReference | None = None
 
     @classmethod
@@ -240,7 +240,7 @@ class ClaimStatus:
     conditions: tuple[Condition, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     move: Move | None = None
-    resize: tuple[Allocation, ...] = ()  # what becomes of the allocations; empty: they stay as they are
+    resize: tuple[Allocation, ...] = ()  # the allocations' next sizes; empty: they stay as they are
     endpoints: tuple[Endpoint, ...] = ()
     consumers: tuple[PodReference, ...] = ()
     observed_generation: int = 0

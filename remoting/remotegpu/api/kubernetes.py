@@ -66,8 +66,8 @@ POD_DIRECTORY: Final = "/var/run/secrets/remotegpu.io"
 SESSION_FILE: Final = "session"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 
-# Where the device plugin mounts the client, also the pure-Python one; the same folder is built into the preloaded
-# library (tools/pod.sh).
+# The folder where the device plugin mounts the client, also the pure-Python one; it is built into the preloaded library
+# too (tools/pod.sh).
 CLIENT_FOLDER: Final = "/usr/lib/remotegpu"
 CONNECT_PROGRAM: Final = f"{CLIENT_FOLDER}/bin/remotegpu-connect"
 # Python imports `sitecustomize` from here when it starts, which arms the offload.
@@ -86,7 +86,7 @@ MANAGER_LABEL: Final = "app.kubernetes.io/managed-by"
 
 CONTROL_PORT: Final = 7070
 DATA_PORT: Final = 7071
-# Where appliances and containers see the sockets of the appliances on their node.
+# The folder with the sockets of a node's appliances, as appliances and containers see it.
 LOCAL: Final = "/run/remotegpu"
 # Plain HTTP of an appliance: /healthz, /readyz, /metrics.
 HTTP_PORT: Final = 7072

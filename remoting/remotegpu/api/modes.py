@@ -18,14 +18,14 @@ class Landlock(StrEnum):
 class ComputeMode(StrEnum):
     """How the time of a GPU is divided among its shares."""
 
-    SHARED = "Shared"  # as the driver does it: nobody is guaranteed anything
+    SHARED = "Shared"  # the driver decides: no share has a guarantee
     TURNS = "Turns"  # by the shares: one after another
 
 
 class WorkerWrites(StrEnum):
     """The files that a worker may change whose driver opens some, as NVIDIA's does."""
 
-    ANYWHERE = "Anywhere"  # what its user may and is not hidden
+    ANYWHERE = "Anywhere"  # any file that its user may write and that is not hidden
     DEVICES = "Devices"  # device nodes alone
 
 

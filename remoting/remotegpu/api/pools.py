@@ -198,7 +198,7 @@ class PoolSpec:
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
     compute_mode: ComputeMode = ComputeMode.SHARED
-    namespaces: frozenset[str] = frozenset()  # whose claims it serves; none named: all
+    namespaces: frozenset[str] = frozenset()  # it serves claims of these; none named: of all
     local_sockets: bool = True  # for pods on an appliance's node; its pod asks for what the device plugin offers
     public_code: str | None = None  # the namespace whose device code all others may have; None: none
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says

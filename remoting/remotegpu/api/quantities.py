@@ -33,7 +33,7 @@ class Compute:
     """A part of a GPU's time, in thousandths, for appliances that divide it."""
 
     milli: int = 0  # guaranteed while it is wanted, and the weight in what others leave; 0: the part of the memory
-    limit_milli: int = MILLI_PER_GPU  # at most, even if nobody else wants it
+    limit_milli: int = MILLI_PER_GPU  # at most, even if no other share wants it
 
     def guaranteed(self, size: int, shareable: int) -> int:
         """Returns the guaranteed thousandths for a share of `size` of a GPU's shareable bytes."""

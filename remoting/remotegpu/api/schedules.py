@@ -17,11 +17,11 @@ class Schedule:
     name: str
     start: datetime.time
     end: datetime.time  # at or before the start: on the next day
-    days: tuple[str, ...] = DAYS  # on which it starts
+    days: tuple[str, ...] = DAYS  # the days on which it starts
     time_zone: str = "UTC"
-    max_priority: int | None = None  # of the claims that it suspends; None: any
-    namespaces: tuple[str, ...] = ()  # of the claims that it suspends; none: all
-    labels: tuple[tuple[str, str], ...] = ()  # that the claims have which it suspends
+    max_priority: int | None = None  # suspends claims up to this; None: any
+    namespaces: tuple[str, ...] = ()  # suspends claims of these; none: all
+    labels: tuple[tuple[str, str], ...] = ()  # suspends claims with these labels
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "Schedule":

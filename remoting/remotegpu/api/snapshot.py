@@ -39,7 +39,7 @@ class Appliance(TypedDict):
     phase: str
     message: str
     cordoned: bool
-    gpus: list[dict[str, Any]]  # of `GpuStatus`
+    gpus: list[dict[str, Any]]  # fields of `GpuStatus`
 
 
 class Pool(TypedDict):
@@ -48,7 +48,7 @@ class Pool(TypedDict):
     computeMode: str
     phase: str
     message: str
-    total: dict[str, Any]  # of `Amount`, as `free` is
+    total: dict[str, Any]  # fields of `Amount`; `free` too
     free: dict[str, Any]
     schedules: list[dict[str, Any]]
     appliances: list[Appliance]

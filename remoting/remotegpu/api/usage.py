@@ -23,7 +23,7 @@ _DAY_SECONDS: Final = 86_400
 UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
 # Seconds since 1970, in the year 2200.
 _LATEST: Final = 7_258_118_400
-# Of bytes times seconds.
+# In bytes times seconds.
 _MOST: Final = 1 << 96
 
 

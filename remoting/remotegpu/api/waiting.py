@@ -32,7 +32,7 @@ class Answer:
     starts_in_seconds: int | None = None
     # The basis of the estimate.
     estimate: str = ""
-    # As a person would write them: "-p 0.25".
+    # In a user's form: "-p 0.25".
     smaller: tuple[str, ...] = ()
 
 

@@ -196,7 +196,7 @@ def _gpus(now: Situation) -> Iterator[pb.Check]:
     if not now.gpus:
         fix = "check the driver, and CUDA_VISIBLE_DEVICES of the appliance"
         yield _check("gpus", "the driver shows no GPU", good="", fix=fix)
-    # As long as one GPU is healthy, the appliance is usable.
+    # The appliance is usable as long as one GPU is healthy.
     severity = "warn" if any(not gpu.unhealthy for gpu in now.gpus) else "fail"
     for index, gpu in enumerate(now.gpus):
         yield _check(

@@ -19,7 +19,7 @@ _FORMAT_SECONDS: Final = 20
 _ENV: Final = "REMOTEGPU_HANDOVER_FD"
 _ASK: Final = "from remotegpu.appliance.handover import FORMAT; print(FORMAT)"
 
-# As JSON; descriptors are numbers.
+# JSON; descriptors are numbers.
 State = dict[str, Any]
 
 

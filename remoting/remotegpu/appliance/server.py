@@ -437,7 +437,7 @@ class Appliance:
             raise StartError(f"{self._gateway.failed.result()}; the appliance cannot run without it")
         for watch in watches:
             if watch.done():
-                watch.result()  # it ends only by a mistake of ours, which is not to be hidden
+                watch.result()  # it ends only by a bug of ours, which must not be hidden
             watch.cancel()
 
     def _follow_xids(self) -> str:

@@ -74,7 +74,7 @@ ClaimsOfOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-# Of `remotegpu offload`.
+# Options of `remotegpu offload`.
 ConfigOption = Annotated[
     Path | None,
     typer.Option(

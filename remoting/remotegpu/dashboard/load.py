@@ -39,7 +39,7 @@ def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
         leases = reading.inventory.leases
         for lease in leases:
             if lease.claim and scope.shows(lease.claim.split("/")[0]):
-                # Of a claim with GPUs of several appliances each has a lease.
+                # A claim with GPUs of several appliances has a lease on each.
                 others = claims.get(lease.claim, {"sessions": 0, "used": 0, "busy": None, "age": 0})
                 part = busy_of(reading.busy, lease=lease.lease_id)
                 claims[lease.claim] = {

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 class Scope:
     """The pools and claims that a reader may list."""
 
-    namespaces: frozenset[str] | None  # of claims; None: all
+    namespaces: frozenset[str] | None  # namespaces with readable claims; None: all
     pools: bool
 
     def shows(self, namespace: str) -> bool:

@@ -22,7 +22,7 @@ class NoPlaceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OwnToken:
-    folder: Path  # nobody else opens it; sessions, which may have our user id, must not either
+    folder: Path  # closed to other users, and to sessions, which may have our user id
     text: str
 
     def keep(self, host: str, port: int) -> Path:

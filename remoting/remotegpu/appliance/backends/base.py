@@ -34,7 +34,7 @@ class Backend(Protocol):
     name: str
     driver: Path
     driver_release: str
-    opens_files: bool  # also after its start, as for what it compiles
+    opens_files: bool  # the driver opens files after its start too, for compiling
     computes: bool  # a null GPU runs no kernel
 
     def environment(self, overhead_bytes: int) -> Mapping[str, str]:

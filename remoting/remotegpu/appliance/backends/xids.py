@@ -27,7 +27,7 @@ class Xid:
     number: int
     effect: Effect
     what: str = ""  # for people
-    code: int = CUDA_ERROR_DEVICE_UNAVAILABLE  # with which sessions end
+    code: int = CUDA_ERROR_DEVICE_UNAVAILABLE  # the error with which sessions end
 
     def __str__(self) -> str:
         return f"XID {self.number} ({self.what})" if self.what else f"XID {self.number}"

@@ -44,7 +44,7 @@ class Identity:
     user: str
     pod_name: str = ""
     pod_uid: str = ""
-    audiences: frozenset[str] = frozenset()  # those of ours that its token is for
+    audiences: frozenset[str] = frozenset()  # our audiences that its token is for
 
     @property
     def account(self) -> str:

@@ -49,9 +49,9 @@ _CODE: Final = {
 class Source:
     """The page's data, and the check of its readers."""
 
-    inventory: Callable[[str | None], pb.InventoryReply]  # of a name's leases; None: of all. For any thread
-    onlooker: Callable[[Caller], Awaitable[str | None]]  # as `Authority.onlooker`; in the loop
-    refused: Callable[[str, str, RefusalError], None]  # as `Refusals.note`; in the loop
+    inventory: Callable[[str | None], pb.InventoryReply]  # one owner's leases; None: all. For any thread
+    onlooker: Callable[[Caller], Awaitable[str | None]]  # `Authority.onlooker`; in the loop
+    refused: Callable[[str, str, RefusalError], None]  # `Refusals.note`; in the loop
     wants_token: bool
 
 

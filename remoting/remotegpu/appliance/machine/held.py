@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-# As in `remotegpu_offload.acceptor.mounts`: where a session with its own mounts may write.
+# The writable folder of a session with its own mounts: as in `remotegpu_offload.acceptor.mounts`.
 _SCRATCH: Final = "tmp"
 # Possibly shared memory up to this size is not looked at more closely, which costs time.
 _CLOSE_ENOUGH: Final = 16 << 20
@@ -56,9 +56,9 @@ class _Found:
     deadline: float
     seen: int = 0  # processes whose descriptors can be listed
     unseen: int = 0
-    anonymous: list[int] = field(default_factory=list)  # of each process
+    anonymous: list[int] = field(default_factory=list)  # one for each process
     mapped: int = 0  # files in memory, once for each process that maps them
-    files: dict[File, int] = field(default_factory=dict)  # those with a descriptor, mapped or not
+    files: dict[File, int] = field(default_factory=dict)  # files with a descriptor, mapped or not
     scratch: int = 0
 
 

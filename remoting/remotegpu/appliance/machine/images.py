@@ -22,7 +22,7 @@ class NoRoomError(Exception):
 @dataclass(frozen=True, slots=True)
 class ImageRoom:
     memory_bytes: int
-    folder: Path | None = None  # where files lie for which memory has no room
+    folder: Path | None = None  # for files that do not fit into memory
     disk_bytes: int = 0
 
 

@@ -38,7 +38,7 @@ class Excess:
     """The excess of a session, a lease or a tenant over its limit."""
 
     sentence: str
-    sessions: list[Session]  # those that hold most: without them the rest is within the budget
+    sessions: list[Session]  # the largest ones: without them the rest is within the budget
 
 
 @dataclass(frozen=True, slots=True)

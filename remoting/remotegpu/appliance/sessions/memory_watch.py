@@ -38,7 +38,7 @@ class MemoryWatch:
         self._budgets = budgets
         self._room = room
         self._ends: set[asyncio.Task[None]] = set()
-        # Those of them that make room at once.
+        # Ends that make room at once.
         self._kills: set[asyncio.Task[None]] = set()
         # A delay in measuring delays nothing else.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")

@@ -33,7 +33,7 @@ class Got(NamedTuple):
     """The memory that a session was granted."""
 
     size: int
-    inherited: int  # of that, memory that another process has handed on
+    inherited: int  # part of `size`: memory that another process has handed on
     line: str  # for people, if something did not come back in time
 
 

@@ -31,8 +31,8 @@ _ALWAYS: Final = ("localhost", "127.0.0.1")
 _SERVE: Final = ("-m", "remotegpu.cli", "appliance")
 _OPTIONS: Final = {"cert": "server.pem", "key": "server.key", "tokens": "tokens"}
 _UNIT: Final = "remotegpu-appliance.service"
-# What the appliance does on SIGTERM: its leases have --drain-seconds to end, then it ends its workers itself. On SIGHUP
-# its Python starts anew, perhaps of another version, and sessions live on.
+# On SIGTERM the appliance's leases have --drain-seconds to end, then it ends its workers itself. On SIGHUP its Python
+# restarts, perhaps with another version, and sessions live on.
 _UNIT_TEXT: Final = """\
 [Unit]
 Description=Shares of the GPUs of this machine (remotegpu)

@@ -7,7 +7,7 @@ from typing import Final, Literal
 # "none": the back end itself in the measured process, without a wire.
 # "auto": a Unix socket and shared memory, as the ends are on one machine; its reference is a bare Unix socket.
 Carrier = Literal["auto", "direct", "grpc", "none"]
-# Where the ends run: on two CPUs, on one, or wherever the scheduler puts them.
+# The CPUs of the ends: two, one, or the scheduler's choice.
 CpuPlacement = Literal["split", "same", "free"]
 
 CARRIERS: Final[tuple[Carrier, ...]] = ("direct", "grpc")
@@ -62,7 +62,7 @@ def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration
             Configuration("grpc", placement=first),
         ]
     if len(cpus) > 1:
-        # As users run it. Only here both ends may wait without sleep: a thread that has one CPU to itself may not.
+        # The usual placement. Only here both ends may wait without sleep: a thread that has one CPU to itself may not.
         found += [Configuration("auto", placement="free"), Configuration("direct", placement="free")]
     return [*found, Configuration("none", placement="same")], notes
 

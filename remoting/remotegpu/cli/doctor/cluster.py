@@ -70,7 +70,7 @@ _PROBE: Final[Object] = {
 @dataclass(frozen=True, slots=True)
 class Facts:
     now: datetime.datetime
-    version: str  # of the API server; empty if it does not answer
+    version: str  # the API server's version; empty if it does not answer
     found: Mapping[str, Sequence[Object]]
     troubles: Mapping[str, str]  # kinds that could not be read, and why
     probe: Object | str  # a pod that asks for a share, as it would be stored; or why it would not be

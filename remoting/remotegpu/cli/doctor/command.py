@@ -14,7 +14,7 @@ from remotegpu.rpc.client import Access
 if TYPE_CHECKING:
     from remotegpu.cli.cluster.objects import Cluster
 
-Found = tuple[str, pb.Check]  # where, and what
+Found = tuple[str, pb.Check]  # place and check
 
 _FIELDS = ("name", "status", "message", "fix")
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

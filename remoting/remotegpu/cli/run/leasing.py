@@ -28,7 +28,7 @@ _MORE_ATTEMPTS: Final = 2
 _PAUSE_SECONDS: Final = 0.1
 # A lease that has moved so often during one search is given up.
 _MOST_MOVES: Final = 8
-# As long as an appliance keeps a lease whose holding connection broke.
+# An appliance keeps a lease so long after its holding connection broke.
 _RECONNECT_SECONDS: Final = 10.0
 
 

@@ -25,7 +25,7 @@ class Tally:
     """Counts how often each rule of a file was applied, by all processes of a run."""
 
     rules: Path
-    copy: Path  # which workers, that have users of their own, can read
+    copy: Path  # readable for workers, which have users of their own
     counts: Path
 
     def unmatched(self) -> list[str]:

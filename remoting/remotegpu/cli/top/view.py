@@ -16,7 +16,7 @@ _FREE: Final = "·"
 
 class Cell(NamedTuple):
     text: str
-    order: float | str  # what a table is sorted by; of the same type in a column
+    order: float | str  # the sort key; of the same type in a column
 
 
 def words(text: str) -> Cell:
