@@ -24,7 +24,7 @@ QUOTA = 1000
 
 @pytest.fixture(scope="module")
 def pool(kubectl: Kubectl, nodes: list[str], installation: object) -> Iterator[str]:
-    """One GPU for these tests alone."""
+    """Yields a pool of one GPU for these tests alone."""
     kubectl.apply(software_pool(POOL, node=nodes[0], memory="1Gi"))
 
     def ready() -> bool:

@@ -53,7 +53,7 @@ def restore(kubectl: Kubectl) -> None:
 
 
 def test_without_the_webhook(without_webhook: Namespace, kubectl: Kubectl, checker: Checker) -> None:
-    """One test of many facts, since each would cost the time of the set-up."""
+    """Tests many facts in one, since each would cost the time of the set-up."""
     namespace = without_webhook
     # Pods without a share are not affected.
     namespace.run(pod("plain", ["true"]))

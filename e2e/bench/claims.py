@@ -156,7 +156,7 @@ def events(kube: Kube) -> int:
 
 
 def calls(kube: Kube) -> Counter[str]:
-    """How often the API server was called, by verb and resource, as it counts itself."""
+    """Returns how often the API server was called, by verb and resource, by its own count."""
     found: Counter[str] = Counter()
     for line in kube.text("/metrics").splitlines():
         if line.startswith("apiserver_request_total{"):

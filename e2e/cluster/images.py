@@ -39,7 +39,7 @@ class Image:
 
     @property
     def bill(self) -> Path:
-        """Its bill of materials: see `contents`."""
+        """The image's bill of materials: see `contents`."""
         return self.folder.with_suffix(".cdx.json")
 
     @property

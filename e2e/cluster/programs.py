@@ -48,9 +48,7 @@ KUBE = (
 
 @dataclass(frozen=True)
 class GoProgram:
-    """A program built from Go. `source` is a folder with our module, or a package of another module with its
-    version.
-    """
+    """A program built from Go. `source` is a folder of ours with a module, or a versioned package of another module."""
 
     name: str
     source: str

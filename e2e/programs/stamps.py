@@ -1,4 +1,6 @@
-"""When this process began and when the GPU first answered, by the machine's clock; `--no-cuda`: only the former."""
+"""Prints when this process began and when the GPU first answered, by the machine's clock; `--no-cuda`: only the
+former.
+"""
 
 import sys
 import time

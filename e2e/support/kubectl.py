@@ -82,7 +82,7 @@ class Kubectl:
 
 
 def as_list(objects: Sequence[Object]) -> str:
-    """One document, as kubectl reads it."""
+    """Returns the objects as one document for kubectl."""
     if len(objects) == 1:
         return json.dumps(objects[0])
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

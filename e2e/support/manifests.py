@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 def pod_spec(
     command: Sequence[str], *, limits: Values | None = None, requests: Values | None = None, seconds_to_end: int = 2
 ) -> Object:
-    """One container that runs `command`; test programs lie in /programs."""
+    """Returns the spec of a pod with one container that runs `command`; test programs are in /programs."""
     resources = {name: dict(values) for name, values in (("limits", limits), ("requests", requests)) if values}
     return {
         "restartPolicy": "Never",

@@ -67,7 +67,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why the request has none, for programs and for people."""
+    """The decision that the request has no GPUs, with the reason for programs and for people."""
 
     request: Request
     reason: Reason

@@ -1,4 +1,4 @@
-"""How long each request has waited, and the effect on its reservations."""
+"""Tracks how long each request has waited, and the effect on its reservations."""
 
 import datetime
 import heapq
@@ -24,7 +24,7 @@ class Waits:
 
     @property
     def next_change(self) -> float:
-        """When one of the answers changes next."""
+        """The time at which one of the answers changes next."""
         while self._due and not self._is_due(*self._due[0]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else math.inf

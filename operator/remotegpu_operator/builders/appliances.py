@@ -1,4 +1,4 @@
-"""One appliance: the node it is for, its StatefulSet and its certificate's Secret."""
+"""Builds one appliance: the node it is for, its StatefulSet and its certificate's Secret."""
 
 import base64
 import hashlib
@@ -82,7 +82,7 @@ def appliance_name(pool: GPUPool, node: str) -> str:
 
 
 def plans(pool: GPUPool, nodes: list[Object]) -> list[Plan]:
-    """One appliance for every node that the pool selects, whose taints it tolerates, and which has GPUs."""
+    """Returns one appliance for every node that the pool selects, whose taints it tolerates, and which has GPUs."""
     chosen = (node for node in nodes if _selected(pool, node) and _tolerated(pool, node))
     found = [(node["metadata"]["name"], _gpus(pool, node), node) for node in chosen]
     return [

@@ -1,4 +1,4 @@
-"""Why a claim is to be suspended. Pure."""
+"""Decides why a claim is to be suspended. Pure."""
 
 import datetime
 from dataclasses import dataclass

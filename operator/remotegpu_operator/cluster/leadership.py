@@ -27,7 +27,7 @@ CALL_SECONDS: Final = 3.0
 
 
 class NotLeaderError(Exception):
-    """This process must not write."""
+    """The process does not hold the Lease, and must not write."""
 
 
 class Leadership:

@@ -23,7 +23,7 @@ def current(objects: Objects, now: datetime.datetime) -> Snapshot:
 
 
 def snapshot_of(objects: Objects, now: datetime.datetime) -> snapshot.State:
-    """For `remotegpu top`; see `remotegpu.api.snapshot.Snapshots`."""
+    """Builds the state for `remotegpu top`; see `remotegpu.api.snapshot.Snapshots`."""
     return current(objects, now).to_object()
 
 

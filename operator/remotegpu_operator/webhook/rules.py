@@ -1,4 +1,4 @@
-"""Which requests the API server sends to the webhook: one table, from which the chart's configuration is generated.
+"""Defines which requests the API server sends to the webhook: one table, from which the chart's configuration is made.
 
 The conditions are CEL and run in the API server, so that with the webhook down only requests for a share wait for it.
 They see objects before validation: any part of a path may be missing or null.

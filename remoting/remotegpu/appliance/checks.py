@@ -14,7 +14,7 @@ from remotegpu.rpc import pb
 
 @dataclass(frozen=True, slots=True)
 class ClaimsState:
-    """In Kubernetes: whether the claims were ever read, and why they cannot be now."""
+    """The state of the claims in Kubernetes: whether they were ever read, and why they cannot be now."""
 
     known: bool
     trouble: str
@@ -22,7 +22,7 @@ class ClaimsState:
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesState:
-    """In Kubernetes: how long an identity is trusted without the API server, and why it cannot be asked now."""
+    """The state of identities in Kubernetes: how long one is trusted without the API server, and why that is away."""
 
     believe_seconds: float
     trouble: str

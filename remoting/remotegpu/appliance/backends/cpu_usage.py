@@ -1,4 +1,4 @@
-"""How busy this machine's CPUs are."""
+"""Measures how busy this machine's CPUs are."""
 
 import threading
 import time

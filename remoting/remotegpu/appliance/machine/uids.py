@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoUidsError(Exception):
-    """There are no user ids for sessions, or not one more; the message says why and what to do."""
+    """No user ids are free for sessions, or not one more; the message says why and what to do."""
 
 
 def _lock(folder: Path, base: int) -> int | None:

@@ -1,4 +1,4 @@
-"""How much memory of a GPU each session of a lease may map. Pure state; the sum never exceeds the share."""
+"""Decides how much memory of a GPU each session of a lease may map. Pure state; the sum never exceeds the share."""
 
 from dataclasses import dataclass, field
 
