@@ -1,4 +1,4 @@
-"""The plugin beside a stand-in kubelet and a real API server."""
+"""The plugin with a stand-in kubelet and a real API server."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def whole_graph(stream):
 
 
 stream = ok(cu.cuStreamCreate(1))
-# What the session held before: an executable with memory, and memory beside it.
+# The session's earlier objects: an executable with memory, and other memory.
 ok(cu.cuMemAlloc(32 << 20))
 ok(cu.cuStreamBeginCapture(stream, modes.CU_STREAM_CAPTURE_MODE_RELAXED))
 ok(cu.cuMemAllocAsync(16 << 20, stream))

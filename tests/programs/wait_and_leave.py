@@ -1,4 +1,4 @@
-"""A stream waits for a word that nobody writes; its context is destroyed all the same, and another one works."""
+"""A stream waits for a word that nothing writes; its context is destroyed all the same, and another one works."""
 
 from cu import cu, download, ok, start
 

@@ -335,7 +335,7 @@ def test_its_user_moves_a_lease_and_others_do_not(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv("REMOTEGPU_TOKEN", ann)
         moved(one, other)
         assert len(leases(other)) == 1
-        # There nobody has named a place for users.
+        # There no administrator has named a place for users.
         back = migrate(other, one)
         assert (back.returncode, "only to where --move-to" in back.stderr) == (DENIED, True), back.stderr
         computes(program)

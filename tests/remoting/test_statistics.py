@@ -1,4 +1,4 @@
-"""What processes leave in `REMOTEGPU_STATS`, however they end."""
+"""The statistics that processes write to `REMOTEGPU_STATS`, however they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of `remotegpu offload` and their options; what they do stands in the modules beside this one."""
+"""The commands of `remotegpu offload` and their options; the modules next to this one execute them."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -118,7 +118,7 @@ class _Own:
 
 
 def test_a_client_may_take_ids_only_of_its_own_kind() -> None:
-    """What the acceptor mints itself begins far above."""
+    """The acceptor's own ids begin far above."""
     acceptor = Codec(client=False)
     acceptor.exports.place(1, "a", "object")
     assert acceptor.exports.export(object(), "object") >= 1 << 63

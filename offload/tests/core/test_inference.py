@@ -1,4 +1,4 @@
-"""What ONNX Runtime's profile does without ONNX Runtime: providers that are meant, and files that a model names."""
+"""ONNX Runtime's profile, tested without ONNX Runtime: the choice of providers, and the files that a model names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CPU, CUDA, MIGRAPHX = "CPUExecutionProvider", "CUDAExecutionProvider", "MIGraphX
         ([MIGRAPHX, CPU], None, None, (None, None)),
         ([MIGRAPHX, CPU], 3, None, (3, None)),
         ([MIGRAPHX, CPU], [], None, ([], None)),
-        # What stands for it is the first that there is, without options for CUDA.
+        # The first accelerator stands for it, without options for CUDA.
         ([MIGRAPHX, CPU], [CUDA, CPU], None, ([MIGRAPHX, CPU], None)),
         ([MIGRAPHX, "OpenVINOExecutionProvider", CPU], (CUDA,), None, ([MIGRAPHX], None)),
         ([MIGRAPHX, CPU], [(CUDA, {"device_id": 0}), CPU], None, ([MIGRAPHX, CPU], None)),
@@ -63,7 +63,7 @@ def tensor(location: bytes) -> bytes:
 
 
 def model_with(location: bytes) -> bytes:
-    """ir_version, and a graph with an initializer of much text."""
+    """Builds ir_version, and a graph with an initializer of much text."""
     return b"\x08\x08" + field(7, field(10, b"x" * 1000) + field(5, tensor(location)))
 
 

@@ -23,7 +23,7 @@ USER = UserModule("user_unusual", FunctionRule("user_unusual.*"))
 
 
 def said(module: Any) -> list[str]:
-    """What the functions of `opened` and `slowly` have noted, and how each `with` ended."""
+    """Returns the notes of the functions `opened` and `slowly`, and how each `with` ended."""
     found = []
 
     def attempt(error: BaseException | None, **options: Any) -> str:
@@ -33,7 +33,7 @@ def said(module: Any) -> list[str]:
                 if error is not None:
                     raise error
         except Exception as raised:
-            # What was raised here and has passed through is itself.
+            # An exception that was raised here and has passed through is the same object.
             return f"{type(raised).__name__} {raised} {raised is error} {type(raised.__cause__).__name__}"
         return "nothing"
 

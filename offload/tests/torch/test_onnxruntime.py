@@ -93,7 +93,7 @@ def session() -> Iterator[Session]:
 
 
 def under_rules(session: Session) -> Any:
-    """What an armed program sees as `onnxruntime`."""
+    """Returns the `onnxruntime` that an armed program sees."""
     seen = types.SimpleNamespace(**vars(onnxruntime))
     for rule in profiles.rules(CONFIG):
         module, _, name = rule.pattern.rpartition(".")
@@ -112,7 +112,7 @@ def trips(session: Session) -> int:
 
 
 def equal(found: Any, expected: Any) -> None:
-    """Lists of results: the same types, the same bits."""
+    """Compares lists of results: the same types, the same bits."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert type(one) is type(other)

@@ -23,7 +23,7 @@ from remotegpu.api.kubernetes import (
     POOL_LABEL,
     STATUS_PREFIX,
 )
-from remotegpu.api.modes import Backend, ComputeMode
+from remotegpu.api.modes import Backend, ComputeMode, WorkerWrites
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import format_quantity
 from remotegpu_operator.builders.memory import memory_limit
@@ -266,6 +266,8 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options["--compute-mode"] = spec.compute_mode.value.lower()
     if spec.move_bandwidth is not None:
         options["--move-bandwidth"] = str(spec.move_bandwidth)
+    if spec.worker_writes is not WorkerWrites.ANYWHERE:
+        options["--worker-writes"] = spec.worker_writes.value.lower()
     if spec.public_code:
         options["--public-code"] = spec.public_code
     if spec.managed_memory is not None:

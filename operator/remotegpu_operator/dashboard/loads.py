@@ -39,7 +39,7 @@ class Loads:
         self._tokens = tokens
         self._appliances = appliances
         self._readings: dict[str, Reading] = {}
-        # Audience of the token that the appliance takes, by its name and address: a new pod has another address.
+        # By name and address, which another pod changes: of the token that the appliance there takes, as its pod told.
         self._audiences: dict[tuple[str, str], str] = {}
         self._due = float("-inf")
         self._asking = asyncio.Lock()
@@ -71,7 +71,7 @@ class Loads:
                 self._bundle = bundle
                 self._ca.write_bytes(bundle)
         await self._look_at_pods(serving)
-        self._tokens.keep(self._audiences.values())
+        self._tokens.keep(map(self._audience, serving))
         found = await asyncio.gather(*map(self._reading, serving))
         self._readings = {each.name: reading for each, reading in zip(serving, found, strict=True)}
 
@@ -81,12 +81,16 @@ class Loads:
         if places - self._audiences.keys():
             pods, _ = await self._api.list(PODS, self._namespace, APPLIANCE_LABEL)
             told = {(pod["metadata"]["labels"][APPLIANCE_LABEL], pod_address(pod)): audience(pod) for pod in pods}
-            self._audiences |= {place: told.get(place, appliance_audience(place[0])) for place in places}
+            # A pod whose container is not running yet tells nothing, and is looked at again.
+            self._audiences |= told
         self._audiences = {place: found for place, found in self._audiences.items() if place in places}
+
+    def _audience(self, appliance: ApplianceStatus) -> str:
+        return self._audiences.get((appliance.name, appliance.address)) or appliance_audience(appliance.name)
 
     async def _reading(self, appliance: ApplianceStatus) -> Reading:
         try:
-            token = await self._tokens.token(self._audiences[appliance.name, appliance.address])
+            token = await self._tokens.token(self._audience(appliance))
         except NoTokenError as error:
             return _unread(self._readings.get(appliance.name), str(error))
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, appliance, token)

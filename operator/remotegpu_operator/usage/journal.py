@@ -5,6 +5,7 @@ It never writes into the journal of another process, so that a late write of a f
 
 import contextlib
 import datetime
+import itertools
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,14 +25,8 @@ JOURNAL_BYTES: Final = 64 << 10
 MOST_JOURNALS: Final = 256
 
 
-def _readable(day: Object) -> Day:
-    """Reads the sums of a day. If they cannot be read, they begin again from zero."""
-    try:
-        return Day.of_data(day.get("data") or {})
-    except usage.UNREADABLE as error:
-        name = day["metadata"]["name"]
-        _log.error("the sums of usage in %s cannot be read (%r) and begin anew: restore it from a copy", name, error)
-        return Day()
+class FullError(Exception):
+    """No journal can follow; the message says which ConfigMap is in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +99,12 @@ class Journal:
 
     async def _begin(self, text: str) -> None:
         while True:
+            if self._current >= usage.MOST_JOURNAL:
+                raise FullError(
+                    f"ConfigMap {usage.journal_name(self._current)} has the last number that a journal may have, which "
+                    "the operator does not reach: delete it, or keep a copy under a name of your own, and start the "
+                    "operator anew"
+                )
             self._current += 1
             body = self._body(usage.journal_name(self._current), usage.JOURNAL, {"000000": text})
             try:
@@ -133,7 +134,10 @@ class Journal:
     async def _fold(self, number: int, held: Mapping[tuple[str, int], Holding]) -> None:
         name = usage.journal_name(number)
         found = await self._find(name)
-        lines = {} if found is None else {each.key: each for each in usage.lines_of(found, [])}
+        problems: list[str] = []
+        lines = {} if found is None else {each.key: each for each in usage.lines_of(found, problems)}
+        if found is not None and problems:
+            await self._set_aside(found, problems[0])
         days: dict[datetime.date, usage.Amounts] = {}
         for each in lines.values():
             if each.end is not None:
@@ -153,7 +157,7 @@ class Journal:
         """Adds the amounts to a day's sums, once however often it is tried."""
         name = usage.day_name(day)
         found = await self._find(name)
-        kept = Day() if found is None else _readable(found)
+        kept = Day() if found is None else await self._readable(found)
         if kept.folded >= number:
             return
         for who, amount in amounts.items():
@@ -161,6 +165,27 @@ class Journal:
         kept.folded = number
         await self._put(name, usage.DAY, kept.data())
         self._days.add(day)
+
+    async def _readable(self, day: Object) -> Day:
+        """The sums of a day. They begin anew where they cannot be read, and what was there is set aside."""
+        try:
+            return Day.of_data(day.get("data") or {})
+        except usage.UNREADABLE as error:
+            await self._set_aside(day, repr(error))
+            return Day()
+
+    async def _set_aside(self, found: Object, problem: str) -> None:
+        """Keep a copy of what is about to be overwritten or deleted, and that we cannot read: somebody else may, as a
+        later release. Once, however often it is tried."""
+        name, data = found["metadata"]["name"], found.get("data") or {}
+        for number in itertools.count():
+            copy = usage.set_aside_name(name, number)
+            kept = await self._find(copy)
+            if kept is None:
+                await self._api.create(CONFIG_MAPS, self._namespace, self._body(copy, usage.UNREADABLE_KIND, data))
+                _log.error("what of usage in %s cannot be read (%s) is kept as ConfigMap %s", name, problem, copy)
+            if kept is None or kept.get("data") == data:
+                return
 
     async def _find(self, name: str) -> Object | None:
         try:

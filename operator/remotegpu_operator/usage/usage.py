@@ -20,7 +20,7 @@ from remotegpu.api.usage import Holding, Share, shares_of
 from remotegpu_operator import metrics
 from remotegpu_operator.builders.claims import ALLOCATED_CONDITION
 from remotegpu_operator.cluster.kube import ApiError, Unanswered
-from remotegpu_operator.usage.journal import Journal
+from remotegpu_operator.usage.journal import FullError, Journal
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Usage:
             with_head = time.monotonic() >= due
             try:
                 await self._write(with_head=with_head)
-            except (ApiError, *Unanswered) as error:
+            except (ApiError, FullError, *Unanswered) as error:
                 metrics.RECONCILE_ERRORS.labels("usage").inc()
                 _log.error("usage is not recorded, and tried again: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)

@@ -121,7 +121,10 @@ def _converted(container: Object, count: int) -> Object:
         return container
     name = container.get("name")
     if limit is None:
-        raise PodError(f"container {name!r}: {FRACTION} is only in requests; write it in limits, the request follows")
+        raise PodError(
+            f"container {name!r}: {FRACTION} is only in requests; write it in limits, the request follows; "
+            f"if a LimitRange put it there, write its bounds in {MILLI}"
+        )
     if request is not None and parse_quantity(request) != parse_quantity(limit):
         raise PodError(
             f"container {name!r}: {FRACTION} is {_plain(request)} in requests and {_plain(limit)} in limits; a share "

@@ -101,10 +101,10 @@ pub const WIRE_VERSION: u32 = {spoken.newest};
 /// The oldest version of the wire that this end speaks.
 pub const OLDEST_WIRE: u32 = {spoken.oldest};
 
-/// What travels in the newest version.
+/// The hash of all messages of the newest version.
 pub const TABLE_HASH: u64 = 0x{table_hash(lock, spoken.newest)};
 
-/// What travels in a version, if this end speaks it. Ends with the same number work together only if it is the same.
+/// The hash of all messages of a version, if this end speaks it. Two ends with the same version need the same hash.
 pub fn table_hash(version: u32) -> Option<u64> {{
     match version {{
 {tables}

@@ -42,7 +42,7 @@ pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
         }
     };
     if first == Ended::Program {
-        // What was said last is on its way; the acceptor closes when it has got it.
+        // The last bytes are in flight; the acceptor closes when it has got them.
         let _ = ended.recv_timeout(LAST_WORDS);
     }
     first

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
-from remotegpu.api.modes import Backend, ComputeMode, Landlock
+from remotegpu.api.modes import Backend, ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_quantity, parse_quantity
 from remotegpu.api.schedules import Schedule
 
@@ -202,6 +202,7 @@ class PoolSpec:
     local_sockets: bool = True  # for pods on an appliance's node; its pod asks for what the device plugin offers
     public_code: str | None = None  # the namespace whose device code all others may have; None: none
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
+    worker_writes: WorkerWrites = WorkerWrites.ANYWHERE
     schedules: tuple[Schedule, ...] = ()
     prices: tuple[Price, ...] = ()
     idle: IdleSpec | None = None
@@ -234,6 +235,7 @@ class PoolSpec:
             local_sockets=stored.get("localSockets", True),
             public_code=stored.get("publicCode"),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
+            worker_writes=WorkerWrites(stored.get("workerWrites", WorkerWrites.ANYWHERE)),
             schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
             prices=tuple(map(Price.from_object, stored.get("prices", ()))),
             idle=IdleSpec.from_object(stored["idle"]) if "idle" in stored else None,
@@ -267,6 +269,7 @@ class PoolSpec:
             localSockets=None if self.local_sockets else False,
             publicCode=self.public_code,
             landlock=self.landlock and str(self.landlock),
+            workerWrites=None if self.worker_writes is WorkerWrites.ANYWHERE else str(self.worker_writes),
             schedules=[each.to_object() for each in self.schedules] or None,
             prices=[each.to_object() for each in self.prices] or None,
             idle=self.idle and self.idle.to_object(),

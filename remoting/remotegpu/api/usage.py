@@ -18,8 +18,12 @@ USAGE_LABEL: Final = "remotegpu.io/usage"
 JOURNAL: Final = "journal"
 DAY: Final = "day"
 HEAD: Final = "head"
+# What could not be read when it was to become part of a sum. Nobody of ours reads, changes or deletes it.
+UNREADABLE_KIND: Final = "unreadable"
 _DAY_SECONDS: Final = 86_400
-# Errors from stored data that cannot be read.
+# Of eight digits, which are 6 TiB of journals.
+MOST_JOURNAL: Final = 99_999_999
+# What is raised for what is stored and cannot be read.
 UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
 # Seconds since 1970, in the year 2200.
 _LATEST: Final = 7_258_118_400
@@ -218,7 +222,16 @@ def journal_name(number: int) -> str:
 
 
 def journal_number(name: str) -> int:
-    return int(name.rpartition("-")[2])
+    """Raises ValueError for a name that no journal of ours has: after a longer number none could follow."""
+    digits = name.rpartition("-")[2]
+    if len(digits) > len(str(MOST_JOURNAL)) or journal_name(number := int(digits)) != name:
+        raise ValueError("its name is none of a journal")
+    return number
+
+
+def set_aside_name(name: str, number: int) -> str:
+    """Of what cannot be read, by the name that it had."""
+    return f"{name}-{UNREADABLE_KIND}-{number}"
 
 
 def day_name(day: datetime.date) -> str:

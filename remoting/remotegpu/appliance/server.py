@@ -48,7 +48,7 @@ from remotegpu.appliance.leases.tokens import TokenFile, Tokens, UsersToken
 from remotegpu.appliance.machine.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.machine.images import Images
 from remotegpu.appliance.machine.room import own_room
-from remotegpu.appliance.machine.shortage import shortage
+from remotegpu.appliance.machine.shortage import Shortage
 from remotegpu.appliance.machine.staging import Staging, StagingError, sweep
 from remotegpu.appliance.machine.uids import NoUidsError, Uids
 from remotegpu.appliance.metrics import Counters, Gauges
@@ -241,7 +241,7 @@ class Appliance:
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
         )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
-        self._short = ""
+        self._shortage = Shortage(self._own_processes, own_room())
         self._leases.shortage = self._shortage
         self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
         snapshot = hardware.snapshot
@@ -501,10 +501,8 @@ class Appliance:
         )
         return list(checks(situation))
 
-    def _shortage(self) -> str:
-        own = [os.getpid(), *([] if self._gateway.pid is None else [self._gateway.pid])]
-        self._short = shortage(own, own_room(), before=bool(self._short))
-        return self._short
+    def _own_processes(self) -> list[int]:
+        return [os.getpid(), *([] if self._gateway.pid is None else [self._gateway.pid])]
 
     def _problem(self) -> str:
         if not self._listens:

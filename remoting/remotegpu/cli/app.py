@@ -477,6 +477,8 @@ def start(commands: typer.Typer, program: str) -> None:
     """Runs commands as a program: every error is one line on stderr and an exit code of `exits`."""
     try:
         result = commands(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name=program)
+    except exits.SaidError as error:
+        sys.exit(error.code)
     except exits.CliError as error:
         _fail(error.code, str(error))
     except ApplianceError as error:

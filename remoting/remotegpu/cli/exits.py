@@ -30,3 +30,10 @@ class CliError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class SaidError(CliError):
+    """A program of ours ended with this code, and has said why."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code, "")

@@ -1,4 +1,4 @@
-"""At the acceptor: opens sessions of ONNX Runtime with what a program gave, and says what it asks about them."""
+"""At the acceptor: opens sessions of ONNX Runtime with a program's arguments, and answers its questions about them."""
 
 import copyreg
 import importlib
@@ -14,9 +14,9 @@ from remotegpu_offload.functions.inference import model as models
 from remotegpu_offload.functions.inference.model import Model
 
 CUDA: Final = "CUDAExecutionProvider"
-# What does for a request for CUDA where there is none: providers for accelerators that need nothing prepared.
+# Substitutes for CUDA where there is none: providers for accelerators that need nothing prepared.
 _ACCELERATORS: Final = ("MIGraphXExecutionProvider", "ROCMExecutionProvider", "OpenVINOExecutionProvider")
-# What the session keeps at this end, beside what is onnxruntime's.
+# Attributes of the session at this end, besides those of onnxruntime.
 _OPENING: Final = "_remotegpu_opening"
 _SCRATCH: Final = "_remotegpu_scratch"
 
@@ -47,16 +47,15 @@ class Opening(NamedTuple):
 
 
 def available_provider(name: str, available: Sequence[str]) -> str:
-    """Which of the providers here a program means. CUDA is its word for an accelerator; without one onnxruntime says
-    what there is, and uses the CPU.
-    """
+    """Returns the provider that a program means. CUDA is its word for an accelerator; without one onnxruntime says what
+    there is, and uses the CPU."""
     if name != CUDA or CUDA in available:
         return name
     return next((each for each in available if each in _ACCELERATORS), CUDA)
 
 
 def available_providers(providers: Any, options: Any, available: Sequence[str]) -> tuple[Any, Any]:
-    """Both arguments with `available_provider` applied. Options for CUDA are not those of what takes its place."""
+    """Returns both arguments with `available_provider` applied. Options for CUDA do not apply to its substitute."""
     if not isinstance(providers, Sequence) or available_provider(CUDA, available) == CUDA:
         return providers, options
     names = [each[0] if isinstance(each, tuple) and each else each for each in providers]
@@ -73,7 +72,7 @@ def available_providers(providers: Any, options: Any, available: Sequence[str]) 
 
 
 def built(settings: Settings) -> Any:
-    """The options themselves."""
+    """Builds the options object."""
     library = _library()
     made = getattr(library, settings.kind)()
     for name, value in settings.values.items():
@@ -91,7 +90,7 @@ def _member(value: Any) -> Any:
 
 
 def opened(session: Any, opening: Opening) -> Any:
-    """The session of this class; or this session, which was made without its constructor."""
+    """Opens a session of this class; or opens this session, which was made without its constructor."""
     made = object.__new__(session) if isinstance(session, type) else session
     library = _library()
     source = opening.model
@@ -122,7 +121,7 @@ def _library() -> Any:
 
 
 def _scratch(session: Any) -> str:
-    """A folder that is there as long as the session."""
+    """Returns a folder that exists as long as the session."""
     folder: str | None = vars(session).get(_SCRATCH)
     if folder is None:
         folder = tempfile.mkdtemp(prefix="onnxruntime-")
@@ -132,7 +131,8 @@ def _scratch(session: Any) -> str:
 
 
 def _options(session: Any, settings: Settings | None) -> Any:
-    """What onnxruntime writes into files goes into the session's folder, from where the program fetches it."""
+    """Builds the session's options. Files of onnxruntime go into the session's folder, from where the program fetches
+    them."""
     if settings is None:
         return None
     made = built(settings)
@@ -146,7 +146,7 @@ def _options(session: Any, settings: Settings | None) -> Any:
 
 
 def _again(session: Any) -> Any:
-    """How a session moves to another acceptor: it is opened there as it was here."""
+    """Reduces a session so that it can move to another acceptor: it is opened there with the same arguments as here."""
     opening: Opening = vars(session)[_OPENING]
     if isinstance(opening.model, Model) and not opening.model.data:
         opening = opening._replace(model=models.read(str(Path(_scratch(session), opening.model.name))))
@@ -154,13 +154,13 @@ def _again(session: Any) -> Any:
 
 
 def set_providers(session: Any, providers: Any, options: Any) -> None:
-    """As the session's own."""
+    """Sets the providers of the session, and keeps them for when it moves."""
     setattr(session, _OPENING, vars(session)[_OPENING]._replace(providers=providers, options=options))
     session.set_providers(*available_providers(providers, options, _library().get_available_providers()))
 
 
 def described(session: Any) -> dict[str, Any]:
-    """What does not change while a session lives."""
+    """Describes the session: inputs, outputs and metadata, which never change."""
     meta = session.get_modelmeta()
     return {
         name: [(each.name, each.type, each.shape) for each in found]
@@ -183,11 +183,11 @@ def described(session: Any) -> dict[str, Any]:
 
 
 def optimized(session: Any) -> bytes:
-    """The optimized model, where the options asked for one."""
+    """Returns the optimized model, where the options asked for one."""
     return Path(session.get_session_options().optimized_model_filepath).read_bytes()
 
 
 def profile(session: Any) -> tuple[str, bytes]:
-    """Ends profiling: the name of the file that was written, and what is in it."""
+    """Ends profiling, and returns the name and the content of the file that was written."""
     path = Path(session.end_profiling())
     return path.name, path.read_bytes() if path.is_file() else b""

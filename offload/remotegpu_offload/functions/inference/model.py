@@ -1,14 +1,14 @@
-"""A model as it travels: its bytes, and the files beside it that hold its weights.
+"""A model on the wire: its bytes, and the files next to it that hold its weights.
 
-ONNX is protobuf: https://protobuf.dev/programming-guides/encoding/, and onnx.proto for the fields' numbers. Only what
-leads to the names of files is looked at.
+ONNX is protobuf: https://protobuf.dev/programming-guides/encoding/, and onnx.proto for the fields' numbers. Only fields
+that lead to the names of files are read.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# Which field of which message leads to which message on the way to a tensor's external_data.
+# Fields that lead from one message to the next, on the way to a tensor's external_data.
 _WAY: Final[dict[str, dict[int, str]]] = {
     "model": {7: "graph", 25: "function"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
@@ -23,7 +23,7 @@ _LONGEST_VARINT: Final = 10
 
 
 class Model(NamedTuple):
-    """Of a file: its name, what is in it, and the files that it names, by their names relative to it."""
+    """A file's name, its content, and the files that it names, by their names relative to it."""
 
     name: str
     data: bytes
@@ -31,7 +31,7 @@ class Model(NamedTuple):
 
 
 def read(path: str) -> Model:
-    """The model in a file, with its weights' files.
+    """Reads the model in a file, with its weights' files.
 
     Raises OSError for a file that cannot be read.
     """
@@ -42,7 +42,7 @@ def read(path: str) -> Model:
 
 
 def write(model: Model, folder: str) -> str:
-    """Lay a model and its files into a folder; where the model is."""
+    """Writes a model and its files into a folder; returns the path of the model."""
     for name, data in {model.name: model.data, **model.beside}.items():
         path = Path(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,8 @@ def write(model: Model, folder: str) -> str:
 
 
 def external_files(data: bytes) -> set[str]:
-    """The files in which a model's tensors lie, relative to it. None that is not below its folder: it may be anybody's.
+    """Lists the files in which a model's tensors lie, relative to it. It skips files that are not below its folder:
+    they may belong to anyone.
 
     Empty for anything but an ONNX model.
     """
@@ -84,7 +85,7 @@ def _location(entry: memoryview) -> str:
 
 
 def _parts(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields of a message that have a length: number, and contents.
+    """Yields the fields of a message that have a length: number, and contents.
 
     Raises ValueError for anything but a message.
     """

@@ -1,7 +1,7 @@
-"""What stands in the program for sessions of ONNX Runtime, and for what they take and give.
+"""The program's stubs for sessions of ONNX Runtime, and for their arguments and results.
 
-Sessions, bindings and values live at the acceptor. Options are made here, where what is wrong with them is said, and
-travel as what was set. What a model takes and gives, which never changes, is asked for once.
+Sessions, bindings and values live at the acceptor. Options are made here, where their errors are reported, and travel
+as the settings that were made. A model's inputs and outputs never change, so they are requested once.
 """
 
 import os
@@ -21,14 +21,14 @@ from remotegpu_offload.objects.codec import HANDLE, RefusedError
 from remotegpu_offload.objects.encoder import Encoder, register
 
 _ACCEPTOR: Final = acceptor.__name__
-# What shells of sessions keep here.
+# Attributes that shells of sessions keep here.
 _DESCRIBED: Final = "_remotegpu_described"
 _OPTIONS: Final = "_remotegpu_options"
 
 
 @dataclass(frozen=True, eq=False)
 class NodeArg:
-    """As onnxruntime's, which nobody but a session can make."""
+    """Counterpart of onnxruntime's class, of which only a session makes instances."""
 
     name: str
     type: str
@@ -37,7 +37,7 @@ class NodeArg:
 
 @dataclass(frozen=True, eq=False)
 class ModelMetadata:
-    """As onnxruntime's."""
+    """Counterpart of onnxruntime's class."""
 
     producer_name: str
     graph_name: str
@@ -49,7 +49,7 @@ class ModelMetadata:
 
 
 class LibraryShell(classes.Shell):
-    """A shell that answers by itself what is written in its class, and forwards the rest."""
+    """A shell that answers itself what its class defines, and forwards the rest."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class LibraryShell(classes.Shell):
         return own or super()._remotegpu_stays(original, name)
 
     def _remotegpu_ask(self, function: str, *arguments: Any) -> Any:
-        """A function of the acceptor's part, about this object."""
+        """Calls a function of the acceptor's part, about this object."""
         return classes.call(self, {"op": "call", "t": [_ACCEPTOR, function]}, (self, *arguments))
 
     def _remotegpu_method(self, name: str, *arguments: Any) -> Any:
@@ -76,7 +76,7 @@ class LibraryShell(classes.Shell):
 
 
 class SessionShell(LibraryShell):
-    """For `InferenceSession`."""
+    """Shell for `InferenceSession`."""
 
     __slots__ = ()
 
@@ -120,35 +120,36 @@ class SessionShell(LibraryShell):
         return found
 
     def get_inputs(self) -> Any:
-        """As onnxruntime's."""
+        """Returns the inputs, like onnxruntime's method."""
         return self._remotegpu_describe()["inputs"]
 
     def get_outputs(self) -> Any:
-        """As onnxruntime's."""
+        """Returns the outputs, like onnxruntime's method."""
         return self._remotegpu_describe()["outputs"]
 
     def get_overridable_initializers(self) -> Any:
-        """As onnxruntime's."""
+        """Returns the initializers that can be overridden, like onnxruntime's method."""
         return self._remotegpu_describe()["initializers"]
 
     def get_modelmeta(self) -> Any:
-        """As onnxruntime's."""
+        """Returns the model's metadata, like onnxruntime's method."""
         return self._remotegpu_describe()["meta"]
 
     def get_session_options(self) -> Any:
-        """The options that it was given."""
+        """Returns the options that the session was given."""
         if vars(self).get(_OPTIONS) is None:
             object.__setattr__(self, _OPTIONS, sys.modules["onnxruntime"].SessionOptions())
         return vars(self)[_OPTIONS]
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """As onnxruntime's."""
+        """Sets the providers, like onnxruntime's method."""
         self._remotegpu_ask("set_providers", providers, provider_options)
 
     def run_async(
         self, output_names: Any, input_feed: Any, callback: Callable[..., Any], user_data: Any, run_options: Any = None
     ) -> None:
-        """As onnxruntime's: `callback` is called with results, `user_data` and a message, in another thread."""
+        """Runs like onnxruntime's method: calls `callback` with results, `user_data` and a message, in another
+        thread."""
 
         def wait() -> None:
             try:
@@ -160,9 +161,10 @@ class SessionShell(LibraryShell):
         threading.Thread(target=wait, name="onnxruntime", daemon=True).start()
 
     def end_profiling(self) -> str:
-        """As onnxruntime's: the file's name, empty without profiling. The file is written here.
+        """Ends profiling like onnxruntime's method. Returns the file's name, empty without profiling. The file is
+        written here.
 
-        Raises RefusedError for the name of a file that is none for it.
+        Raises RefusedError for a file name that is not a profile's.
         """
         options = self.get_session_options()
         if not options.enable_profiling:
@@ -174,7 +176,8 @@ class SessionShell(LibraryShell):
 
 
 def profile_path(prefix: str, name: Any) -> Path:
-    """Where a profile is written here: below the prefix that the program set, under the name that the acceptor gave."""
+    """Returns the path of a profile here: below the prefix that the program set, under the name that the acceptor
+    gave."""
     where = Path(prefix)
     if not re.fullmatch(re.escape(where.name) + r"_[\w.-]*\.json", str(name), re.ASCII):
         raise RefusedError(f"the acceptor named the profile {name!r}, which does not begin with {where.name!r}")
@@ -182,24 +185,24 @@ def profile_path(prefix: str, name: Any) -> Path:
 
 
 class ValueShell(LibraryShell):
-    """For `OrtValue`."""
+    """Shell for `OrtValue`."""
 
     __slots__ = ()
 
     def data_ptr(self) -> int:
-        """The address of its data at the acceptor: good only to be bound there."""
+        """Returns the address of its data at the acceptor: good only to be bound there."""
         return Address(self._remotegpu_method("data_ptr"))
 
 
 class BindingShell(LibraryShell):
-    """For `IOBinding`."""
+    """Shell for `IOBinding`."""
 
     __slots__ = ()
 
     def bind_input(
         self, name: Any, device_type: Any, device_id: Any, element_type: Any, shape: Any, buffer_ptr: Any
     ) -> None:
-        """As onnxruntime's, with the address of an OrtValue."""
+        """Binds like onnxruntime's method; the address must be that of an OrtValue."""
         _check(buffer_ptr)
         self._remotegpu_method("bind_input", name, device_type, device_id, element_type, shape, buffer_ptr)
 
@@ -212,14 +215,14 @@ class BindingShell(LibraryShell):
         shape: Any = None,
         buffer_ptr: Any = None,
     ) -> None:
-        """As onnxruntime's; an address must be that of an OrtValue."""
+        """Binds like onnxruntime's method; an address must be that of an OrtValue."""
         if buffer_ptr is not None:
             _check(buffer_ptr)
         self._remotegpu_method("bind_output", name, device_type, device_id, element_type, shape, buffer_ptr)
 
 
 class Address(int):
-    """Where something lies in the acceptor's memory."""
+    """An address in the acceptor's memory."""
 
     __slots__ = ()
 
@@ -233,17 +236,18 @@ def _check(pointer: Any) -> None:
 
 
 class OptionsShell(classes.Shell):
-    """For `SessionOptions` and `RunOptions`: the options themselves are here, and remember what was done to them."""
+    """Shell for `SessionOptions` and `RunOptions`: the options themselves are here, and record the calls and
+    settings."""
 
     __slots__ = ()
-    # What is also done here, where it can be asked about or is found wrong.
+    # Methods that are also called here: their results can be asked for, or they report an error.
     _also_local: ClassVar = frozenset((
         "add_free_dimension_override_by_denotation", "add_free_dimension_override_by_name", "add_run_config_entry",
         "add_session_config_entry", "get_run_config_entry", "get_session_config_entry", "has_providers",
     ))  # fmt: skip
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        # What a program derives from it is this program's alone.
+        # A class that a program derives from it stays in this program.
         super(classes.Shell, cls).__init_subclass__(**keywords)
         if MARK in vars(cls):
             for name, member in vars(classes.plan_of(cls).original).items():
@@ -301,20 +305,20 @@ def _recorded(name: str, member: Any, *, here: bool) -> Callable[..., Any]:
 
 
 def _portable(value: Any) -> Any:
-    """A member of onnxruntime's enumerations travels by its name."""
+    """Makes a value portable: a member of onnxruntime's enumerations travels by its name."""
     kind = type(value)
     is_member = kind.__module__.startswith("onnxruntime.") and hasattr(kind, "__members__")
     return acceptor.Member(kind.__name__, value.name) if is_member else value
 
 
 def _model(original: type, given: Any) -> Any:
-    """A file of this program is read here; anything else goes there as it is."""
+    """Reads a file of this program here; anything else goes to the acceptor as it is."""
     if not isinstance(given, str | os.PathLike):
         return given
     try:
         return model.read(os.fspath(given))
     except OSError:
-        # onnxruntime says in its own words what is wrong with it.
+        # onnxruntime reports the error in its own words.
         next(base for base in original.__mro__ if base.__module__.startswith("onnxruntime."))(given)
         raise
 

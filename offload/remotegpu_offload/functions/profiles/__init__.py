@@ -1,9 +1,8 @@
 """Module mode: which functions and classes of a library are worth executing elsewhere, one file for each library.
 
-A profile is a list of rules of function mode, tried with the library that it names. No proxy stands for a module.
-Its keys: `classes` and `functions`, qualified names; `shells`, which of our classes an instance's stub has besides its
-own class, instead of `classes.Shell`; `instances = false`, where an acceptor's values must not hold instances of the
-library's classes.
+A profile is a list of rules of function mode, tested with the library that it names. A module has no proxy. Its keys:
+`classes` and `functions`, qualified names; `shells`, the shell class of a stub instead of `classes.Shell`; `instances =
+false`, where an acceptor's values must not hold instances of the library's classes.
 """
 
 import functools
@@ -18,13 +17,13 @@ from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, Modu
 
 @dataclass(frozen=True, slots=True)
 class ShellRule(ClassRule):
-    """Of a profile: the class's stub has this class of ours besides it, "module.Class"."""
+    """A class rule of a profile: the class's stub also inherits from this shell, "module.Class"."""
 
     shell: str = ""
 
 
 def names() -> list[str]:
-    """The profiles that there are."""
+    """Lists the names of all profiles."""
     files = resources.files(__name__).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
@@ -40,7 +39,7 @@ def _profile(name: str) -> dict[str, Any]:
 
 
 def missing(rule: ModuleRule) -> str:
-    """Why there is no profile for a rule, and what to do; empty if there is one."""
+    """Says why there is no profile for a rule, and what to do; empty if there is one."""
     if name_of(rule) in names():
         return ""
     return (
@@ -50,7 +49,7 @@ def missing(rule: ModuleRule) -> str:
 
 
 def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
-    """The rules that a profile stands for.
+    """Returns the rules of a profile.
 
     Raises ConfigError where there is no such profile.
     """
@@ -68,7 +67,7 @@ def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
 
 
 def packages(config: Config) -> set[str]:
-    """The packages that the rules name: results may be instances of their classes."""
+    """Returns the packages that the rules name: results may be instances of their classes."""
     found = set()
     for rule in config.rules:
         if isinstance(rule, FunctionRule | ClassRule):
@@ -81,7 +80,7 @@ def packages(config: Config) -> set[str]:
 
 
 def rules(config: Config) -> list[FunctionRule | ClassRule]:
-    """All rules for functions and classes, in their order; a profile's at the place of its module."""
+    """Returns all rules for functions and classes, in their order; a profile's at the place of its module."""
     found: list[FunctionRule | ClassRule] = []
     for rule in config.rules:
         if isinstance(rule, ModuleRule):

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch import shown
 from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.shown import NAME
 
 LOWER: Final = tuple(
     """
@@ -201,7 +202,7 @@ def _unsafe(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def _true(device_type: Any) -> Any:
-    return NAME if device_type in device_names.names() else device_type
+    return NAME if device_type in shown.names() else device_type
 
 
 def _rename() -> None:

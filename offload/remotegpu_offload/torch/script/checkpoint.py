@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch import shown
 from remotegpu_offload.torch.stream import link
 
 TOGETHER: Final = 64 << 20
@@ -57,7 +57,7 @@ def install() -> None:
 
     @functools.wraps(alone)
     def cpu(self: Any) -> Any:
-        if not _save.active or self.device.type not in device_names.names():
+        if not _save.active or self.device.type not in shown.names():
             return alone(self)
         found = _save.fetched.pop(self.data_ptr(), None)
         if found is None:
@@ -73,7 +73,7 @@ def _tag(storage: Any) -> None:
     follows.
     """
     storage = getattr(storage, "_untyped_storage", storage)
-    if _save.active and storage.device.type in device_names.names():
+    if _save.active and storage.device.type in shown.names():
         _save.named.append(weakref.ref(storage))
 
 

@@ -5,48 +5,32 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.shown import NAME, device_type, state
 from remotegpu_offload.torch.stream import link
 
 NAMES: Final = ("cuda", "xpu", "mps")
 """What a rule `torch: {devices: [...]}` may name."""
 
-device_type: Any = torch.device
-"""torch's own class, for tests by identity that no wrapper can change."""
 
+class _Ways:
+    """The true device for each way in which a script names it, and whether the session is open."""
 
-class _DeviceNames:
-    """The script's names, and the one that it used first: tensors answer with that one."""
-
-    names: tuple[str, ...] = ()
-    name: str = "cuda"
     ready = False
     to_remote: dict[Any, Any]
-    shown: Any = None
 
     def __init__(self) -> None:
         self.to_remote = {}
 
     def begin(self, name: str) -> None:
         """The script names the device for the first time: now the session must be open."""
-        self.name = name
-        self.shown = torch.device(name, 0)
+        state.name = name
+        state.shown = torch.device(name, 0)
         link.remote()
         self.ready = True
 
 
-state = _DeviceNames()
+_ways = _Ways()
 _original_device = torch._C.TensorBase.device
-
-
-def names() -> tuple[str, ...]:
-    """The names that mean the remote device; empty before `install`."""
-    return state.names
-
-
-def current() -> str:
-    """The name in which tensors tell their device: the first that the script used, `cuda` until then."""
-    return state.name
 
 
 def is_remote(tensor: Any) -> bool:
@@ -59,11 +43,11 @@ def to_remote(device: Any) -> Any:
 
     Raises RuntimeError for an index other than 0: one session is one device.
     """
-    found = state.to_remote.get(device) if isinstance(device, (str, device_type)) else None
+    found = _ways.to_remote.get(device) if isinstance(device, (str, device_type)) else None
     if found is None:
         return _to_remote_rare(device)
-    if not state.ready:
-        state.begin(str(device).partition(":")[0])
+    if not _ways.ready:
+        _ways.begin(str(device).partition(":")[0])
     return found
 
 
@@ -82,12 +66,6 @@ def _to_remote_rare(device: Any) -> Any:
     return device
 
 
-def to_script(device: Any) -> Any:
-    """A device in the script's name, where it has one."""
-    remote = state.names and isinstance(device, device_type) and device.type == NAME
-    return state.shown if remote else device
-
-
 def install(names_: Iterable[str]) -> None:
     """Let these names mean the remote device. Once."""
     state.names = tuple(names_)
@@ -96,4 +74,4 @@ def install(names_: Iterable[str]) -> None:
     true = torch.device(NAME, 0)
     for name in state.names:
         for said in (name, f"{name}:0", torch.device(name), torch.device(name, 0)):
-            state.to_remote[said] = true
+            _ways.to_remote[said] = true

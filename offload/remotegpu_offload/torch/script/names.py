@@ -4,7 +4,7 @@ at once.
 
 from collections.abc import Callable, Iterable
 
-from remotegpu_offload.torch import cuda, device, random
+from remotegpu_offload.torch import cuda, device, random, shown
 from remotegpu_offload.torch.script import absent, amp, checkpoint, device_names, loader, wrapping
 from remotegpu_offload.torch.stream import link
 
@@ -17,7 +17,7 @@ def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] 
     where this torch cannot have such a device, ValueError for a name that is none.
     """
     chosen = tuple(devices)
-    if device_names.names():
+    if shown.names():
         return
     wrong = [name for name in chosen if name not in device_names.NAMES]
     if wrong or not chosen:

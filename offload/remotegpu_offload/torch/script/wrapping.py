@@ -17,8 +17,8 @@ from torch.utils import _device
 
 from remotegpu_offload.torch import layouts
 from remotegpu_offload.torch.cuda import refused
-from remotegpu_offload.torch.device import NAME
-from remotegpu_offload.torch.script.device_names import device_type, is_remote, state, to_remote, to_script
+from remotegpu_offload.torch.script.device_names import is_remote, to_remote
+from remotegpu_offload.torch.shown import NAME, device_type, state, to_script
 
 _OTHER = (torch.fft, torch.sparse, torch.special, torch.signal.windows, torch.nested)
 _BY_HAND = ("as_tensor", "asarray", "from_file", "tensor", "sparse_bsr_tensor", "new_tensor", "new", "to_empty")

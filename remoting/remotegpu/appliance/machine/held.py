@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,12 +31,17 @@ _MAPPING: Final = re.compile(
     r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Pss:).*$)*\nPss:\s+(\d+) kB$",
     re.MULTILINE,
 )
-# The same for huge pages, which are in no part.
+# The same of huge pages, which are in no part: where they are mapped, and whether others see what is written there.
 _HUGE: Final = re.compile(
-    r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Shared_Hugetlb:).*$)*"
+    r"^([0-9a-f]+)-([0-9a-f]+) ...([sp]) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!KernelPageSize:).*$)*"
+    r"\nKernelPageSize:\s+(\d+) kB$(?:\n(?!Shared_Hugetlb:).*$)*"
     r"\nShared_Hugetlb:\s+(\d+) kB\nPrivate_Hugetlb:\s+(\d+) kB$",
     re.MULTILINE,
 )
+# Of an entry of /proc/PID/pagemap: there is a page, and it is the file's.
+_PRESENT: Final = 1 << 63
+_OF_FILE: Final = 1 << 61
+_ENTRY: Final = 8  # bytes, for each small page
 _HUGE_SIZES: Final = Path("/sys/kernel/mm/hugepages")
 # memfd_create(2): the position of the page size in the flags.
 _MFD_HUGE_SHIFT: Final = 26
@@ -65,11 +69,9 @@ class _Found:
 def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds: float = 1.0) -> Held:
     """Returns the memory that a process holds, nothing once it has ended.
 
-    `children`: includes all that it has started. `uid`: its user, if that is not ours. Memory that several of them
-    share counts once. Page-locked memory of a real driver is not seen.
-
-    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, shared memory
-    counts for each process; huge pages without a descriptor do in any case. It blocks: not for an event loop.
+    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, what several
+    share counts for each; huge pages that nobody has a descriptor of do in any case, once for each mapping. It blocks:
+    not for an event loop.
     """
     with _as_user(uid):
         pids = _tree(pid) if children else [pid]
@@ -121,16 +123,36 @@ def _exactly(pid: int, found: _Found) -> int:
             device = os.makedev(int(major, 16), int(minor, 16))
             if device in _in_memory() and (device, int(inode)) not in found.files:
                 mapped += int(size) << 10
-        return own + mapped + (_huge_pages(text, found) if _sizes(pid).get("HugetlbPages") else 0)
+        return own + mapped + (_huge_pages(pid, text, found) if _sizes(pid).get("HugetlbPages") else 0)
     return sum(_sizes(pid).values())
 
 
-def _huge_pages(text: str, found: _Found) -> int:
-    """Returns the huge pages that a process has mapped, beyond those in `files`."""
-    mapped: Counter[File] = Counter()
-    for major, minor, inode, shared, private in _HUGE.findall(text):
-        mapped[os.makedev(int(major, 16), int(minor, 16)), int(inode)] += int(shared) + int(private) << 10
-    return sum(max(0, size - found.files.get(file, 0)) for file, size in mapped.items())
+def _huge_pages(pid: int, text: str, found: _Found) -> int:
+    """Those that a process has mapped, beyond what stands in `files`."""
+    held = 0
+    for start, end, kind, major, minor, inode, page, shared, private in _HUGE.findall(text):
+        size = int(shared) + int(private) << 10
+        # Written where others do not see it, a page is the process's own, beside that of the file.
+        copies = _copies(pid, int(start, 16), int(end, 16), int(page) << 10, found) if kind == "p" and size else 0
+        counted = (os.makedev(int(major, 16), int(minor, 16)), int(inode)) in found.files
+        held += min(copies, size) if counted else size
+    return held
+
+
+def _copies(pid: int, start: int, end: int, page: int, found: _Found) -> int:
+    """Bytes between two addresses that are of no file; all of them where there is no time, or no right, to look."""
+    small = os.sysconf("SC_PAGE_SIZE")
+    copies = 0
+    try:
+        with Path(f"/proc/{pid}/pagemap").open("rb", buffering=0) as pagemap:
+            for at in range(start, end, page):
+                if time.monotonic() > found.deadline:
+                    return copies + end - at
+                entry = int.from_bytes(os.pread(pagemap.fileno(), _ENTRY, at // small * _ENTRY), "little")
+                copies += page if entry & _PRESENT and not entry & _OF_FILE else 0
+    except OSError:
+        return end - start
+    return copies
 
 
 def _sizes(pid: int) -> dict[str, int]:

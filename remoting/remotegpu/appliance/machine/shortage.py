@@ -3,7 +3,8 @@
 import os
 import re
 import resource
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,30 @@ _LEAST_BYTES: Final = 64 << 20
 OF_SESSION: Final = 8
 _LIMIT: Final = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
+
+
+# Everybody may ask for the inventory, as often as he likes.
+_LOOK_SECONDS: Final = 1.0
+
+
+class Shortage:
+    """Why no session can be opened now, looked at once a second however often it is asked; for any thread.
+    `processes`: the appliance's own, whose descriptors it takes."""
+
+    def __init__(
+        self, processes: Callable[[], Iterable[int]], room: Room | None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._processes = processes
+        self._room = room
+        self._now = now
+        self._found = ""
+        self._until = 0.0
+
+    def __call__(self) -> str:
+        if (now := self._now()) >= self._until:
+            self._until = now + _LOOK_SECONDS  # before the look: others who ask meanwhile get what was found last
+            self._found = shortage(self._processes(), self._room, before=bool(self._found))
+        return self._found
 
 
 def descriptors_of_tenant() -> int:

@@ -6,7 +6,7 @@ from typing import Final
 
 from remotegpu.api.quantities import Ask, format_bytes
 from remotegpu.cli import exits
-from remotegpu.cli.run.leasing import WaitNotice
+from remotegpu.cli.appliance.waiting import WaitNotice
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 

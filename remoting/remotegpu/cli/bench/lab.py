@@ -18,8 +18,7 @@ from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.bench.matrix import Configuration, ends
 from remotegpu.cli.bench.report import Run
-from remotegpu.cli.run.command import native_environment, remote_environment
-from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.holding import Wish, held
 from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import Dist
 from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
@@ -79,7 +78,8 @@ class Lab:
         return run if site.reference else Run(run.figures, {}, {})
 
     def measure_without_wire(self, configuration: Configuration, *, quick: bool) -> Run:
-        return self._measure(configuration, native_environment(os.environ, self.dist, Ask()), quick=quick)
+        with held(Wish(), os.environ, self.dist) as share:
+            return self._measure(configuration, share.environment, quick=quick)
 
     def _measure(self, configuration: Configuration, environment: Mapping[str, str], *options: str, quick: bool) -> Run:
         near_cpus, _ = ends(configuration.placement, self.cpus)
@@ -105,13 +105,10 @@ class Lab:
 
     @contextlib.contextmanager
     def _share(self, site: Site, carrier: str) -> Iterator[dict[str, str]]:
-        """Yields the environment of a program on a whole GPU of the appliance."""
-        client = ApplianceClient(site.endpoint, site.access)
-        with contextlib.closing(client), leases([client], Ask(), ["remotegpu", "bench"], wait=True) as held:
-            software = client.inventory().backend == "software"
-            shares = [lease.share for lease in held]
-            environment = remote_environment(os.environ, self.dist, shares, software=software)
-            yield {**environment, names.CARRIER_ENV: carrier}
+        """The environment of a program on a whole GPU of the appliance."""
+        wish = Wish(appliances=(str(site.endpoint),), access=site.access, name=("remotegpu", "bench"))
+        with held(wish, os.environ, self.dist) as share:
+            yield {**share.environment, names.CARRIER_ENV: carrier}
 
     def _certificate(self) -> Path:
         """Makes a certificate that is its own authority, with its key next to it."""

@@ -1,13 +1,11 @@
-"""Leaves a plain `remotegpu run`, on one appliance and without options for Python alone, to `remotegpu-run`.
-
-That program needs none of the packages whose import takes longer than all the rest of a start.
-"""
+"""A run that needs no Python becomes the program `remotegpu-run`, before anything else is imported: the imports take
+longer than all the rest of a start."""
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from remotegpu.api.names import APPLIANCE_ENV, CHECK_ENV
+from remotegpu.api.names import APPLIANCE_ENV, NULL_RULES_ENV
 from remotegpu.paths import find_dist
 
 _PROGRAM: Final = "remotegpu-run"
@@ -15,8 +13,8 @@ _APPLIANCE: Final = {"-a", "--appliance"}
 _COUNT: Final = {"-n", "--count"}
 _SIZE: Final = {"-p", "--fraction", "-m", "--memory", "--compute", "--compute-limit", "--managed-memory"}
 _ACCESS: Final = {"--token", "--token-file", "--ca", "--server-name"}
-_VALUED: Final = _APPLIANCE | _COUNT | _SIZE | _ACCESS
-_SWITCHES: Final = {"--wait", "--no-wait"}
+_VALUED: Final = _APPLIANCE | _COUNT | _SIZE | _ACCESS | {"--profile"}
+_SWITCHES: Final = {"--wait", "--no-wait", "--native"}
 OPTIONS: Final = _VALUED | _SWITCHES
 
 
@@ -28,31 +26,34 @@ def start(words: Sequence[str]) -> None:
     try:
         os.execv(program, [str(program), *words[1:]])  # noqa: S606 (there is no shell)
     except OSError:
-        return  # It is not built, or not for this machine.
+        return  # It is missing, or not for this machine: what runs next says so.
 
 
 def is_plain(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether `remotegpu-run` can do it all. If a word is not understood here, Python reports the error."""
-    # A check is refused with a reason, which Python prints.
-    if not words or words[0] != "run" or environment.get(CHECK_ENV):
+    """Whether `remotegpu-run` has all that is asked for. Python says what is wrong with an option unknown here."""
+    if not words or words[0] != "run":
         return False
-    rest, appliance = list(words[1:]), environment.get(APPLIANCE_ENV, "")
+    rest, appliance, native = list(words[1:]), environment.get(APPLIANCE_ENV, ""), False
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
         if word == "--":
             break
         if word in _SWITCHES:
+            native = native or word == "--native"
             continue
-        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if name not in _VALUED or not (equals or rest):
+        name, attached, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        if name not in _VALUED or not (attached or rest):
             return False
-        value = value if equals else rest.pop(0)
+        value = value if attached else rest.pop(0)
         if name in _COUNT and not _is_count(value):
             return False
         if name in _APPLIANCE:
             appliance = value
-    # Without an appliance, Python starts one. Of several, it chooses.
-    return bool(rest) and len([part for part in appliance.split(",") if part.strip()]) == 1
+    if native:
+        # What rules of a null GPU did is counted at the end.
+        return bool(rest) and not environment.get(NULL_RULES_ENV)
+    # Without an appliance, Python starts one.
+    return bool(rest) and any(part.strip() for part in appliance.split(","))
 
 
 def _is_count(text: str) -> bool:

@@ -41,7 +41,7 @@ fn ranges() -> impl Iterator<Item = &'static Range> {
     std::iter::successors(each(FIRST.load(Ordering::Acquire)), move |range| each(range.next))
 }
 
-/// The program has registered this. Called under one lock, as [`forget`] is.
+/// Notes memory that the program has registered. Called under one lock, as [`forget`] is.
 pub fn note(base: u64, len: u64) {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(install);
@@ -70,7 +70,7 @@ fn is_registered(address: u64) -> bool {
     })
 }
 
-/// What handled it before; null where nobody did.
+/// The handler before this one; null where there was none.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 fn install() {
@@ -93,8 +93,8 @@ extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     if is_registered(address) && COMPUTES.get() && put_back(address / PAGE * PAGE, code) {
         return;
     }
-    // SAFETY: `install` has stored it before this can run. A handler is called as the kernel would; without one the fault
-    // happens again, and ends the process.
+    // SAFETY: `install` has stored it before this can run. A handler is called as the kernel would; without one the
+    // fault happens again, and ends the process.
     unsafe {
         let before = &*BEFORE.load(Ordering::Acquire);
         match before.sa_sigaction {
