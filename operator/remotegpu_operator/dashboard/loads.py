@@ -39,7 +39,8 @@ class Loads:
         self._tokens = tokens
         self._appliances = appliances
         self._readings: dict[str, Reading] = {}
-        # By name and address, which another pod changes: of the token that the appliance there takes, as its pod told.
+        # Audience of the token that an appliance takes, as its pod told: by name and address, which changes with the
+        # pod.
         self._audiences: dict[tuple[str, str], str] = {}
         self._due = float("-inf")
         self._asking = asyncio.Lock()
@@ -81,7 +82,7 @@ class Loads:
         if places - self._audiences.keys():
             pods, _ = await self._api.list(PODS, self._namespace, APPLIANCE_LABEL)
             told = {(pod["metadata"]["labels"][APPLIANCE_LABEL], pod_address(pod)): audience(pod) for pod in pods}
-            # A pod whose container is not running yet tells nothing, and is looked at again.
+            # A pod whose container is not running yet has no address, and is looked at again.
             self._audiences |= told
         self._audiences = {place: found for place, found in self._audiences.items() if place in places}
 

@@ -167,7 +167,7 @@ class Journal:
         self._days.add(day)
 
     async def _readable(self, day: Object) -> Day:
-        """The sums of a day. They begin anew where they cannot be read, and what was there is set aside."""
+        """Reads the sums of a day. Unreadable ones are set aside, and the sums begin again from zero."""
         try:
             return Day.of_data(day.get("data") or {})
         except usage.UNREADABLE as error:
@@ -175,8 +175,10 @@ class Journal:
             return Day()
 
     async def _set_aside(self, found: Object, problem: str) -> None:
-        """Keep a copy of what is about to be overwritten or deleted, and that we cannot read: somebody else may, as a
-        later release. Once, however often it is tried."""
+        """Copies an unreadable object that is about to be overwritten or deleted: a later release may read it.
+
+        Once, however often it is tried.
+        """
         name, data = found["metadata"]["name"], found.get("data") or {}
         for number in itertools.count():
             copy = usage.set_aside_name(name, number)

@@ -18,12 +18,13 @@ USAGE_LABEL: Final = "remotegpu.io/usage"
 JOURNAL: Final = "journal"
 DAY: Final = "day"
 HEAD: Final = "head"
-# What could not be read when it was to become part of a sum. Nobody of ours reads, changes or deletes it.
+# Kind of an object that was unreadable when it was to become part of a sum. No part of ours reads, changes or deletes
+# it.
 UNREADABLE_KIND: Final = "unreadable"
 _DAY_SECONDS: Final = 86_400
-# Of eight digits, which are 6 TiB of journals.
+# The largest number of eight digits, which allows 6 TiB of journals.
 MOST_JOURNAL: Final = 99_999_999
-# What is raised for what is stored and cannot be read.
+# Errors from stored data that cannot be read.
 UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
 # Seconds since 1970, in the year 2200.
 _LATEST: Final = 7_258_118_400
@@ -222,7 +223,10 @@ def journal_name(number: int) -> str:
 
 
 def journal_number(name: str) -> int:
-    """Raises ValueError for a name that no journal of ours has: after a longer number none could follow."""
+    """Returns the number in a journal's name. Raises ValueError for any other name.
+
+    That includes a longer number: no journal could follow it.
+    """
     digits = name.rpartition("-")[2]
     if len(digits) > len(str(MOST_JOURNAL)) or journal_name(number := int(digits)) != name:
         raise ValueError("its name is none of a journal")
@@ -230,7 +234,7 @@ def journal_number(name: str) -> int:
 
 
 def set_aside_name(name: str, number: int) -> str:
-    """Of what cannot be read, by the name that it had."""
+    """Returns the name of the copy of an unreadable object with this name."""
     return f"{name}-{UNREADABLE_KIND}-{number}"
 
 

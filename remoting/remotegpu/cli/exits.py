@@ -33,7 +33,7 @@ class CliError(Exception):
 
 
 class SaidError(CliError):
-    """A program of ours ended with this code, and has said why."""
+    """A program of ours ended with this code, and has printed the reason."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code, "")

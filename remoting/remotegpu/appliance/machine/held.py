@@ -31,14 +31,14 @@ _MAPPING: Final = re.compile(
     r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Pss:).*$)*\nPss:\s+(\d+) kB$",
     re.MULTILINE,
 )
-# The same of huge pages, which are in no part: where they are mapped, and whether others see what is written there.
+# The same for huge pages, which are in no part: where they are mapped, and whether other processes see writes.
 _HUGE: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) ...([sp]) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!KernelPageSize:).*$)*"
     r"\nKernelPageSize:\s+(\d+) kB$(?:\n(?!Shared_Hugetlb:).*$)*"
     r"\nShared_Hugetlb:\s+(\d+) kB\nPrivate_Hugetlb:\s+(\d+) kB$",
     re.MULTILINE,
 )
-# Of an entry of /proc/PID/pagemap: there is a page, and it is the file's.
+# Bits of an entry of /proc/PID/pagemap: there is a page, and it is the file's.
 _PRESENT: Final = 1 << 63
 _OF_FILE: Final = 1 << 61
 _ENTRY: Final = 8  # bytes, for each small page
@@ -69,9 +69,12 @@ class _Found:
 def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds: float = 1.0) -> Held:
     """Returns the memory that a process holds, nothing once it has ended.
 
-    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, what several
-    share counts for each; huge pages that nobody has a descriptor of do in any case, once for each mapping. It blocks:
-    not for an event loop.
+    `children`: includes all that it has started. `uid`: its user, if that is not ours. Memory that several of them
+    share counts once. Page-locked memory of a real driver is not seen.
+
+    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, shared memory
+    counts for each process; huge pages without a descriptor do in any case, once for each mapping. It blocks: not for
+    an event loop.
     """
     with _as_user(uid):
         pids = _tree(pid) if children else [pid]
@@ -128,11 +131,11 @@ def _exactly(pid: int, found: _Found) -> int:
 
 
 def _huge_pages(pid: int, text: str, found: _Found) -> int:
-    """Those that a process has mapped, beyond what stands in `files`."""
+    """Returns the huge pages that a process has mapped, beyond those in `files`."""
     held = 0
     for start, end, kind, major, minor, inode, page, shared, private in _HUGE.findall(text):
         size = int(shared) + int(private) << 10
-        # Written where others do not see it, a page is the process's own, beside that of the file.
+        # After a private write a page is the process's own, in addition to the file's page.
         copies = _copies(pid, int(start, 16), int(end, 16), int(page) << 10, found) if kind == "p" and size else 0
         counted = (os.makedev(int(major, 16), int(minor, 16)), int(inode)) in found.files
         held += min(copies, size) if counted else size
@@ -140,7 +143,7 @@ def _huge_pages(pid: int, text: str, found: _Found) -> int:
 
 
 def _copies(pid: int, start: int, end: int, page: int, found: _Found) -> int:
-    """Bytes between two addresses that are of no file; all of them where there is no time, or no right, to look."""
+    """Returns the bytes between two addresses that belong to no file; all if there is no time, or no right, to look."""
     small = os.sysconf("SC_PAGE_SIZE")
     copies = 0
     try:

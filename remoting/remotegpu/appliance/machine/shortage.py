@@ -23,13 +23,15 @@ _LIMIT: Final = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 
 
-# Everybody may ask for the inventory, as often as he likes.
+# Any client may ask for the inventory, as often as it likes.
 _LOOK_SECONDS: Final = 1.0
 
 
 class Shortage:
-    """Why no session can be opened now, looked at once a second however often it is asked; for any thread.
-    `processes`: the appliance's own, whose descriptors it takes."""
+    """Tells why no session can be opened; looks once a second however often it is asked. For any thread.
+
+    `processes`: the appliance's own that a session takes descriptors of.
+    """
 
     def __init__(
         self, processes: Callable[[], Iterable[int]], room: Room | None, now: Callable[[], float] = time.monotonic

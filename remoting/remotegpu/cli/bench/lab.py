@@ -105,7 +105,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _share(self, site: Site, carrier: str) -> Iterator[dict[str, str]]:
-        """The environment of a program on a whole GPU of the appliance."""
+        """Yields the environment of a program on a whole GPU of the appliance."""
         wish = Wish(appliances=(str(site.endpoint),), access=site.access, name=("remotegpu", "bench"))
         with held(wish, os.environ, self.dist) as share:
             yield {**share.environment, names.CARRIER_ENV: carrier}

@@ -96,8 +96,10 @@ def shares(
     profile: Profile,
     tell: Callable[[str], None] | None = None,
 ) -> Iterator[Held]:
-    """Hold what the options ask for until the block ends; `tell` as of `held`. Where no appliance is named, one is
-    started."""
+    """Holds the share of the options until the block ends; starts an appliance if none is named.
+
+    `tell` is that of `held`.
+    """
     rules = {name: base[name] for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV) if name in base}
     with contextlib.ExitStack() as stack:
         wish = Wish(

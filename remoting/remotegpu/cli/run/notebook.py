@@ -109,7 +109,7 @@ class NotebookShare:
         atexit.register(self.close)
 
     def line(self) -> str:
-        """Whose GPUs they are, and what of the share is used."""
+        """Returns the names of the GPUs, and how much of the share is used."""
         places = {} if self._held is None else dict(self._held.places)
         lines = (_line(lease_id, endpoint, self._access) for lease_id, endpoint in places.items())
         return "; ".join(lines) or "the share was given back"
