@@ -74,7 +74,7 @@ def read(image: Image) -> Contents:
 
 
 def crates(roots: Iterable[str]) -> set[Package]:
-    """Returns the crates linked into these packages of the workspace, those packages, and Rust's own library."""
+    """Returns the crates linked into these packages of the workspace, themselves included, and Rust's library."""
     command = [
         "cargo",
         "tree",
@@ -92,7 +92,7 @@ def crates(roots: Iterable[str]) -> set[Package]:
 
 
 def scripts() -> set[Package]:
-    """Returns the npm packages that `tools/dashboard.sh` copies; preact, inside one of them, without its version."""
+    """Returns the npm packages that `tools/dashboard.sh` copies, and preact, inside one, without a version."""
     lock = json.loads((ROOT / "operator" / "dashboard" / "package-lock.json").read_text())["packages"]
     used = {path: each for path, each in lock.items() if path and not each.get("dev")}
     found = {Package("npm", path.removeprefix("node_modules/"), each["version"]) for path, each in used.items()}

@@ -51,9 +51,7 @@ class ControlPlane:
         return self.folder / "certificates"
 
     def make_certificates(self, nodes: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
-        """Makes all certificates at once, for nodes of these names and addresses too: the authority's key is not
-        kept.
-        """
+        """Makes all certificates at once, for these nodes' names and addresses too: the authority's key is not kept."""
         self.certificates.mkdir(parents=True)
         authority = Authority("kubernetes")
         (self.certificates / "ca.crt").write_bytes(authority.certificate)

@@ -51,7 +51,7 @@ class Node:
         return [self.part(program) for program in ("containerd", "kubelet", "kube-proxy", "kube-netpol")]
 
     def inside(self, *command: str) -> list[str]:
-        """Returns the command that runs `command` on this node; nsenter becomes the program and keeps its pid."""
+        """Returns an nsenter command that runs `command` on this node; its pid becomes that of the program."""
         # `ip netns exec` would remount /sys and hide the control groups.
         return ["nsenter", f"--target={self.part('holder').pid}", "--mount", "--uts", "--net", "--", *command]
 
@@ -74,9 +74,7 @@ class Node:
         )
 
     def connect(self, others: list[Node]) -> None:
-        """Lays a cable from the node to the host's bridge; adds routes to the pods of `others`, and from the host to
-        its own.
-        """
+        """Connects the node by a cable to the host's bridge; adds routes to the pods of `others` and to its own."""
         port = f"kube-e2e-{self.number}"
         ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(self.part("holder").pid))
         ip("link", "set", port, "master", BRIDGE, "up")

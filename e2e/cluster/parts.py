@@ -93,7 +93,7 @@ class Part:
 
 
 def gone(pid: int, started: str | None, seconds: float) -> bool:
-    """Waits until that process has ended."""
+    """Waits until that process has ended; false if it has not in time."""
     deadline = time.monotonic() + seconds
     while started is not None and start_time(pid) == started:
         if time.monotonic() > deadline:

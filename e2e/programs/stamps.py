@@ -1,5 +1,5 @@
 """Prints when this process began and when the GPU first answered, by the machine's clock; `--no-cuda`: only the
-former.
+first.
 """
 
 import sys

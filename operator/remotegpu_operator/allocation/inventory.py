@@ -147,7 +147,7 @@ class Inventory:
         )
 
     def _too_few(self, request: Request, matching: list[GpuStatus]) -> tuple[Reason, str]:
-        """Returns why these GPUs, the ones of the request's model, could not serve it even if they were empty."""
+        """Returns the reason, and a sentence, that the GPUs of the request's model could not serve it even if empty."""
         ask, pool, of_model = request.ask, self.pool, f" of model {request.model}" if request.model else ""
         if not matching:
             models = ", ".join(sorted({slot.gpu.model for slot in self.slots}))

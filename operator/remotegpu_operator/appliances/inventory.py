@@ -210,7 +210,7 @@ class Inventory:
 
 
 def _has(reply: pb.InventoryReply, uid: str) -> bool | None:
-    """Whether the lease of the claim is still arriving there; None if there is no lease."""
+    """Returns whether the claim's lease is still arriving there; None if there is no lease."""
     return next((lease.arriving for lease in reply.leases if lease.claim_uid == uid), None)
 
 

@@ -169,7 +169,7 @@ class Claims:
         )
 
     def _longest_wait(self) -> float:
-        """Returns the longest wait for a share, in seconds. Runs in another thread: the dict may change meanwhile."""
+        """Returns the longest wait for a share, in seconds. Called from another thread: the dict may change."""
         claims = list(self._index.claims.values())
         waiting = [each.created for each in claims if each.status.phase is Phase.PENDING]
         if not waiting:

@@ -62,13 +62,13 @@ class Entry:
 
 
 def _any_container(spec: Path, test: str) -> str:
-    """Whether `test` holds for a container `c` of the pod spec at `spec`."""
+    """Returns the condition that `test` holds for a container `c` of the pod spec at `spec`."""
     lists = ", ".join(_optional("object", (*spec, name)) for name in ("containers", "initContainers"))
     return f"[{lists}].exists(l,\n  l.orValue(null) != null && l.orValue([]).exists(c, {test}))"
 
 
 def _any_resource(test: str) -> str:
-    """Whether `test` holds for the name `k` of a resource of container `c`."""
+    """Returns the condition that `test` holds for the name `k` of a resource of container `c`."""
     return f"[c.?resources.?limits, c.?resources.?requests].exists(m, m.orValue({{}}).exists(k, {test}))"
 
 
@@ -121,7 +121,7 @@ def _withdraws(spec: Path) -> str:
 
 
 def _set_fraction(entry: str, spec: Path) -> str:
-    """Whether an entry of managedFields has the fraction of a container."""
+    """Returns the condition that an entry of managedFields has the fraction of a container."""
     fields = f"{entry}.?fieldsV1" + "".join(f"[?'f:{key}']" for key in spec)
     limit = f"l.value()[k][?'f:resources'][?'f:limits'][?'f:{FRACTION}']"
     return (

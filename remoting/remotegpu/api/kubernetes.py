@@ -93,7 +93,10 @@ HTTP_PORT: Final = 7072
 
 
 def pool_audience(pool: str) -> str:
-    """Returns the audience of a pod's token. All appliances of a pool accept it: a pod's volume precedes its GPU."""
+    """Returns the audience of a pod's token.
+
+    All appliances of the pool accept it, since a pod's volume is fixed before a GPU is chosen.
+    """
     return f"{AUDIENCE}/pools/{pool}"
 
 

@@ -15,7 +15,10 @@ _OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
 def secret_files(settings: Settings, own: OwnToken | None) -> list[Path]:
-    """Returns files that no tenant's process may read, with private files next to ours: admin tokens, CA keys."""
+    """Returns files that no tenant's process may read.
+
+    Private files next to the given ones count too: an administrator's token and a CA's key often lie there.
+    """
     given = [path.absolute() for path in (settings.key, settings.tokens, settings.cert) if path is not None]
     beside = {path for folder in {each.parent for each in given} for path in _private_files(folder)}
     named = [settings.key, settings.tokens, _SERVICE_ACCOUNT, None if own is None else own.folder]

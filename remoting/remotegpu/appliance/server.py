@@ -162,7 +162,7 @@ def _without_cgroup(settings: Settings) -> None:
 
 
 async def _hardware_again(backend: Backend, worker: Path, handed: State) -> Hardware:
-    """Returns the hardware found at the first start, for the GPUs present now; in use, so not tested again."""
+    """Returns the hardware of the first start, untested, as sessions use it. Raises NoHandoverError if GPUs differ."""
     snapshot = (await probe(backend, worker, test=False)).snapshot
     before, now = handed["gpus"], [gpu.uuid_text for gpu in snapshot.gpus]
     if before != now:

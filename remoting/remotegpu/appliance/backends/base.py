@@ -38,7 +38,10 @@ class Backend(Protocol):
     computes: bool  # a null GPU runs no kernel
 
     def environment(self, overhead_bytes: int) -> Mapping[str, str]:
-        """Returns the variables for workers and self-test to find driver and GPUs, with room for a context."""
+        """Returns the variables by which workers and self-test find driver and GPUs.
+
+        A context takes `overhead_bytes`.
+        """
 
     def shareable(self, uuid: str, total_bytes: int, overhead_bytes: int, sessions: int) -> int:
         """Returns the bytes that leases can have, with room left for `sessions` contexts."""
@@ -52,6 +55,9 @@ class Backend(Protocol):
         """Whether `problem` reports for this GPU that a reset is still to come."""
 
     def follow_xids(self, tell: Callable[[str, int], None]) -> str:
-        """Calls `tell` with each XID, (UUID, number), from any thread until `close`; returns why a GPU is missing."""
+        """Calls `tell` with each XID, (UUID, number), from any thread until `close`.
+
+        Returns why some GPU is not followed; empty if all are.
+        """
 
     def close(self) -> None: ...

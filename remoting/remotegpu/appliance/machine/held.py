@@ -1,7 +1,7 @@
 """Measures a session's use of this machine's memory from outside, without its processes' help.
 
-Besides mapped memory, that is files in memory of which its processes have descriptors (memfds), and the file system in
-memory that a session of offload may write to.
+It counts mapped memory, files in memory of which the processes have descriptors (memfds), and the file system in memory
+that a session of offload may write to.
 """
 
 import contextlib

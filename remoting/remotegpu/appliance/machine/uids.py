@@ -114,7 +114,7 @@ class Uids:
             )
 
     def _claim_block(self) -> bool:
-        """Claims a block. Raises OSError."""
+        """Claims a block; false if there is none. Raises OSError."""
         for named in (True, False):
             for base in self._choices:
                 if self._claim(base, named):

@@ -616,7 +616,7 @@ def _note_end(session: Session) -> None:
 
 
 def _note(session: Session, packet: Packet) -> None:
-    """Logs a session's line. Its process, whose log this is, may be under its tenant's control."""
+    """Logs a session's line, up to a limit: the process has its own, but may be under its tenant's control."""
     if session.lines < _MOST_LINES:
         _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
     elif session.lines == _MOST_LINES:

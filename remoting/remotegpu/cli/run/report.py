@@ -125,7 +125,7 @@ class Report:
 
     @property
     def lacks(self) -> list[Lack]:
-        """The missing functions and libraries, most requested first, without those that every program does without."""
+        """Requests that are not provided, by kind and frequency, without those that every program does without."""
         order = list(_TITLES)
         needed = (lack for lack in self.times if not lack.in_passing)
         return sorted(needed, key=lambda lack: (order.index(lack.event), -self.times[lack], lack.name))
