@@ -89,7 +89,7 @@ def place(found: Object) -> str:
 
 @pytest.mark.timeout(1500)
 def test_appliances_lost_nine_times(namespace: Namespace, installation: Installation, checker: Checker) -> None:
-    """Kills, deletes and cuts off appliances in turn. Programs and claims report it in 10 s.
+    """Kills, deletes and cuts off appliances in turn.
 
     A program has an error in 10 s, and a claim that stays says so in 10 s. A Job computes again in 30 s, 10 of which
     Kubernetes waits before its second attempt; elsewhere if no appliance is left.

@@ -1,9 +1,9 @@
 """A pod with a share that asks its appliance for things that are not its own. Runs in an image with remotegpu's stubs.
 
-hostile.py honest | lease | other CLAIM_UID | operator | replay
+    hostile.py honest | lease | other CLAIM_UID | operator | replay
 
-Prints one line of JSON: the answer, the gRPC status, and the seconds that the call took. `replay` prints it again each
-second, so that the test can delete the claim meanwhile.
+Prints one line of JSON: the answer, the gRPC status, and the seconds that the call took.
+`replay` prints it again each second, so that the test can delete the claim meanwhile.
 """
 
 import json

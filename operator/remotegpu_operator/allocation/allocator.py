@@ -329,7 +329,7 @@ class Allocator:
         )
 
     def _place_all(self, walked: dict[str, _Walked | None]) -> Iterator[Placed]:
-        """Places requests of all unsettled pools. Maps each such pool to its last walk, or None if it is outdated."""
+        """Places requests of all unsettled pools. `walked` maps each to its last walk, or None if outdated."""
         while self._unsettled:
             pool = min(self._unsettled)
             self._unsettled.remove(pool)

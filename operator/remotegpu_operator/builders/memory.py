@@ -43,7 +43,7 @@ def memory_limit(pool: GPUPool, node: Object, gpus: int) -> int | None:
 
 
 def limited(pool: GPUPool, limits: Mapping[str, int | None], now: str) -> Condition:
-    """Returns whether the memory of all appliances is limited, as a condition. `limits` has each appliance's node."""
+    """Returns the condition that all appliances' memory is limited. `limits`: of each node with an appliance."""
     unknown = () if has_own_limit(pool) else sorted(node for node, limit in limits.items() if limit is None)
     if unknown:
         return Condition("MemoryLimited", "False", "AllocatableUnknown", _unknown(unknown), now, pool.generation)

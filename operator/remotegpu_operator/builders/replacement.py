@@ -12,8 +12,8 @@ def next_to_drain(
 ) -> str | None:
     """Returns the next appliance to replace: one at a time, so that the pool goes on.
 
-    First those that serve no claims, then those that no claim is on. Of those in use only one is closed to new claims.
-    While a replaced one is not ready, no other is touched.
+    First those that do not serve (not in SERVING), then those that no claim is on. Of those in use only one is closed
+    to new claims. While a replaced one is not ready, no other is touched.
     """
     if broken := sorted(name for name in outdated if phases.get(name) not in SERVING):
         return broken[0]

@@ -14,7 +14,7 @@ class Why:
 
     @property
     def lasts(self) -> bool:
-        """Whether it asks for its share only after the cause has ended. After giving way it asks at once."""
+        """Whether it asks again only when this is over; else at once, behind the claim that it gave way to."""
         return self.reason is not Reason.FOR_PRIORITY
 
 

@@ -27,7 +27,7 @@ class ReviewError(ValueError):
 
 
 def answer(review: Mapping[str, Any]) -> dict[str, Any]:
-    """Answers a review. Reinvocation and dry-run are no special cases: equal objects get equal answers."""
+    """Answers a review and keeps nothing: equal objects get equal answers, so reinvocation and dry-run need no care."""
     try:
         request = review["request"]
         resource = request["resource"]

@@ -1,8 +1,8 @@
 """Tests one GPU in a process of its own: a kernel, copies, expected results, and the memory that a context takes.
 
-`python -m remotegpu.appliance.gpus.selftest [--null]` prints one JSON object, {"overhead_bytes": ...} or {"error":
-...}. The driver is the libcuda.so.1 that the loader finds, hence a process for each: its environment selects it. On a
-null GPU (`--null`) the same calls must succeed, and the kernel must have written nothing.
+`python -m remotegpu.appliance.gpus.selftest [--null]` prints one JSON object, {"overhead_bytes": ...} or
+{"error": ...}. The driver is the libcuda.so.1 that the loader finds, hence a process for each: its environment selects
+it. On a null GPU (`--null`) the same calls must succeed, and the kernel must have written nothing.
 """
 
 import ctypes

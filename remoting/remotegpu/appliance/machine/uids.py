@@ -81,8 +81,8 @@ class _Block:
 class Uids:
     """Hands out user ids, as root only.
 
-    With base 0 workers keep the appliance's own id, as if root may not change its id. Without a base the ids are of the
-    first block that no other appliance of this machine has, and of further ones while that is full.
+    With base 0 workers keep the appliance's own id, for example where root may not change ids. Without a base the ids
+    are of the first block that no other appliance of this machine has, and of further ones while that is full.
     """
 
     def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS, locks: Path = LOCKS) -> None:

@@ -233,7 +233,7 @@ def note_change(lease: Lease) -> None:
 
 
 def settled(session: Session, number: int) -> None:
-    """Handles a worker's report that all its client had done when asked is known."""
+    """Completes a `settle` request: the worker has reported all that its client had done by then."""
     answer = session.settling.pop(number, None)
     if answer is not None and not answer.done():
         answer.set_result(None)
