@@ -20,7 +20,7 @@ _RECORD = re.compile(r"(struct) (\w+)() \{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class Versions:
-    """From which to which version an end speaks."""
+    """The range of wire versions that an end speaks."""
 
     newest: int
     oldest: int
@@ -37,7 +37,7 @@ def versions(found: Mapping[str, Any]) -> Versions:
 
 
 def shapes(messages: str, registry: Registry) -> dict[str, str]:
-    """What travels now, by its name. `messages` is the source that declares commands and records."""
+    """Returns the shape of everything that travels now, by name. `messages` is the source of commands and records."""
     return dict([*_declared(messages), *_functions(registry)])
 
 

@@ -1,4 +1,4 @@
-"""Telling why something takes so long."""
+"""Shows why something takes long."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ _TELL_AGAIN_SECONDS: Final = 30.0
 
 
 class WaitNotice:
-    """Why and how long something is waited for: one live line on a terminal, a line now and then elsewhere."""
+    """Shows why and how long something is waited for: one live line on a terminal, a line now and then elsewhere."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -32,7 +32,7 @@ class WaitNotice:
 
     def _show_live(self, text: str) -> None:
         if self._status is None:
-            # Only here: what need not wait starts without it.
+            # Imported only here: a command that need not wait starts without it.
             from rich.console import Console  # noqa: PLC0415
 
             self._status = Console(stderr=True, markup=False).status("")

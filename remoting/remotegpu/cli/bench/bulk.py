@@ -1,4 +1,4 @@
-"""`remotegpu bench bulk`: what bounds large copies on this machine, beside copies to and from a share on it."""
+"""`remotegpu bench bulk`: the limits of large copies on this machine, next to copies to and from a share on it."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ def _measure(*, quick: bool) -> list[dict[str, Any]]:
 
 
 def _striped(run: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """The largest copies of a run over so many stripes, beside as many raw streams of that run."""
+    """Returns the largest copies of a run over so many stripes, relative to as many raw streams of that run."""
     raw = next(rate for rate in run if rate["name"] == f"tcp x{max(count, 1)}")
     return [
         rate

@@ -38,7 +38,7 @@ class RunOptions:
 
 
 def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
-    """What -n, -p and -m together ask for."""
+    """Returns the share that -n, -p and -m ask for together."""
     try:
         if fraction is not None and memory is not None:
             raise QuantityError("-p and -m both say how much of a GPU: give one of them")
@@ -55,7 +55,7 @@ def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
 
 
 def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
-    """What --compute and --compute-limit add."""
+    """Adds --compute and --compute-limit to a share."""
     try:
         return replace(ask, compute=parse_compute(compute, limit))
     except QuantityError as error:
@@ -63,7 +63,7 @@ def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
 
 
 def run(options: RunOptions) -> int:
-    """Run the command to its end; as `run_child`."""
+    """Runs the command to its end; returns what `run_child` returns."""
     mask = block_signals()
     dist = find_dist()
     if options.profile is not None and options.appliances:
@@ -75,7 +75,7 @@ def run(options: RunOptions) -> int:
             f"{names.CHECK_ENV}={check} checks nothing on a share, only natively: add --native, or unset it",
         )
     profile = options.profile or Profile.of(os.environ.get(names.SOFTGPU_PROFILE_ENV))
-    # Before a share is taken, or waited for.
+    # Checked before a share is taken, or waited for.
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
     with contextlib.ExitStack() as stack:
         base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
@@ -96,8 +96,10 @@ def shares(
     profile: Profile,
     tell: Callable[[str], None] | None = None,
 ) -> Iterator[Held]:
-    """Hold what the options ask for until the block ends; `tell` as of `held`. Where no appliance is named, one is
-    started."""
+    """Holds the share of the options until the block ends; starts an appliance if none is named.
+
+    `tell` is that of `held`.
+    """
     rules = {name: base[name] for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV) if name in base}
     with contextlib.ExitStack() as stack:
         wish = Wish(
@@ -126,8 +128,8 @@ def _open(file: Path) -> TextIO:
 
 @contextlib.contextmanager
 def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterator[dict[str, str]]:
-    """The environment of a program whose calls go to `file` with their times; behind the block a summary is printed."""
-    # Only here: a run without it starts sooner.
+    """Yields the environment of a program whose timed calls go to `file`; after the block a summary is printed."""
+    # Imported only here: a run without it starts sooner.
     from remotegpu.cli.run import timeline, trace  # noqa: PLC0415
 
     recordings: list[trace.Recording] = []

@@ -19,7 +19,7 @@ from remotegpu.rpc.client import Access
 
 PROGRAM: Final = "remotegpu-run"
 _LOOK_SECONDS: Final = 0.1
-# Beyond this the program is stuck, and its end ends the lease.
+# After this time the program counts as stuck, and its end ends the lease.
 _GIVE_BACK_SECONDS: Final = 10.0
 _TOKENS: Final = (names.TOKEN_ENV, names.TOKEN_FILE_ENV)
 _ACCESS: Final = (*_TOKENS, names.CA_ENV, names.SERVER_NAME_ENV)
@@ -27,7 +27,7 @@ _ACCESS: Final = (*_TOKENS, names.CA_ENV, names.SERVER_NAME_ENV)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for, and where. Without appliances the share is native: software GPUs in the program itself."""
+    """A request for a share. Without appliances the share is native: software GPUs in the program itself."""
 
     ask: Ask = field(default_factory=Ask)
     appliances: Sequence[str] = ()
@@ -38,7 +38,7 @@ class Wish:
     name: Sequence[str] = ()  # what the appliance shows
 
     def words(self) -> list[str]:
-        """The options of `remotegpu-run`. The token is not among them: everybody sees those."""
+        """Returns the options of `remotegpu-run`, without the token: all users can read a command line."""
         ask = self.ask
         words = ["-n", str(ask.count)]
         words += ["-m", str(ask.memory_bytes)] if ask.memory_bytes else ["-p", format_milli(ask.milli_per_gpu)]
@@ -59,7 +59,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Held:
-    """What makes a program use the share."""
+    """The environment in which a program uses the share, and the places of the leases."""
 
     environment: dict[str, str]
     places: dict[str, str]
@@ -68,9 +68,9 @@ class Held:
 
 @contextlib.contextmanager
 def held(wish: Wish, base: Mapping[str, str], dist: Dist, tell: Callable[[str], None] | None = None) -> Iterator[Held]:
-    """Hold a share until the block ends. `base` is the environment of who will use it.
+    """Holds a share until the block ends. `base` is the environment of the program that will use it.
 
-    Why it is waited for goes to stderr, or to `tell`, line by line. Raises CliError if it cannot be had, and
+    The reason for a wait goes to stderr, or to `tell`, line by line. Raises CliError if the share cannot be had, and
     StoppedError if a signal asked this process to end before that.
     """
     environment = {name: value for name, value in base.items() if name not in _ACCESS}
@@ -82,7 +82,7 @@ def held(wish: Wish, base: Mapping[str, str], dist: Dist, tell: Callable[[str], 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if tell is None else subprocess.PIPE,
-        # Ctrl-C is the command's: the share must outlive what it does then.
+        # Ctrl-C is for the command: the share must outlive the command's reaction.
         start_new_session=True,
     )
     said: list[str] = []
@@ -126,7 +126,7 @@ def _end(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) 
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> bytes | None:
-    """None if the program ended instead. Raises StoppedError."""
+    """Reads the first line; None if the program ended instead. Raises StoppedError."""
     assert process.stdout is not None
     line = b""
     while not line.endswith(b"\n"):

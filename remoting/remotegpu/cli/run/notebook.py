@@ -1,7 +1,7 @@
 """`%remotegpu -p 0.25`: a share for the Python process of a notebook, which runs already.
 
-`remotegpu run` sets the environment of a program that starts. Here the client's libraries are loaded: who looks for
-libcuda.so.1 later gets the one that is loaded under that name. So it has to come before anything uses CUDA.
+`remotegpu run` sets the environment of a program that starts. Here the client's libraries are loaded: a later lookup of
+libcuda.so.1 gets the library that is loaded under that name. So it has to come before anything uses CUDA.
 """
 
 import atexit
@@ -77,7 +77,7 @@ class NotebookShare:
         self._closed = threading.Event()
 
     def take(self, words: Sequence[str], show: Callable[[str], None]) -> None:
-        """Take a share with the options of `remotegpu run`; `show` gets a line now and after each change.
+        """Takes a share with the options of `remotegpu run`; `show` gets a line now and after each change.
 
         Raises ValueError, with what to do, if it cannot be had.
         """
@@ -109,13 +109,13 @@ class NotebookShare:
         atexit.register(self.close)
 
     def line(self) -> str:
-        """Whose GPUs they are, and what of the share is used."""
+        """Returns the names of the GPUs, and how much of the share is used."""
         places = {} if self._held is None else dict(self._held.places)
         lines = (_line(lease_id, endpoint, self._access) for lease_id, endpoint in places.items())
         return "; ".join(lines) or "the share was given back"
 
     def close(self) -> None:
-        """Give the share back: what uses the GPU afterwards gets an error of CUDA."""
+        """Gives the share back; a later use of the GPU gets a CUDA error."""
         self._closed.set()
         self._held = None
         self._stack.close()
@@ -132,7 +132,7 @@ class NotebookShare:
 
 
 def _use(environment: Mapping[str, str], dist: Dist) -> None:
-    """Make this process what a program with this environment is from its start."""
+    """Gives this process the environment and libraries that a program has from its start."""
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)
@@ -144,7 +144,7 @@ def _use(environment: Mapping[str, str], dist: Dist) -> None:
 
 
 def _mapped(name: str) -> str | None:
-    """The path of a library that this process has loaded."""
+    """Returns the path of a library that this process has loaded; None if it has not."""
     paths = (line.split(maxsplit=5)[-1] for line in _MAPS.read_text().splitlines())
     return next((path for path in paths if name in path), None)
 

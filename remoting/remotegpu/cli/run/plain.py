@@ -1,5 +1,7 @@
-"""A run that needs no Python becomes the program `remotegpu-run`, before anything else is imported: the imports take
-longer than all the rest of a start."""
+"""Executes the program `remotegpu-run` for a run that needs no Python, before any other import.
+
+The imports take longer than all the rest of a start.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ OPTIONS: Final = _VALUED | _SWITCHES
 
 
 def start(words: Sequence[str]) -> None:
-    """Become `remotegpu-run`, if the words of the command line are a plain run; else return."""
+    """Executes `remotegpu-run` if the command line is a plain run; else returns."""
     if not is_plain(words, os.environ):
         return
     program = find_dist().bin / _PROGRAM
@@ -30,7 +32,7 @@ def start(words: Sequence[str]) -> None:
 
 
 def is_plain(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether `remotegpu-run` has all that is asked for. Python says what is wrong with an option unknown here."""
+    """Whether `remotegpu-run` can do it all. Python reports the error for an option that is unknown here."""
     if not words or words[0] != "run":
         return False
     rest, appliance, native = list(words[1:]), environment.get(APPLIANCE_ENV, ""), False
@@ -50,7 +52,7 @@ def is_plain(words: Sequence[str], environment: Mapping[str, str]) -> bool:
         if name in _APPLIANCE:
             appliance = value
     if native:
-        # What rules of a null GPU did is counted at the end.
+        # The use of a null GPU's rules is counted at the end, by Python.
         return bool(rest) and not environment.get(NULL_RULES_ENV)
     # Without an appliance, Python starts one.
     return bool(rest) and any(part.strip() for part in appliance.split(","))
