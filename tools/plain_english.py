@@ -65,7 +65,7 @@ def complaints(path: str, source: str, terms: re.Pattern[str]) -> Iterator[str]:
         for found in terms.finditer(text.words):
             word = found[0].lower().rstrip("s")
             if not path.startswith(FIELD_WORDS.get(word, ())):
-                yield f"{path}:{text.line}: {found[0]!r} is a word that .rumdl.toml lists; docs/glossary.md has better ones"
+                yield f"{path}:{text.line}: {found[0]!r}: .rumdl.toml lists it; docs/glossary.md has better words"
 
 
 def terms() -> re.Pattern[str]:
