@@ -293,7 +293,7 @@ def run_alone(lines: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_16_lazy_conjugation_ends() -> None:
-    """In its own process: without a kernel for `clone` that knows the bit, C++ code recurses until the stack is full."""
+    """In its own process: without a kernel for `clone` that knows the bit, torch recurses until the stack is full."""
     done = run_alone(
         """
         x = torch.randn(3, 4, dtype=torch.complex64)
