@@ -1,6 +1,6 @@
 """Counts lines of code by what they are for, and compares a tree with an older commit: `count_lines.py [COMMIT]`.
 
-Product are the folders that a user installs or runs. Tests in Rust sources (`#[cfg(test)] mod`) count as tests,
+The product is the folders that a user installs or runs. Tests in Rust sources (`#[cfg(test)] mod`) count as tests,
 generated files apart. Blank lines count: they are read, too.
 """
 
@@ -20,7 +20,7 @@ _TESTS_OF_RUST: Final = re.compile(r"^#\[cfg\(test\)\]\nmod \w+ \{$.*\Z", re.MUL
 
 
 def kind_of(path: str) -> str:
-    """What a file's lines count as."""
+    """Returns the kind that the lines of a file count as."""
     if _GENERATED.search(path):
         return "generated"
     if path.startswith(TESTS) or "/tests/" in path:
