@@ -274,9 +274,10 @@ lint: .venv/.installed prose ## mypy --strict, ruff, import contracts, clippy, r
 	@cargo fmt --all --check
 	@cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
 
-prose: .venv/.installed ## The Markdown: words, length of lines, links between files (.rumdl.toml)
+prose: .venv/.installed ## The Markdown, docstrings and comments: words, length of lines, links between files (.rumdl.toml)
 	@echo "==> Prose"
 	@.venv/bin/rumdl check --quiet .
+	@$(PYTHON) tools/plain_english.py
 
 docs: .venv/.installed ## The documentation as a site in target/site, which fails on dead links; man pages in target/man
 	@echo "==> Site"

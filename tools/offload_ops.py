@@ -49,7 +49,7 @@ EXPLAINED = {
 
 
 def table(backend: str) -> str:
-    """The page for an acceptor of a back end."""
+    """Returns the page for an acceptor of a back end."""
     device.prepare()
     available = frozenset(acceptor.operations(backend))
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -78,7 +78,7 @@ def table(backend: str) -> str:
 
 
 def _compared(figures: dict[str, Any]) -> list[str]:
-    """What was measured, for people."""
+    """Formats the measured figures for people."""
     names = {
         "forward": "results, float32",
         "backward": "gradients, float64",

@@ -65,7 +65,7 @@ def run(remote: Appliance, folder: Path, *program: str, clock: ShiftedClock | No
 def test_an_appliance_whose_clock_jumps_keeps_and_takes_sessions(
     remote: Appliance, clock: ShiftedClock, tmp_path: Path
 ) -> None:
-    """Longer than a lease is held for nobody and a ticket is good; sessions start while the clock strobes."""
+    """Longer than a lease lives without a holder and a ticket is valid; sessions start while the clock strobes."""
     with subprocess.Popen(
         run(remote, tmp_path, "endless_calls.py", str(HOLD_SECONDS + 6)), stdout=subprocess.PIPE, text=True
     ) as running:

@@ -1,6 +1,6 @@
-"""Each sentence of the table holds natively and on a share, and is seen not to hold where a driver breaks it.
+"""Each sentence of the table holds natively and on a share, and fails where a driver breaks it.
 
-What we do otherwise is in the table with its reason, and is tested too: a row that holds again has to lose it.
+Deviations are in the table with their reasons, and are tested too: a row that holds again has to lose its deviation.
 """
 
 from __future__ import annotations

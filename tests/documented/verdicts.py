@@ -1,4 +1,4 @@
-"""What a run of a group of rows says of each, natively or on a share, and whether that is what the table has."""
+"""Verdicts on the rows of a group, natively or on a share, compared with the table."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ def test_a_policy_closes_the_way_out_but_for_names_and_the_api_server() -> None:
             "ports": [{"protocol": "TCP", "port": 7070}, {"protocol": "TCP", "port": 7071}],
         },
     ]
-    # Not known: nothing is closed, or the appliances could ask nobody whose a token is.
+    # Not known: nothing is closed, or the appliances could not review tokens.
     assert "egress" not in network_policy(pool(), INSTALLATION)["spec"]
 
 

@@ -1,4 +1,4 @@
-"""What listens in a cluster is reached in a pod that has IPv4 alone, IPv6 alone, or both."""
+"""The servers of our parts are reachable in pods that have only IPv4, only IPv6, or both."""
 
 from __future__ import annotations
 

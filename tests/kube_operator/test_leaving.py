@@ -99,7 +99,7 @@ NOT_READY = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
         (None, GONE),
         ({"spec": {}}, HERE),
         ({"spec": {"taints": None}}, HERE),
-        # Its containers may run, though nobody hears of them.
+        # Its containers may run, though its node is silent.
         ({"spec": {"taints": [NOT_READY]}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, HERE),
         ({"spec": {"taints": [NOT_READY, {"key": leaving.OUT_OF_SERVICE, "effect": "NoExecute"}]}}, OFF),
         ({"spec": {"taints": [{"key": leaving.OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoSchedule"}]}}, OFF),
@@ -314,7 +314,7 @@ def test_a_share_ends_where_nobody_says_that_its_pod_has_ended(kube: Kube, lab: 
 
 @pytest.mark.timeout(180)
 def test_a_pod_that_never_ends_has_its_share_until_the_margin_is_over(kube: Kube, lab: Operator) -> None:
-    """Its node is there and nobody hears of it. Also of a pod whose label somebody took off."""
+    """Its node exists and is silent. The same for a pod whose label was removed."""
     make(kube, "silent", "node-b")
     make(kube, "next")
     waits_with(kube, "next")

@@ -1,5 +1,6 @@
 """A large cluster, as objects of the real API server: a thousand nodes with a device plugin each, and thousands of pods
-with a share. An operator that starts anew must settle soon and stay small, and go on so while pods come and go."""
+with a share. A restarted operator must settle soon, stay small, and go on so while pods come and go.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ SMALL, LARGE = Size(50, 100), Size(1000, 5000)
 
 
 def some_node(number: int) -> Object:
-    """As a kubelet fills it in, with the images that make a real one large."""
+    """A node as a kubelet fills it in, with the images that make a real one large."""
     gpus = {"gpus": "true"} if number < APPLIANCES else {}
     room = {"cpu": "8", "memory": "32Gi", "pods": "110", "remotegpu/milli": "16000", "remotegpu/client": "1000"}
     images = [{"names": [f"registry.example.com/image-{i}@sha256:{i:064}"], "sizeBytes": i << 20} for i in range(50)]
@@ -111,7 +112,7 @@ def end(kube: Kube, number: int) -> None:
 
 
 def gated(kube: Kube) -> set[int]:
-    """Pods that have not been let go."""
+    """Pods that are still gated."""
     return {
         int(each["metadata"]["name"][1:])
         for each in kube.items(TEAM)
@@ -131,7 +132,7 @@ def never_too_much(kube: Kube) -> None:
 
 
 def all_have(kube: Kube, pods: set[int]) -> bool:
-    """Exactly these have a share, and all were let go. Claims come last: to list thousands is work for the server."""
+    """Whether exactly these have a share, and none is gated. Claims come last: listing thousands loads the server."""
     return not gated(kube) and holders(kube) == pods
 
 
@@ -208,7 +209,7 @@ class Churn:
         self.changes = 0
 
     def run(self, seconds: float, look: Callable[[], None]) -> None:
-        """So long; `look` is called between changes, about every five seconds."""
+        """Runs for so long; calls `look` between changes, about every five seconds."""
         began = time.monotonic()
         next_look = began
         with ThreadPoolExecutor(WRITERS) as writers:
@@ -223,7 +224,7 @@ class Churn:
                     looking.result()
         for asked in self._asked.values():
             asked.result()
-        # When the last is done, and not when it was asked for.
+        # The time when the last request is done, not when it was made.
         self.rate = self.changes / (time.monotonic() - began)
 
     def _step(self, writers: ThreadPoolExecutor) -> None:
@@ -239,7 +240,7 @@ class Churn:
             self._ask(writers, self._take(self.ended), end)
 
     def _ask(self, writers: ThreadPoolExecutor, number: int, change: Callable[[Kube, int], None]) -> None:
-        """Without waiting for it, but after what was asked for of the pod before."""
+        """Queues a change without waiting for it, but after the earlier changes of the pod."""
         before = self._asked.pop(number, None)
 
         def do() -> None:

@@ -24,7 +24,7 @@ from remotegpu_operator.cluster.kube import ApiError
 from remotegpu_operator.usage import journal
 from remotegpu_operator.usage.journal import FullError, Journal, Retention
 
-# Noon of a day, so that what lasts for a minute may reach midnight.
+# Noon of a day, so that a holding of a minute may reach midnight.
 NOON = usage.start_of(datetime.date(2026, 11, 27)) + 43_200
 MIDNIGHT = NOON + 43_200
 
@@ -116,7 +116,7 @@ def test_what_ended_before_is_not_there_at_all() -> None:
 def test_a_day_that_is_kept_as_a_sum_is_once_in_a_history() -> None:
     who = ("team", "", "default", "A100", "")
     day = datetime.date(2026, 11, 27)
-    # Of the journal whose sums are in the day one line is still there.
+    # One line of the journal whose sums are in the day is still there.
     record = Record(0, {("a", NOON): held(end=NOON + 60)}, {("a", NOON): 3}, {day: Day(3, {who: Amount(70, 60, 50)})})
     edges = [NOON - 3600, NOON, NOON + 3600, MIDNIGHT + 3600]
     assert history(record, edges) == [{who: Amount(70, 60, 50)}, {}, {}]
@@ -128,7 +128,7 @@ def test_waiting_times_are_those_of_numpy(drawn: list[tuple[str, int]]) -> None:
         replace(held(f"u{number}", NOON + seconds, NOON + 2000, created=NOON), pool=pool)
         for number, (pool, seconds) in enumerate(drawn)
     ]
-    # What a claim has later, what was never stored, what was made before, and what does not say when, is not a wait.
+    # No waits: later shares, shares never stored, claims from before the record, and claims without a time.
     others = [
         held("u0", NOON + 1500, created=NOON),
         held("void", NOON + 1, created=NOON, void=True),
@@ -181,7 +181,7 @@ def test_a_journal_is_as_large_as_is_said_and_all_is_read_again(monkeypatch: pyt
         await made.append(wanted[:60])
         for each in wanted[60:80]:
             await made.append([each])
-        # Another process never writes into what this one has begun.
+        # Another process never writes into a journal that this one has begun.
         before = set(api.kept)
         other = await _load(api)
         await other.append(wanted[80:])
@@ -198,7 +198,7 @@ def test_a_journal_is_as_large_as_is_said_and_all_is_read_again(monkeypatch: pyt
 def test_days_have_the_sums_of_their_journals_also_after_a_failure_at_any_call(
     holdings: list[Holding], fails_at: int
 ) -> None:
-    """What is still held stays; sums are the same before, in the middle of it and after."""
+    """Open holdings stay; the sums are the same before, during and after the fold."""
     open_one = held("open", NOON)
 
     async def scene() -> tuple[usage.Amounts, usage.Amounts, usage.Amounts, Record]:
@@ -227,12 +227,12 @@ def test_days_have_the_sums_of_their_journals_also_after_a_failure_at_any_call(
     last = ("team", "", "default", "A100", "")
     assert after == before | {last: before.get(last, Amount()) + Amount(250, 0, 1000, 0)}
     assert [each.uid for each in record.open()] == ["open"]
-    # Of what has ended only the newest journal tells claims apart.
+    # For ended holdings only the newest journal distinguishes claims.
     assert {each.uid for each in record.holdings.values() if each.end is not None} <= {"last"}
 
 
 def _all(record: Record) -> usage.Amounts:
-    """Whatever the claim, since days do not tell them apart."""
+    """The sums over all claims, since days do not distinguish them."""
     found: usage.Amounts = {}
     for who, amount in usage.amounts(record, 0, MIDNIGHT * 2).items():
         without = (*who[:4], "")
@@ -255,7 +255,7 @@ def test_days_too_old_are_deleted() -> None:
 
 
 def test_what_somebody_else_wrote_ends_no_operator() -> None:
-    """ConfigMaps of names and of contents that none of ours has."""
+    """ConfigMaps with names and contents that none of ours has."""
     labels = {name: {usage.USAGE_LABEL: name} for name in (usage.JOURNAL, usage.DAY)}
     day = usage.day_name(usage.date_at(NOON))
     # After the last one no name could follow that an API server takes.
@@ -346,7 +346,7 @@ def test_costs_are_those_of_the_first_price_that_fits() -> None:
     made = {row.by["namespace"]: row for row in rows(found, ["namespace"], prices)}
     assert (made["x"].cost, made["y"].cost, made["z"].cost) == (2.5, 4.5, None)
     assert (made["x"].gpu_seconds, made["x"].used_gpu_seconds) == (3600, 1800)
-    # A sum of which a part has no price has none.
+    # A sum has no price if a part of it has none.
     (together,) = rows(found, ["model"], prices)[:1]
     assert [row.cost for row in rows(found, ["model"], prices)] == [4.5, None], together
 

@@ -1,4 +1,4 @@
-"""What the documents show is what the tools made, and the checks of the documents find what they look for."""
+"""The documents show the tools' current output, and the checks of the documents find planted errors."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ LEDGER = ROOT / "docs" / "figures" / "ledger.svg"
 
 @pytest.mark.parametrize("source", [pytest.param(path, id=path.stem) for path in sorted(PICTURES.glob("*.dot"))])
 def test_a_picture_is_made_from_its_source(source: Path) -> None:
-    """If not: `make pictures`."""
+    """Fix: run `make pictures`."""
     made = re.search(r"sha256:([0-9a-f]{64})", source.with_suffix(".svg").read_text())
     assert made is not None
     assert made[1] == hashlib.sha256(source.read_bytes()).hexdigest()
@@ -30,7 +30,7 @@ def test_the_picture_of_a_share_shows_a_quarter_of_eight_gibibytes() -> None:
 
 
 def test_the_published_plot_is_that_of_the_stored_runs(tmp_path: Path) -> None:
-    """If not: `tools/ledger.py draw`."""
+    """Fix: run `tools/ledger.py draw`."""
     ledger = runpy.run_path(str(ROOT / "tools" / "ledger.py"))
     ledger["draw"](ledger["runs"](ROOT / "benchmarks"), tmp_path / "ledger.svg")
     assert labels(tmp_path / "ledger.svg") == labels(LEDGER) > {"direct, split", "same host, split"}
@@ -95,7 +95,7 @@ def test_the_glossary_is_short_and_sorted() -> None:
 
 
 def test_every_file_that_the_architecture_and_the_decisions_name_exists() -> None:
-    """By its last name: what stands before it is often left out there."""
+    """By its last name: the text often leaves out the folders."""
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
     files = {Path(line).name for line in listing.stdout.splitlines()}
     pages = [ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "decisions").glob("*.md")]
@@ -117,7 +117,7 @@ def test_decisions_are_numbered_and_listed() -> None:
 
 
 def test_where_to_change_what_is_short() -> None:
-    """What lies in one folder, the tree says."""
+    """The table has at most 25 rows: the tree itself shows what is in one folder."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     rows = re.findall(
         r"^\| (?!you want|-).*", text[text.index("## Where to change what") : text.index("## Parts")], re.M

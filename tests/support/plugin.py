@@ -25,7 +25,7 @@ def pytest_configure() -> None:
 
 
 def _patience() -> None:
-    """CI runs other work beside the tests: how long an example takes says nothing."""
+    """CI runs other work at the same time: the duration of an example proves nothing."""
     with contextlib.suppress(ImportError):  # The environment of torch's tests does without.
         from hypothesis import HealthCheck, settings
 

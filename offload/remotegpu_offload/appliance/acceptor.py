@@ -79,7 +79,7 @@ class Acceptor:
         except TimeoutError:
             code = None
         if code is None:
-            # Without its zygote nobody knows; a clean end is not to be assumed.
+            # Without its zygote the exit code is not known; a clean end is not to be assumed.
             return -signal.SIGKILL
         # A keeper says in this way that a signal ended the process that it kept.
         return 128 - code if 128 < code < 128 + signal.NSIG else code

@@ -17,7 +17,7 @@ from remotegpu_offload.torch.shown import NAME
 from remotegpu_offload.torch.stream import link
 
 DEFAULT_SEED: Final = 67280421310721
-"""torch's own, of every generator that nobody has seeded."""
+"""torch's own seed, of every generator that was not seeded."""
 
 _Local: Any = torch._C.Generator
 _ids = itertools.count(1)

@@ -1,4 +1,4 @@
-"""What an unmodified script sees when `cuda` is the remote device (traps 7, 9 and 11 of the design)."""
+"""An unmodified script's view when `cuda` is the remote device (traps 7, 9 and 11 of the design)."""
 
 import sys
 import threading
@@ -141,7 +141,7 @@ def test_parameters_that_move_stay_the_same_objects() -> None:
 
 
 def test_threads_that_move_modules_do_not_mind_each_other() -> None:
-    """Some can keep their parameters, others cannot, for somebody has weak references to them."""
+    """Some modules can keep their parameters, others cannot, since there are weak references to them."""
     problems: list[Exception] = []
     together = threading.Barrier(4)
 

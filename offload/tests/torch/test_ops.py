@@ -273,13 +273,13 @@ def test_shapes_that_do_not_fit_are_an_error_at_once() -> None:
 
 
 def test_a_late_error_names_the_operation(remote: Remote) -> None:
-    """The kernel finds out that an index is out of range; whoever asks next hears which operation it was."""
+    """The kernel finds out that an index is out of range; the next answer names the operation."""
     table, x = to_remote(A), to_remote(torch.tensor([1, 99]))
     wrong = torch.nn.functional.embedding(x, table)
     after = wrong * 2 + 1
     with pytest.raises(IndexError, match=r"\b\d+, aten::embedding\(float32\[4, 6\], int64\[2\]\)"):
         table.sum().item()
-    # It was told; what does not depend on it goes on, what does fails for good and for the same reason.
+    # The error was reported. Work that does not depend on it succeeds; other work always fails, for the same reason.
     same(table.sum(), A.sum())
     for _ in range(2):
         with pytest.raises(IndexError, match="aten::embedding"):
@@ -297,7 +297,7 @@ def test_a_failed_write_spoils_what_it_would_have_written(remote: Remote) -> Non
 
 
 def test_a_refused_write_spoils_nothing() -> None:
-    """It was told where it was called, and the program may go on, as with any device."""
+    """The error was reported where it was called, and the program may go on, as with any device."""
     x = to_remote(torch.zeros(4))
     with pytest.raises(RuntimeError, match="output with shape"):
         x.add_(to_remote(torch.ones(3, 4)))
@@ -344,7 +344,7 @@ def test_sparse_is_refused_by_name() -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_refused_for_its_name_is_not_dense(make: Any) -> None:
-    """The rule of `layouts.reason`, against what torch makes: here it is no dense tensor, there it is refused."""
+    """The rule of `layouts.reason`, against what torch makes: no dense tensor on the CPU, an error on the device."""
     assert layouts.kind(make(A)) is not None
     with pytest.raises(NotImplementedError):
         make(to_remote(A))
@@ -376,7 +376,7 @@ def test_what_is_refused_for_its_name_is_not_dense(make: Any) -> None:
     ids=by_line,
 )
 def test_names_of_other_tensors_for_dense_ones(function: Any) -> None:
-    """What the rule lets pass is for dense tensors indeed: it runs there."""
+    """Operations that the rule accepts are for dense tensors indeed: they run there."""
     both(function, A)
 
 
@@ -395,7 +395,7 @@ def test_no_operation_is_sent_whose_origin_is_refused(remote: Remote) -> None:
 
 
 def test_a_result_that_is_not_dense_is_an_error() -> None:
-    """Of an operation that no rule knows, the acceptor finds out."""
+    """The acceptor detects it for an operation that no rule knows."""
     executor = Executor(torch.device("cpu"))
     executor._allocate(1 << codec.SHIFT, 8)
     meta = codec.Meta(torch.float32, (2,), (1,))
@@ -453,7 +453,7 @@ def test_empty_tensors() -> None:
 
 
 def test_printing() -> None:
-    """As here, and with few round trips, which a large tensor's content would not be worth."""
+    """The text is the same as here, with few round trips: the tensor is fetched once."""
     x = torch.arange(6.0).view(2, 3)
     assert repr(to_remote(x)).replace(", device='remote:0'", "") == repr(x)
     big = torch.arange(40_000.0)

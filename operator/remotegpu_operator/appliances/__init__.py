@@ -1,5 +1,4 @@
-"""Appliances as the operator knows them: what they say they have, and the certificates and tokens by which both sides
-prove who they are.
+"""Appliances as the operator knows them: their reports, and certificates and tokens for mutual authentication.
 
-Called by pools and claims. `certificates` is pure. How an appliance is made is in `builders`.
+Called by pools and claims. `certificates` is pure. Appliances are built in `builders`.
 """

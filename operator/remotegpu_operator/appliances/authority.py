@@ -28,7 +28,7 @@ def now_utc() -> datetime.datetime:
 
 
 class CertificateAuthority:
-    """`given` is the name of a Secret with an authority that somebody else provides, cert-manager for example."""
+    """Keeps the authority. `given` names a Secret with an authority of another provider, cert-manager for example."""
 
     def __init__(self, api: Api, namespace: str, *, generation: str, given: str, clock: Clock = now_utc) -> None:
         self._api = api
@@ -45,7 +45,7 @@ class CertificateAuthority:
 
     @property
     def certificates(self) -> dict[str, str]:
-        """By the Secret's name: the authority's and the webhook's."""
+        """Certificates by the Secret's name: the authority's and the webhook's."""
         found = {
             CA_SECRET: self._authority.signer.certificate if self._authority else "",
             WEBHOOK_SECRET: self._webhook,
@@ -53,8 +53,10 @@ class CertificateAuthority:
         return {name: certificate for name, certificate in found.items() if certificate}
 
     async def refresh(self, leaves: list[str]) -> None:
-        """Read or make the authority, take the next step of a change if it is due, and keep the webhook's certificate.
-        `leaves` are the certificates of appliances. If it fails, what was there before still counts."""
+        """Reads or makes the authority, takes a due step of a change, and keeps the webhook's certificate.
+
+        `leaves` are the certificates of appliances. If it fails, the state from before still counts.
+        """
         now = self._clock()
         stored = await self._get(CA_SECRET)
         if stored is not None:
@@ -77,7 +79,7 @@ class CertificateAuthority:
         await self._keep_webhook()
 
     def leaf(self, present: Object | None, name: str) -> Pair | None:
-        """A new certificate for the server of that name, if the present Secret's will not do."""
+        """Returns a new certificate for the server of that name if the present Secret's will not do, else None."""
         return self._leaf(present, (name,))
 
     def _leaf(self, present: Object | None, names: tuple[str, ...]) -> Pair | None:
@@ -152,7 +154,7 @@ class CertificateAuthority:
 
 
 class AuthorityError(Exception):
-    """One sentence: which Secret lacks what."""
+    """One sentence: the Secret and what it lacks."""
 
 
 def certificate_of(secret: Object) -> str:

@@ -1,7 +1,7 @@
 """Keys and certificates, and when to change them. No I/O and no clock: `now` is always given.
 
-A certificate authority is changed in overlapping steps, because those who check certificates learn of a new authority
-later than those who bear them could get new ones:
+A certificate authority is changed in overlapping steps, because verifiers learn of a new authority later than servers
+could get new certificates:
 1. the new authority is in the bundle everywhere, the old one still signs (`OVERLAP` long);
 2. the new one signs, and every leaf is renewed; the old one stays in the bundle;
 3. `OVERLAP` after the last leaf of the old one was replaced, it leaves the bundle.
@@ -42,16 +42,16 @@ class Authority:
 
     signer: Pair
     generation: str
-    # When the step was entered in which we are; what the next step waits for.
+    # When the present step began; the next step waits for it.
     since: datetime.datetime
     next: Pair | None = None
     next_generation: str = ""
-    # A certificate alone: what it signed is still believed, and it signs nothing more.
+    # A certificate alone: leaves that it signed are still trusted, and it signs nothing more.
     previous: str = ""
 
     @property
     def bundle(self) -> str:
-        """Every certificate that is to be believed, the signer's first."""
+        """Every certificate to be trusted, the signer's first."""
         found = [self.signer.certificate, self.next.certificate if self.next else "", self.previous]
         return "".join(f"{text.strip()}\n" for text in found if text)
 
@@ -70,12 +70,12 @@ def new_authority(now: datetime.datetime) -> Pair:
 
 
 def new_leaf(signer: Pair, names: tuple[str, ...], now: datetime.datetime) -> Pair:
-    """For a server that is called by one of these names."""
+    """Issues a certificate for a server that is called by one of these names."""
     key = ec.generate_private_key(ec.SECP256R1())
     authority = signer.parsed()
     signing = serialization.load_pem_private_key(signer.key.encode(), password=None)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-    # Nothing outlives its authority.
+    # No leaf outlives its authority.
     lifetime = min(LEAF_LIFETIME, authority.not_valid_after_utc - now)
     certificate = (
         _builder(name, authority.subject, key.public_key(), now, lifetime)
@@ -90,7 +90,7 @@ def new_leaf(signer: Pair, names: tuple[str, ...], now: datetime.datetime) -> Pa
 
 
 def leaf_is_good(leaf: str, signer: Pair, names: tuple[str, ...], now: datetime.datetime) -> bool:
-    """Signed by the signer of today, for these names, and not in the last third of its life."""
+    """Whether the leaf is signed by the present signer, for these names, and not in the last third of its life."""
     try:
         certificate = x509.load_pem_x509_certificate(leaf.encode())
         certificate.verify_directly_issued_by(signer.parsed())
@@ -101,7 +101,7 @@ def leaf_is_good(leaf: str, signer: Pair, names: tuple[str, ...], now: datetime.
 
 
 def expiry(certificate: str) -> datetime.datetime | None:
-    """When it ends; None if it is none."""
+    """Returns when the certificate ends; None if the text is no certificate."""
     try:
         return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
     except ValueError:
@@ -125,7 +125,7 @@ def advance(
     leaves: list[str],
     given: Pair | None = None,
 ) -> Authority:
-    """The authority as it should be now: at most one step further. `given` is one that somebody else provides."""
+    """Returns the authority as it should be now: at most one step further. `given` comes from another provider."""
     over = now - authority.since >= OVERLAP
     if authority.previous:
         if any(signed_by(leaf, authority.previous) for leaf in leaves):

@@ -1,4 +1,4 @@
-"""What the appliances themselves say: which GPUs they have, every two seconds."""
+"""Asks the appliances every two seconds for their own reports: GPUs, environments, leases and sessions."""
 
 import asyncio
 import contextlib
@@ -20,24 +20,24 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 from remotegpu_operator.appliances.tokens import NoTokenError, Tokens
 
 INTERVAL_SECONDS: Final = 2.0
-# Three answers that did not come.
+# Three missing answers.
 LOST_SECONDS: Final = 6.0
 _THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One incarnation of an appliance: one that started anew is another target, even at the old address."""
+    """One incarnation of an appliance: a restarted one is another target, even at the old address."""
 
     name: str
     incarnation: str
     address: str
-    audience: str  # of the token that it takes
+    audience: str  # the audience of the token that it accepts
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """What an appliance says of a claim that is to be suspended, or is."""
+    """An appliance's report on a claim that is to be suspended, or is."""
 
     kept: Mapping[str, int] = field(default_factory=dict)  # by GPU: bytes that the driver still has; empty if it runs
     problem: str = ""
@@ -52,7 +52,7 @@ class Report:
     full: str = ""
     # By the uid of the claim.
     suspended: Mapping[str, Suspended] = field(default_factory=dict)
-    # What the leases of claims have: bytes by claim and GPU.
+    # Memory of the claims' leases: bytes by claim and GPU.
     sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     # Claims with a session.
     in_use: frozenset[str] = frozenset()
@@ -60,14 +60,14 @@ class Report:
 
 @dataclass(slots=True)
 class Contact:
-    """The last answer of an appliance, and how long ago it came; `problem` is why there is none since."""
+    """The last answer of an appliance, and when it was asked for; `problem` is why there is none since."""
 
     target: Target
     since: float
     tried: asyncio.Event = field(default_factory=asyncio.Event)
     report: Report | None = None
     problem: str = ""
-    # It was there when this process began to lead, and may have answered the leader before.
+    # The appliance existed when this process began to lead, and may have answered the previous leader.
     inherited: bool = False
 
     def fresh(self) -> bool:
@@ -75,21 +75,21 @@ class Contact:
 
 
 class Inventory:
-    """Asks each target in a thread, for gRPC's client here is the blocking one of the command line."""
+    """Asks each target in a thread: the gRPC client is the command line's, which blocks."""
 
     def __init__(self, tokens: Tokens, changed: asyncio.Event) -> None:
         self._tokens = tokens
-        # By appliance: what it was last shown.
+        # By appliance: the last token that it was shown.
         self._shown: dict[str, str] = {}
         self._changed = changed
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="inventory")
         self._movers = ThreadPoolExecutor(_THREADS, thread_name_prefix="move")
         self._closed = threading.Event()
-        # By which somebody waits for a move.
+        # Clients with a move in progress.
         self._moving: set[ApplianceClient] = set()
         self._contacts: dict[str, Contact] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # gRPC and Python's TLS take the authority from a file: one in memory, which no full disk can keep from us.
+        # gRPC and Python's TLS read the authority from a file. It is in memory, so that a full disk does no harm.
         self._ca_file = os.memfd_create("ca.crt")
         self._ca = Path(f"/proc/self/fd/{self._ca_file}")
         self._bundle = ""
@@ -116,9 +116,9 @@ class Inventory:
         return self._contacts.get(name)
 
     async def move(self, claim: GPUClaim, source: str, target: str) -> str:
-        """Have a claim's lease move from one appliance to another. Empty if it is there; else why it is not.
+        """Moves a claim's lease from one appliance to another. Returns "" if it is there, else why it is not.
 
-        Another process of ours may have begun it, and it continues when this one ends.
+        An earlier operator process may have begun the move, and the move continues when this process ends.
         """
         return await asyncio.get_running_loop().run_in_executor(self._movers, self._move, claim, source, target)
 
@@ -136,7 +136,7 @@ class Inventory:
                         self._carry(source, there, claim.lease_id)
                         return ""
             except (ApplianceError, OSError, KeyError) as error:
-                # It may have happened all the same: the other appliance knows.
+                # The move may still have happened: the target knows.
                 problem = str(error)
             self._closed.wait(INTERVAL_SECONDS)
         return problem or f"Unreachable: {target} has no address"
@@ -155,7 +155,7 @@ class Inventory:
         return self._client(self._contacts[name].target, self._shown[name])
 
     async def all_tried(self, seconds: float) -> None:
-        """Until every target was asked once, but not forever."""
+        """Waits until every target was asked once, at most for so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for contact in list(self._contacts.values()):
@@ -191,7 +191,7 @@ class Inventory:
                     report = await loop.run_in_executor(self._threads, _ask, client)
                     contact.report, contact.problem, contact.since = report, "", asked
                 except ApplianceError as error:
-                    # The sentence for a connection that fails is for somebody at the command line.
+                    # The client's sentence for a failed connection is for a person at the command line.
                     silent = error.failure is Failure.UNAVAILABLE
                     contact.problem = f"nothing answers at {contact.target.address}" if silent else str(error)
                 except NoTokenError as error:
@@ -210,7 +210,7 @@ class Inventory:
 
 
 def _has(reply: pb.InventoryReply, uid: str) -> bool | None:
-    """Whether the lease of the claim is still on its way there; None if there is none."""
+    """Returns whether the claim's lease is still arriving there; None if there is no lease."""
     return next((lease.arriving for lease in reply.leases if lease.claim_uid == uid), None)
 
 

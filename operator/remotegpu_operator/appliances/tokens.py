@@ -1,4 +1,4 @@
-"""The operator's tokens for appliances: of its own account, and each for one appliance alone."""
+"""The operator's tokens for appliances: of its own service account, one for each appliance."""
 
 import asyncio
 import random
@@ -13,26 +13,26 @@ from remotegpu_operator.cluster.kube import Api, ApiError, Resource, Unanswered
 SERVICE_ACCOUNTS: Final = Resource("v1", "serviceaccounts", "ServiceAccount")
 ACCOUNT: Final = "remotegpu-operator"
 _SECONDS: Final = 3600
-# It is made anew long before it ends, and not that of all appliances at once.
+# Renewed long before its end, and not for all appliances at once.
 _FRESH_SECONDS: Final = (1800.0, 2700.0)
-# After a refusal.
+# Between two requests for one audience.
 _PAUSE_SECONDS: Final = 5.0
 
 
 class NoTokenError(Exception):
-    """There is none for this appliance now; the message says why."""
+    """No token is available for this appliance now; the message says why."""
 
 
 class Tokens(Protocol):
     async def token(self, audience: str) -> str:
-        """Raises NoTokenError."""
+        """Returns the token for this audience. Raises NoTokenError."""
 
     def keep(self, audiences: Iterable[str]) -> None:
-        """Forget the others."""
+        """Forgets the tokens of all other audiences."""
 
 
 class FileToken:
-    """One for all, of a file that somebody else keeps fresh: where the operator has no account of the cluster."""
+    """One token for all appliances, from a file that another program renews. For an operator outside a cluster."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -45,19 +45,21 @@ class FileToken:
             raise NoTokenError(f"the token {self._file} cannot be read: {error.strerror}") from None
 
     def keep(self, audiences: Iterable[str]) -> None:
-        """There is one."""
+        """Does nothing: there is one token for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
     token: str
-    until: float  # when it is made anew
+    until: float  # when it is renewed
     ends: float
 
 
 class OwnTokens:
-    """Asked of the API server (TokenRequest), and kept. `pod`: name and uid of the operator's own, with which they end;
-    None: they end by time alone."""
+    """Tokens that the API server makes (TokenRequest), kept until they are due.
+
+    `pod` is name and uid of the operator's own pod, with which the tokens end. None: they end by time alone.
+    """
 
     def __init__(self, api: Api, namespace: str, pod: tuple[str, str] | None) -> None:
         self._api = api
@@ -69,7 +71,7 @@ class OwnTokens:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def token(self, audience: str) -> str:
-        """The one that there is, while it is made anew; only the first one is waited for."""
+        """Returns the present token while a new one is requested; waits only if there is no valid one."""
         made, now = self._made.get(audience), time.monotonic()
         is_due = made is None or now >= made.until
         may_ask = now - self._tried.get(audience, -_PAUSE_SECONDS) >= _PAUSE_SECONDS

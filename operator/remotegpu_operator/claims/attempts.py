@@ -1,4 +1,4 @@
-"""When what failed for a claim is tried again: after some seconds, or at once when its spec has changed."""
+"""Retry times for a claim after a failure: after some seconds, or at once when its spec has changed."""
 
 import asyncio
 import time
@@ -12,9 +12,9 @@ _AGAIN_SECONDS: Final = 15.0
 
 class Attempts:
     def __init__(self, look: Callable[[str], None]) -> None:
-        """`look` has a claim looked at."""
+        """`look` queues a claim for reconciliation."""
         self._look = look
-        # By claim: of which generation, and until when nothing is tried.
+        # By claim: the generation that failed, and the time until which nothing is tried.
         self._failed: dict[str, tuple[int, float]] = {}
 
     def failed(self, claim: GPUClaim) -> None:

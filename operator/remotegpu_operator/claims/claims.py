@@ -1,8 +1,8 @@
 """Claims: from a pod that asks to a pod that may start, and back.
 
-All that is known comes from the API server: the shares that are held are those in the claims' statuses, so that another
-process can go on where this one ended. A decision of the allocator counts from when it is made, and is acted upon (the
-pod's gate is lifted) only once the API server has it in the claim's status.
+All state comes from the API server: the shares that are held are those in the claims' statuses, so that another process
+can go on where this one ended. A decision of the allocator counts from when it is made, and is acted upon (the pod's
+gate is lifted) only once the API server has it in the claim's status.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _TASKS: Final = 24
 # Claims that come together are decided together: by priority and age, not by the order of events.
 _GATHER_SECONDS: Final = 0.01
 _RETRY_SECONDS: Final = 1.0
-# A pod that took off our label still runs: it is asked after from time to time.
+# A pod without our label may still run: it is checked again at this interval.
 _ASK_AGAIN_SECONDS: Final = 30.0
 _RECORD_SECONDS: Final = 5.0
 
@@ -66,7 +66,7 @@ class Claims:
         carry: Carry,
         accounting: Accounting,
     ) -> None:
-        """`namespace`: that of the installation, where the device plugins are; `carry`: as `moves.Moves`."""
+        """`namespace`: that of the installation, where the device plugins are; `carry`: as in `moves.Moves`."""
         self._api = api
         self._events = events
         self._on_capacity = on_capacity
@@ -97,7 +97,7 @@ class Claims:
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
-        # Claims that are being deleted by us, and why.
+        # Claims that the operator is deleting, and why.
         self._ending: dict[str, tuple[str, str]] = {}
         self._user_label = accounting.user_label
         self.usage = Usage(Journal(api, namespace, accounting.retention), self._user_of)
@@ -108,7 +108,7 @@ class Claims:
         self._caches = (self._stored, self._pods, self._quotas, self._classes, *landing.caches)
 
     async def run(self, pools_known: asyncio.Event) -> None:
-        """First everything that is, then decide."""
+        """Waits until all objects are listed, then decides."""
         async with asyncio.TaskGroup() as group:
             for cache in self._caches:
                 group.create_task(cache.run())
@@ -116,7 +116,7 @@ class Claims:
                 await cache.synced.wait()
             await pools_known.wait()
             group.create_task(self.usage.run())
-            # Before anything is decided, but not for long: shares matter more than the record of them.
+            # Loaded before any decision, but not for long: shares matter more than the record of them.
             recording = group.create_task(self.usage.begin(self._index.claims))
             await asyncio.wait([recording], timeout=_RECORD_SECONDS)
             sizes = map(len, self._caches)
@@ -126,7 +126,7 @@ class Claims:
             group.create_task(self.suspensions.follow_schedules(self._window_changed))
             group.create_task(self._idle.follow())
 
-    # What the pools' reconciler tells.
+    # Calls from the pools' reconciler.
 
     def set_bundle(self, bundle: str) -> None:
         if bundle != self._bundle:
@@ -157,7 +157,7 @@ class Claims:
         return self._allocator.capacity(pool)
 
     def used_by(self, appliance: str) -> int:
-        """How many claims have a share there and a pod that may use it."""
+        """Returns how many claims have a share there and a pod that may use it."""
         return sum(
             any(each.appliance == appliance for each in claim.status.held)
             for claim in self._index.claims.values()
@@ -169,7 +169,7 @@ class Claims:
         )
 
     def _longest_wait(self) -> float:
-        """Of the claims that wait for a share, in seconds. Asked from another thread: the dict may change meanwhile."""
+        """Returns the longest wait for a share, in seconds. Called from another thread: the dict may change."""
         claims = list(self._index.claims.values())
         waiting = [each.created for each in claims if each.status.phase is Phase.PENDING]
         if not waiting:
@@ -185,7 +185,7 @@ class Claims:
                 self._queue.add(("claim", claim.uid))
         self._settle.set()
 
-    # What the API server tells.
+    # Changes that the API server reports.
 
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:
         if new is None:
@@ -207,7 +207,7 @@ class Claims:
                 claim = GPUClaim.from_object(new)
                 request_of(claim)
             except UNREADABLE as error:
-                # Of another version of the schema, perhaps; it must not stop the others.
+                # Perhaps of another version of the schema; it must not stop the others.
                 _log.error("claim %s/%s: %r", new["metadata"]["namespace"], new["metadata"]["name"], error)
                 return
             before = self._index.put(claim)
@@ -240,7 +240,7 @@ class Claims:
             self._allocator.submit(request_of(claim, self._priorities))
 
     def _window_changed(self, claim: GPUClaim) -> None:
-        """A schedule begins or ends to suspend it."""
+        """Handles a schedule that begins or ends to suspend the claim."""
         self._tell_allocator(claim, claim)
         self._queue.add(("claim", claim.uid))
         self._settle.set()
@@ -274,7 +274,7 @@ class Claims:
         self._settle.set()
 
     def _class_changed(self, old: Object | None, new: Object | None) -> None:
-        """A class cannot change its value; it comes and goes."""
+        """Handles a class that comes or goes; a class cannot change its value."""
         each = new or old
         assert each is not None
         name = each["metadata"]["name"]
@@ -286,7 +286,7 @@ class Claims:
                 self._tell_allocator(claim, claim)
                 self._settle.set()
 
-    # What follows from it.
+    # Decisions and writes.
 
     async def _decide(self) -> None:
         while True:
@@ -310,7 +310,7 @@ class Claims:
         except NotLeaderError:
             raise
         except Unanswered as error:
-            # Perhaps it was done: what the API server has must be seen before anything is written again.
+            # The call may have been executed: the API server's state must be read before the next write.
             _log.warning("%s %s: the API server does not answer (%r)", kind, uid, error)
             self._queue.add_later(key, _RETRY_SECONDS)
         except ApiError as error:
@@ -326,7 +326,7 @@ class Claims:
             self._queue.add_later(key, 5 * _RETRY_SECONDS)
 
     async def _look_again(self, key: Key) -> None:
-        """Somebody else wrote, or deleted."""
+        """Reads the object again after another client wrote or deleted it."""
         kind, uid = key
         cache = self._stored if kind == "claim" else self._pods
         known = cache.get(uid)
@@ -416,7 +416,7 @@ class Claims:
         return statuses.resuming(claim, decision, stamp) if isinstance(decision, Waiting) else claim.status
 
     def _start_overdue(self, claim: GPUClaim, now: datetime.datetime) -> int | None:
-        """The deadline, if it is over and the pod has not started."""
+        """Returns the deadline if it is over and the pod has not started, else None."""
         pod = self._index.own_pod(claim)
         since = statuses.allocated_since(claim)
         if pod is None or since is None or pods.started(pod):
@@ -482,7 +482,7 @@ class Claims:
             return
         self._gates.ended(pod)
         if (own := self._index.own_claim(pod)) is not None:
-            # The appliance ends the sessions of the claim first, and then gives the memory to others.
+            # The appliance first ends the sessions of the claim, and then gives the memory to others.
             await self._release(own, "PodEnded", standing.why)
         elif (named := self._index.named(*pods.named_claim(pod))) is not None:
             self._queue.add(("claim", named.uid))
@@ -493,7 +493,7 @@ class Claims:
         self._stored.forget(claim.uid)
 
     async def _orphaned(self, claim: GPUClaim) -> bool:
-        """Its pod is not among those we watch: is it gone, or has somebody taken our label off?"""
+        """Whether the claim's pod, which is not watched, is gone. A user may only have removed our label from it."""
         assert claim.spec.pod is not None
         if claim.name != pod_claim_name(claim.spec.pod.name, claim.spec.pod.uid):
             return True  # only the operator writes `pod`, and it names the claim so

@@ -1,6 +1,6 @@
 """Pods with a share: each gets its claim, and is let go once that is allocated and no node would turn it away.
 
-Our gate is the last to go. What waits for another one, in a queue of Kueue's for example, must hold no share meanwhile.
+Our gate is the last to go. A pod that waits for another gate, in a queue of Kueue's for example, must hold no share.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from remotegpu_operator.cluster.cache import Cache
 from remotegpu_operator.cluster.events import Events
 from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object
 
-# What is looked at anew: an object's kind and uid.
+# A key of the work queue: an object's kind and uid.
 Key = tuple[Literal["claim", "pod"], str]
 
 
@@ -57,7 +57,7 @@ class Gates:
         self._held_back.discard(uid)
 
     async def work(self, pod: Object, bundle: str) -> None:
-        """`bundle`: the certificates that appliances are known by; empty while there are none."""
+        """Brings a pod forward. `bundle`: the certificates that clients trust; empty while there are none."""
         claim = await self._claim_of(pod)
         if claim is None:
             return
@@ -81,7 +81,7 @@ class Gates:
         return bool(why)
 
     def ended(self, pod: Object) -> None:
-        """If a kubelet would not start it, that is told once: by whoever still finds it among the claim's consumers."""
+        """Handles an ended pod. Reports a kubelet's refusal once: while the pod is among the claim's consumers."""
         self.forget(pod["metadata"]["uid"])
         claim = self._index.own_claim(pod) or self._index.named(*pods.named_claim(pod))
         sentence = pods.turned_away(pod)
@@ -89,7 +89,7 @@ class Gates:
             self._events.about(PODS, pod, "TurnedAway", sentence, warning=True)
 
     async def _claim_of(self, pod: Object) -> GPUClaim | None:
-        """The claim that the pod names, or its own, which is made if there is none yet."""
+        """Returns the claim that the pod names, or its own, which is made if there is none yet."""
         metadata = pod["metadata"]
         if (own := self._index.own_claim(pod)) is not None:
             return own
@@ -124,11 +124,11 @@ class Gates:
                 self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
                 return None
             if error.status == 403:
-                # Usually a quota on the number of claims. We try again; the pod waits until then.
+                # Usually a quota on the number of claims. The pod waits; we try again.
                 self._events.about(PODS, pod, "ClaimRefused", str(error), warning=True)
             if error.reason != "AlreadyExists":
                 raise
-            # Ours, of which the watch has not told yet.
+            # The operator made it, but the watch has not reported it yet.
             made = await self._api.get(self._caches.claims.resource, namespace, name)
         self._caches.claims.store(made)
         return None  # its turn comes with the claim's change

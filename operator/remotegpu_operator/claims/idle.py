@@ -1,4 +1,4 @@
-"""Claims that have a share and do not use it: their people are told, and where the pool says so the share goes back."""
+"""Claims that have a share and do not use it: their owners are warned, and if the pool says so the share goes back."""
 
 import asyncio
 import logging
@@ -25,14 +25,16 @@ class Idle:
         warn: Callable[[GPUClaim, str], None],
         release: Callable[[GPUClaim, str], Awaitable[None]],
     ) -> None:
-        """`claims` by uid and `pools` by name, as they are now; `unused`: for how many seconds a claim has had no
-        session; `release` deletes a claim."""
+        """`claims` by uid and `pools` by name, as they are now.
+
+        `unused`: for how many seconds a claim has had no session; `release` deletes a claim.
+        """
         self._claims = claims
         self._pools = pools
         self._unused = unused
         self._warn = warn
         self._release = release
-        # When each was warned, by a monotonic clock: another process warns again, and gives the whole grace again.
+        # When each was warned, by a monotonic clock: another operator warns again, and gives the whole grace again.
         self._warned: dict[str, float] = {}
 
     async def follow(self) -> None:

@@ -1,4 +1,4 @@
-"""Which claims and pods belong together: by the pod that a claim was made for, or by the name that a pod gives."""
+"""Matches claims and pods: by the pod that a claim was made for, or by the claim's name in a pod."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from remotegpu_operator.cluster.kube import Object
 
 
 class Index:
-    """Of the claims as typed objects, and of the pods in a cache. Names count within a namespace only."""
+    """An index of claims as typed objects, and of pods in a cache. Names count within a namespace only."""
 
     def __init__(self, watched: Cache, over: Callable[[Object], bool]) -> None:
         """`over`: whether a pod needs its share no more."""
@@ -23,7 +23,7 @@ class Index:
         self._named_by: dict[str, tuple[str, str]] = {}  # by the pod's uid
 
     def put(self, claim: GPUClaim) -> GPUClaim | None:
-        """The claim as it is now; what it was before."""
+        """Stores the claim's present state; returns the one before."""
         before = self.claims.get(claim.uid)
         self.claims[claim.uid] = claim
         self._by_name[claim.namespace, claim.name] = claim.uid
@@ -36,8 +36,10 @@ class Index:
         return claim
 
     def note_pod(self, pod: Object, *, there: bool) -> list[GPUClaim]:
-        """A pod came, changed or went; the claims that this may concern. One that names another claim than before is a
-        user of that alone."""
+        """Stores a pod that came, changed or went; returns the claims that may be concerned.
+
+        A pod that names another claim than before is a user of that one alone.
+        """
         metadata = pod["metadata"]
         uid, name = metadata["uid"], pods.annotations(pod).get(CLAIM_ANNOTATION)
         now = (metadata["namespace"], name) if name is not None else None
@@ -58,14 +60,14 @@ class Index:
         return self.claims[uid] if uid is not None else None
 
     def own_claim(self, pod: Object) -> GPUClaim | None:
-        """The claim that was made for this pod."""
+        """Returns the claim that was made for this pod."""
         metadata = pod["metadata"]
         claim = self.named(metadata["namespace"], pod_claim_name(metadata["name"], metadata["uid"]))
         own = claim is not None and claim.spec.pod is not None and claim.spec.pod.uid == metadata["uid"]
         return claim if own else None
 
     def own_pod(self, claim: GPUClaim) -> Object | None:
-        """The pod that the claim was made for, as far as it is watched."""
+        """Returns the pod that the claim was made for, if it is watched."""
         pod = self._pods.get(claim.spec.pod.uid) if claim.spec.pod else None
         return pod if pod is not None and pod["metadata"]["namespace"] == claim.namespace else None
 
@@ -81,7 +83,7 @@ class Index:
         return pods.started(pod) and not self._over(pod)
 
     def users(self, claim: GPUClaim) -> list[Object]:
-        """The pods that want to use the claim, in no order that means anything."""
+        """Returns the pods that want to use the claim, in no particular order."""
         if claim.spec.pod is not None:
             own = self.own_pod(claim)
             return [own] if own is not None else []
@@ -89,6 +91,6 @@ class Index:
         return [pod for pod in map(self._pods.get, sorted(naming)) if pod is not None]
 
     def consumers(self, claim: GPUClaim) -> list[PodReference]:
-        """The pods that may use it now."""
+        """Returns the pods that may use it now."""
         live = (pod["metadata"] for pod in self.users(claim) if not self._over(pod))
         return [PodReference(metadata["name"], metadata["uid"]) for metadata in live]

@@ -1,4 +1,4 @@
-"""The nodes and the device plugins on them, kept up to date: whether a pod may be let go now."""
+"""Nodes and the device plugins on them, kept up to date, to decide whether a pod may be let go now."""
 
 import json
 from collections.abc import Callable
@@ -15,20 +15,20 @@ _PLUGINS: Final = f"{NAME_LABEL}=remotegpu,{COMPONENT_LABEL}=deviceplugin"
 
 class Landing:
     def __init__(self, api: Api, namespace: str, on_change: Callable[[], None], on_node: Callable[[str], None]) -> None:
-        """`on_node` is told of each node that came, went, or has other labels or taints."""
+        """`on_node` is called for each node that came, went, or has other labels or taints."""
         self._on_change = on_change
         self._on_node = on_node
         self._seen: dict[str, landing.Node] = {}
-        # None: to be looked at anew.
+        # None: to be built again.
         self._known: landing.Plugins | None = None
-        # By what pods ask of a node, as long as nodes and plugins stay as they are.
+        # By the pods' requirements on a node, as long as nodes and plugins stay as they are.
         self._answers: dict[str, str] = {}
         self.nodes = Cache(api, NODES, self._node_changed, keep=_without_images)
         self._plugins = Cache(api, PODS, self._plugin_changed, namespace=namespace, labels=_PLUGINS)
         self.caches = (self.nodes, self._plugins)
 
     def why_held_back(self, pod: Object) -> str:
-        """Why the pod must not be let go now; empty if it may be."""
+        """Returns why the pod must not be let go now; empty if it may be."""
         if self._known is None:
             self._known = landing.Plugins.of(self._plugins)
         asked = landing.asked_of_node(pod)
@@ -60,7 +60,7 @@ class Landing:
 
 
 def _without_images(node: Object) -> Object:
-    """What is looked at; the rest of a node is large."""
+    """Returns the parts of a node that are used here; the rest is large."""
     metadata, status = node["metadata"], node.get("status") or {}
     return {
         "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata},

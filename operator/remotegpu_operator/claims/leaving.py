@@ -1,4 +1,4 @@
-"""Pods that are being deleted: each is looked at anew when its node goes, and when its time is over."""
+"""Pods that are being deleted: each is checked again when its node goes, and when its time is over."""
 
 import datetime
 from collections.abc import Callable
@@ -15,20 +15,20 @@ _AFTER_SECONDS: Final = 0.1
 
 class Leaving:
     def __init__(self, api: Api, nodes: Cache, pods: Cache, look: Callable[[str, float], None]) -> None:
-        """`look` has the pod with a uid looked at after so many seconds."""
+        """`look` queues the pod with a uid for a check after so many seconds."""
         self._api = api
         self._nodes = nodes
         self._pods = pods
         self._look = look
-        # Nodes that the API server does not have. That the cache has none may only mean that it is late.
+        # Nodes that the API server does not have. A node that only the cache lacks may be a new one.
         self._gone: set[str] = set()
 
     def over(self, pod: Object) -> bool:
-        """Whether it needs its share no more, as far as is known."""
+        """Whether the pod needs its share no more, as far as is known."""
         return self._standing(pod).over
 
     async def look(self, pod: Object) -> Standing:
-        """The same, after asking for its node if nothing is known of it."""
+        """Returns the pod's standing, after asking the API server for its node if that is unknown."""
         name = leaving.node_name(pod)
         if leaving.being_deleted(pod) and name and self._node(name) is None and name not in self._gone:
             try:
@@ -44,7 +44,7 @@ class Leaving:
         return found
 
     def node_changed(self, name: str) -> None:
-        """A node came, went, or has other taints."""
+        """Checks pods on a node that came, went, or has other taints."""
         self._gone.discard(name)
         for pod in self._pods:
             if leaving.being_deleted(pod) and leaving.node_name(pod) == name:

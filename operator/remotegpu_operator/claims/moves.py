@@ -13,22 +13,24 @@ from remotegpu_operator.claims.attempts import Attempts
 
 _log = logging.getLogger(__name__)
 
-# Has a claim's lease move from one appliance to another: why it did not; empty if it is there.
+# Moves a claim's lease from one appliance to another. Returns why it did not; empty if it is there.
 Carry = Callable[[GPUClaim, str, str], Awaitable[str]]
 
 
 class Moves:
-    """The claim's status says where it moves before anything is done: the appliances, and an operator that begins
-    meanwhile, know it from there."""
+    """Moves of claims. The claim's status names the target before the move begins.
+
+    The appliances, and an operator that starts meanwhile, read it there.
+    """
 
     def __init__(self, allocator: Allocator, priorities: Mapping[str, int], carry: Carry, look: Callable[[str], None]):
-        """`priorities` by class; `look` has a claim looked at."""
+        """`priorities` by class; `look` queues a claim for reconciliation."""
         self._allocator = allocator
         self._priorities = priorities
         self._carry = carry
         self._look = look
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # By claim: which move ended, and why it failed.
+        # By claim: the move that ended, and why it failed.
         self._ended: dict[str, tuple[Move, str]] = {}
         self._attempts = Attempts(look)
 
@@ -37,7 +39,7 @@ class Moves:
         self._attempts.forget(uid)
 
     def next(self, claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
-        """The status of a claim that has its share."""
+        """Returns the next status of a claim that has its share."""
         if (move := claim.status.move) is not None:
             return self._follow(claim, move, appliances, now)
         source = moves.source(claim, appliances)
@@ -74,7 +76,7 @@ class Moves:
             to = move.to[0].appliance
             _log.info("claim %s: from %s to %s in %.1f s: %s", claim.key, move.source, to, took, why or "it has moved")
         except Exception as error:
-            # Without an end it would be begun again at once.
+            # Without a result it would begin again at once.
             _log.exception("claim %s: from %s", claim.key, move.source)
             self._ended[claim.uid] = move, f"the operator failed, see its log: {error!r}"
         finally:

@@ -1,5 +1,7 @@
-"""Claims whose share changes while their programs run. The claim's status says what it shall be; the appliances carry
-it out and say what the leases have."""
+"""Claims whose share changes while their programs run.
+
+The claim's status has the new size; the appliances carry it out and report the size of the leases.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -13,11 +15,11 @@ Sizes = Mapping[str, Mapping[str, int]]
 
 class Resizes:
     def __init__(self, allocator: Allocator, priorities: Mapping[str, int], look: Callable[[str], None]):
-        """`priorities` by class; `look` has a claim looked at."""
+        """`priorities` by class; `look` queues a claim for reconciliation."""
         self._allocator = allocator
         self._priorities = priorities
         self._look = look
-        # By appliance: what the leases of claims have of its GPUs, and why they have not what they should.
+        # By appliance: the sizes of claims' leases on its GPUs, and the problems with resizes.
         self._told: dict[str, tuple[Sizes, Mapping[str, str]]] = {}
         self._attempts = Attempts(look)
 
@@ -32,7 +34,7 @@ class Resizes:
         self._attempts.forget(uid)
 
     def next(self, claim: GPUClaim, now: str) -> ClaimStatus:
-        """The status of a claim that has its share and does not move."""
+        """Returns the next status of a claim that has its share and does not move."""
         if claim.status.resize:
             return self._follow(claim, now)
         if self._attempts.too_early(claim):

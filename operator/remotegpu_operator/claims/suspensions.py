@@ -1,4 +1,4 @@
-"""Which claims are to be suspended and why, and what their appliances say of that."""
+"""Decides which claims are to be suspended and why, and keeps the appliances' reports about them."""
 
 import asyncio
 import datetime
@@ -25,7 +25,7 @@ class Suspensions:
         allocator: Allocator,
         look: Callable[[str], None],
     ) -> None:
-        """`claims` by uid, `pools` by name, `priorities` by class, as they are now; `look` has a claim looked at."""
+        """`claims` by uid, `pools` by name, `priorities` by class, as they are now; `look` queues a claim."""
         self._claims = claims
         self._pools = pools
         self._priorities = priorities
@@ -37,7 +37,7 @@ class Suspensions:
         self._told: dict[str, Mapping[str, Suspended]] = {}
 
     def told(self, appliance: str, claims: Mapping[str, Suspended]) -> None:
-        """What an appliance says of claims that are to be suspended, or are."""
+        """Stores an appliance's report on claims that are to be suspended, or are."""
         old = self._told.get(appliance, {})
         if claims != old:
             self._told[appliance] = claims
@@ -45,14 +45,14 @@ class Suspensions:
                 self._look(uid)
 
     def why(self, claim: GPUClaim) -> Why | None:
-        """Why the claim is to be suspended, if it is."""
+        """Returns why the claim is to be suspended; None if it is not."""
         for_whom = self._claims.get(self._victims.get(claim.spec.pool, {}).get(claim.uid, ""))
         priority = request_of(claim, self._priorities).priority
         pool = self._pools.get(claim.spec.pool)
         return suspension.why(claim, priority, pool, for_whom, datetime.datetime.now(datetime.UTC))
 
     def status_of_one_that_ends(self, claim: GPUClaim, why: Why, stamp: str) -> ClaimStatus:
-        """The status of a claim that has its share and shall be suspended: it is, when all its appliances say so."""
+        """Returns the status of a claim that shall be suspended. It is suspended when all its appliances report so."""
         names = statuses.appliances_of(claim)
         told = [self._told.get(name, {}).get(claim.uid, Suspended()) for name in names]
         if problem := next((each.problem for each in told if each.problem), ""):
@@ -63,7 +63,7 @@ class Suspensions:
         return statuses.suspending(claim, why, "", stamp)
 
     def choose_victims(self) -> None:
-        """Claims give way to others of higher priority for as long as those wait."""
+        """Chooses claims that give way to others of higher priority for as long as those wait."""
         for name, pool in self._pools.items():
             before = self._victims.get(name, {})
             chosen = self._allocator.victims(name, before) if pool.spec.suspend_for_priority else {}
@@ -73,7 +73,7 @@ class Suspensions:
                     self._look(uid)
 
     async def follow_schedules(self, changed: Callable[[GPUClaim], None]) -> None:
-        """Tell of claims for which a window begins or ends. Pools change meanwhile, and somebody may set the clock."""
+        """Calls `changed` for claims for which a window begins or ends. Reads pools and clock again each time."""
         seen: dict[str, tuple[str, ...]] = {}
         while True:
             now = datetime.datetime.now(datetime.UTC)

@@ -1,8 +1,9 @@
-"""Why a claim waits, what has to end before it starts, when that will probably be, and what would start now. Pure: the
-allocator of the operator, given what the API server has, says it all.
+"""Explains why a claim waits, what has to end before it starts, when that will probably be, and what could start now.
 
-Nobody knows when a program ends. That a claim which has lasted so long lasts as long again is as likely as not, where
-nothing else is known; where pods of the pool have ended, those that lasted longer say how much longer.
+Pure: the operator's allocator decides it all from the API server's objects.
+
+No program announces its end. If nothing else is known, a claim that has lasted so long is as likely as not to last as
+long again. If pods of the pool have ended, those that lasted longer show how much longer.
 """
 
 import datetime
@@ -29,9 +30,9 @@ from remotegpu_operator.builders.quotas import hard_milli
 Objects = Mapping[str, Sequence[Mapping[str, Any]]]
 
 _MIB: Final = 1 << 20
-# As a claim that is made now comes behind all that wait.
+# A claim that is made now comes behind all that wait.
 _YOUNGEST: Final = "9999"
-# How many claims' ends are followed, and how many of them are looked into one by one.
+# How many claims' ends are followed, and how many of them are examined one by one.
 _MOST_ENDS: Final = 2000
 _MOST_TRIED: Final = 32
 
@@ -62,7 +63,7 @@ class State:
         return request_of(claim, self.classes)
 
     def allocator(self, now: datetime.datetime) -> Allocator:
-        """One that knows all claims, and has decided nothing of its own."""
+        """Returns an allocator that knows all claims, and has made no decision of its own."""
         made = Allocator()
         made.set_time(now.timestamp())
         for pool in self.pools:
@@ -82,21 +83,23 @@ class State:
 
 
 def wants(claim: GPUClaim) -> bool:
-    """It waits for a share, for the first time or, given way to another one, again."""
+    """Whether the claim waits for a share, for the first time or, after it gave way to another claim, again."""
     gave_way = claim.status.phase is Phase.SUSPENDED and claim.status.reason is Reason.FOR_PRIORITY
     return gave_way or (claim.status.phase not in HOLDING and claim.status.phase is not Phase.EXPIRED)
 
 
 def _claim(stored: Mapping[str, Any]) -> GPUClaim:
-    """Raises KeyError or ValueError if the operator cannot read it."""
+    """Reads a claim. Raises KeyError or ValueError if the operator cannot read it."""
     claim = GPUClaim.from_object(stored)
     request_of(claim)
     return claim
 
 
 def explain(namespace: str, name: str, objects: Objects, now: datetime.datetime) -> Answer:
-    """See `remotegpu.api.waiting.Explainer`. Raises KeyError if the claim is not among the objects, ValueError if it
-    cannot be read."""
+    """See `remotegpu.api.waiting.Explainer`.
+
+    Raises KeyError if the claim is not among the objects, ValueError if it cannot be read.
+    """
     state = State.of(objects)
     claim = next((each for each in state.claims if (each.namespace, each.name) == (namespace, name)), None)
     if claim is None:
@@ -131,7 +134,7 @@ class _End:
 
 
 def _latest_ends(pods: Iterable[Mapping[str, Any]], now: datetime.datetime) -> dict[str, int]:
-    """In how many seconds each pod that is being deleted has lost its share at the latest, by their uids."""
+    """Returns by uid in how many seconds each pod that is being deleted has lost its share at the latest."""
     found = {}
     for pod in map(dict, pods):
         if leaving.being_deleted(pod):
@@ -141,7 +144,7 @@ def _latest_ends(pods: Iterable[Mapping[str, Any]], now: datetime.datetime) -> d
 
 
 def _leaving(answer: Answer, state: State, latest: Mapping[str, int]) -> str:
-    """A sentence for people who see that a pod was deleted, and wait for its share; empty if they do not."""
+    """Returns a sentence if the claim waits for the share of a pod that is being deleted; empty otherwise."""
     waited_for = {holder.claim for holder in answer.holders}
     ends = [
         (each.spec.pod.name, latest[each.spec.pod.uid])
@@ -159,7 +162,7 @@ def _leaving(answer: Answer, state: State, latest: Mapping[str, int]) -> str:
 def _ends(
     state: State, claim: GPUClaim, lengths: Sequence[int], latest: Mapping[str, int], now: datetime.datetime
 ) -> Iterator[_End]:
-    """When those will probably end whose shares or whose quota it could use."""
+    """Yields the probable ends of claims whose share or quota it could use."""
     for each in state.claims:
         if each.status.phase in HOLDING and (claim.spec.pool == each.spec.pool or claim.namespace == each.namespace):
             held = max(0, int((now - _since(each)).total_seconds()))
@@ -168,13 +171,13 @@ def _ends(
 
 
 def remaining(held_seconds: int, lengths: Sequence[int]) -> int:
-    """How much longer a claim lasts that has lasted so long: as likely more as less."""
+    """Returns how much longer a claim lasts after so many seconds: an even chance of more or less."""
     longer = [length - held_seconds for length in lengths if length > held_seconds]
     return int(statistics.median(longer)) if longer else held_seconds
 
 
 def lengths_of(pods: Iterable[Mapping[str, Any]], pool: str) -> list[int]:
-    """How long the pods of a pool ran that have ended, in seconds."""
+    """Returns how many seconds each ended pod of a pool ran."""
     found = []
     for pod in pods:
         if (pod["metadata"].get("annotations") or {}).get(POOL_ANNOTATION, DEFAULT_POOL) != pool:
@@ -189,7 +192,7 @@ def lengths_of(pods: Iterable[Mapping[str, Any]], pool: str) -> list[int]:
 
 
 def _since(claim: GPUClaim) -> datetime.datetime:
-    """Since when it has its share."""
+    """Returns since when the claim has its share."""
     times = [each.last_transition_time for each in claim.status.conditions if each.type == "Ready"]
     return datetime.datetime.fromisoformat(times[0] if times and times[0] else claim.created)
 
@@ -197,8 +200,10 @@ def _since(claim: GPUClaim) -> datetime.datetime:
 def _with_ends(
     answer: Answer, state: State, now: Allocator, claim: GPUClaim, ends: Iterable[_End], lengths: Sequence[int]
 ) -> Answer:
-    """One claim after the other ends, and those that wait get their shares in their order, until this one has its own.
-    Those before it end as well, after a typical time."""
+    """Ends one claim after the other, and places waiting ones in their order, until this one has its share.
+
+    Claims placed before it end as well, after a typical time.
+    """
     allocator, claims = now.copy(), {each.uid: each for each in state.claims}
     events = [(end.ends_in_seconds, end.claim.uid, end) for end in ends if end.claim.uid != claim.uid]
     heapq.heapify(events)
@@ -232,30 +237,30 @@ def _with_ends(
 
 
 def _needed(state: State, now: Allocator, claim: GPUClaim, gone: Sequence[_End]) -> list[_End]:
-    """Of the claims that ended, those without whose end it would not start."""
+    """Returns the ended claims without whose end it would not start."""
     needed, without = list(gone), now.copy()
     for end in gone:
         without.release(end.claim.uid)
-    # Those that end last first: what is left then ends soonest.
+    # The last to end are tried first: the ones that remain end soonest.
     for end in sorted(gone, key=lambda each: -each.ends_in_seconds)[:_MOST_TRIED]:
         fewer = [each for each in needed if each is not end]
         tried = without.copy()
-        # One that gave way, and had its share again, ends twice.
+        # A claim that gave way, and had its share again, ends twice.
         if all(each.claim.uid != end.claim.uid for each in fewer):
             state.enter(end.claim, tried)
-        # Those behind it are not asked.
+        # Claims behind it are not tried.
         if any(each.request.uid == claim.uid for each in tried.copy().placing()):
             needed, without = fewer, tried
     return needed
 
 
 def _placed(allocator: Allocator) -> list[str]:
-    """Who gets a share now."""
+    """Places what fits now; returns the uids of those claims."""
     return [each.request.uid for each in allocator.place()]
 
 
 def _smaller(now: Allocator, request: Request) -> Iterator[str]:
-    """The largest shares of the same GPUs, and the most of as large shares, that a claim made now would get at once."""
+    """Yields the largest share, and the largest count of equal shares, that a claim made now would get at once."""
     ask, without = request.ask, now.copy()
     without.release(request.uid)
 
@@ -276,7 +281,7 @@ def _smaller(now: Allocator, request: Request) -> Iterator[str]:
 
 
 def _largest(most: int, works: Callable[[int], bool]) -> int:
-    """The largest number from 1 to `most` that works, 0 if none does; what is less than one that works, works."""
+    """Returns the largest number from 1 to `most` that works, 0 if none does. If one works, all below it do."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,6 +1,6 @@
 """The objects of one kind as the API server has them, kept up to date by a watch.
 
-kopf's event handlers are not enough for claims and pods: after a watch was lost they list anew and say nothing of what
+kopf's event handlers are not enough for claims and pods: after a watch is lost they list again and do not report what
 was deleted in between, and such a claim would hold its share forever.
 """
 
@@ -15,12 +15,12 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
 
-# What was there and what is there now; None: nothing.
+# Old and new object; None: there is none.
 OnChange = Callable[[Object | None, Object | None], None]
 
 
 class Cache:
-    """By uid, so that an object made anew under its old name is another one."""
+    """Objects by uid: one that is made again under its old name is another object."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Cache:
         labels: str = "",
         keep: Callable[[Object], Object] = lambda thing: thing,
     ) -> None:
-        """`keep`: what of an object is remembered, where most of it is of no use."""
+        """`keep` selects the part of an object to remember, where most of it is of no use."""
         self._api = api
         self.resource = resource
         self._on_change = on_change
@@ -41,7 +41,7 @@ class Cache:
         self._keep = keep
         self._objects: dict[str, Object] = {}
         self._uids: dict[tuple[str, str], str] = {}
-        # Deleted lately: the answer to a write of ours may arrive after the news of the deletion.
+        # Deleted lately: the answer to a write of ours may arrive after the report of the deletion.
         self._deleted: dict[str, None] = {}
         self.synced = asyncio.Event()
 
@@ -55,11 +55,11 @@ class Cache:
         return self._objects.get(uid)
 
     def named(self, namespace: str, name: str) -> Object | None:
-        """The one that has the name now."""
+        """Returns the object that has the name now."""
         return self._objects.get(self._uids.get((namespace, name), ""))
 
     def store(self, new: Object) -> None:
-        """An object as a list, a watch or the answer to a write shows it; an older state than the known is ignored."""
+        """Stores an object from a list, a watch or the answer to a write. Ignores a state older than the known one."""
         uid = new["metadata"]["uid"]
         old = self._objects.get(uid)
         if uid in self._deleted or (old is not None and _version(new) <= _version(old)):
@@ -81,7 +81,7 @@ class Cache:
             self._tell(old, None)
 
     def _tell(self, old: Object | None, new: Object | None) -> None:
-        """Whatever an object contains is that object's error: it does not end the watch of the others."""
+        """Calls `on_change`. An error in one object is logged: it does not end the watch of the others."""
         try:
             self._on_change(old, new)
         except Exception:
@@ -91,7 +91,7 @@ class Cache:
             _log.exception("%s %r: what it contains cannot be used; correct or delete it", self.resource.kind, where)
 
     async def run(self) -> None:
-        """List, then watch, forever."""
+        """Lists, then watches, forever."""
         version = ""
         while True:
             try:
@@ -104,7 +104,7 @@ class Cache:
                         case "ADDED" | "MODIFIED":
                             self.store(event["object"])
             except ApiError as error:
-                # Too old a version, or a server that cannot say: either way the list is the truth.
+                # The version is too old, or the server cannot say: either way the list is the truth.
                 version = ""
                 if not error.gone:
                     _log.warning("watching %s: %s", self.resource.plural, error)
@@ -114,8 +114,11 @@ class Cache:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _list(self) -> str:
-        """What a list lacks was deleted, unless it is newer than the list: our own write may overtake it, and another
-        API server may answer from a cache that is behind what was seen already. A watch from there tells the rest."""
+        """Lists all objects and forgets those that the list lacks, unless they are newer than the list.
+
+        Our own write may overtake the list, and another API server may answer from an older cache. A watch from the
+        list's version reports the rest.
+        """
         items, version = await self._api.list(self.resource, self._namespace, self._labels)
         present = {item["metadata"]["uid"] for item in items}
         for uid in self._objects.keys() - present:
@@ -132,5 +135,5 @@ def _name(thing: Object) -> tuple[str, str]:
 
 
 def _version(thing: Object) -> int:
-    """Versions of one kind are whole numbers that grow; Kubernetes promises so since 1.35 and always kept it."""
+    """Returns the object's version: of one kind, whole numbers that grow. Promised since 1.35, true before."""
     return int(thing["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""Events: what happened to a claim or a pod, in the place where people look first."""
+"""Events: what happened to a claim or a pod, where people look first."""
 
 import asyncio
 import datetime
@@ -23,7 +23,7 @@ _REMEMBERED: Final = 20_000
 
 
 class Events:
-    """The same reason and message about the same object is written once in ten minutes."""
+    """Writes Events. The same reason and message about the same object is written once in ten minutes."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -56,7 +56,7 @@ class Events:
             try:
                 await self._api.create(EVENTS, event["metadata"]["namespace"], event)
             except ApiError as error:
-                # The namespace may be on its way out.
+                # The namespace may be about to be deleted.
                 _log.debug("an Event is not written: %s", error)
             except Unanswered as error:
                 _log.warning("an Event is not written: the API server does not answer (%r)", error)

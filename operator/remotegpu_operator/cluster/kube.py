@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 _CALL_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 3.0
-# The server ends a watch by itself; a watch that says nothing for longer is dead.
+# The server ends a watch by itself; a watch that is silent for longer is dead.
 WATCH_SECONDS: Final = 45
 _WATCH: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=WATCH_SECONDS + 10)
 _PAGE: Final = 500
@@ -31,7 +31,7 @@ FIELD_MANAGER: Final = "remotegpu-operator"
 
 
 class ApiError(Exception):
-    """The API server's answer was no, in its own words."""
+    """The API server refused; the message is its own."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{message} ({status} {reason})")
@@ -47,13 +47,13 @@ class ApiError(Exception):
         return self.status == 409
 
 
-# The answer is unknown: the call may have been executed.
+# No answer: the call may have been executed.
 Unanswered = (aiohttp.ClientError, TimeoutError, ConnectionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind: `api` is "v1" or "group/version"."""
+    """One kind of object: `api` is "v1" or "group/version"."""
 
     api: str
     plural: str
@@ -89,7 +89,7 @@ class Api:
         if not configuration.verify_ssl:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         self.server = configuration.host.rstrip("/")
-        # No proxy of the environment, and lines of a watch are as long as an object may be.
+        # No proxy of the environment; a line of a watch is as long as an object may be.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections, ssl=tls), read_bufsize=1 << 22
         )
@@ -101,14 +101,14 @@ class Api:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
-        # As aiohttp asks for: connections under TLS close a moment later.
+        # Required by aiohttp: connections under TLS close a moment later.
         await asyncio.sleep(0.25)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         return await self._call("GET", resource, resource.path(namespace, name))
 
     async def list_as(self, token: str, resource: Resource, namespace: str, fields: str) -> list[Object]:
-        """At most a page of what a field selector names, as somebody else's token shows it."""
+        """Lists at most a page of what a field selector names, with the rights of another user's token."""
         query = {"limit": str(_PAGE), "fieldSelector": fields}
         page = await self._call("GET", resource, resource.path(namespace), query, token=token)
         return page.get("items") or []
@@ -120,7 +120,7 @@ class Api:
         labels: str = "",
         keep: Callable[[Object], Object] = lambda item: item,
     ) -> tuple[list[Object], str]:
-        """Everything, or of each object what `keep` leaves, and the version from which a watch continues."""
+        """Lists everything, each object reduced by `keep`; returns the version from which a watch continues too."""
         items: list[Object] = []
         query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
         while True:
@@ -134,7 +134,7 @@ class Api:
     async def watch(
         self, resource: Resource, version: str, namespace: str | None = None, labels: str = ""
     ) -> AsyncIterator[Object]:
-        """Events from `version` on, until the server ends the stream. A version too old is an ApiError that is gone."""
+        """Yields events after `version` until the server ends the stream. A version too old is a `gone` ApiError."""
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": labels} if labels else {})
         url = self.server + resource.path(namespace)
@@ -150,7 +150,7 @@ class Api:
                         raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
                     yield event
             finally:
-                # A stream that is left is of no further use; a goodbye in TLS might outlive the event loop.
+                # An abandoned stream is of no further use; a close in TLS might outlive the event loop.
                 if response.connection is not None and response.connection.transport is not None:
                     response.connection.transport.abort()
 
@@ -158,7 +158,7 @@ class Api:
         return await self._call("POST", resource, resource.path(namespace), {}, body)
 
     async def token(self, accounts: Resource, namespace: str, name: str, request: Object) -> str:
-        """A token of a service account (TokenRequest). It changes nothing, so who does not lead may ask, too."""
+        """Makes a token of a service account (TokenRequest). It changes nothing, so a non-leader may ask too."""
         answer = await self._call("POST", accounts, accounts.path(namespace, name, "token"), {}, request, fenced=False)
         token: str = answer["status"]["token"]
         return token
@@ -166,11 +166,11 @@ class Api:
     async def patch(
         self, resource: Resource, namespace: str | None, name: str, body: Object, subresource: str | None = None
     ) -> Object:
-        """A merge patch; with metadata.resourceVersion in it, only if nobody else has written since."""
+        """Applies a merge patch; with metadata.resourceVersion in it, only if no other client has written since."""
         return await self._call("PATCH", resource, resource.path(namespace, name, subresource), {}, body, _MERGE)
 
     async def apply(self, resource: Resource, namespace: str | None, body: Object) -> Object:
-        """Server-side apply of what is ours in an object."""
+        """Applies our part of an object by server-side apply."""
         path = resource.path(namespace, body["metadata"]["name"])
         return await self._call("PATCH", resource, path, {"fieldManager": FIELD_MANAGER, "force": "true"}, body, _APPLY)
 
@@ -178,7 +178,7 @@ class Api:
         return await self._call("PUT", resource, resource.path(namespace, body["metadata"]["name"]), {}, body)
 
     async def delete(self, resource: Resource, namespace: str | None, name: str, uid: str) -> None:
-        """Delete exactly that object; one that is gone or has been made anew is no error."""
+        """Deletes exactly that object; one that is gone or was made again is no error."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._call("DELETE", resource, resource.path(namespace, name), {}, body)
@@ -201,7 +201,7 @@ class Api:
         headers = {"Authorization": f"Bearer {token}"} if token else await self._headers()
         data = None if body is None else json.dumps(body)
         if verb != "GET" and fenced:
-            # As late as can be: with a connection of the pool nothing is waited for from here to the socket.
+            # Checked as late as possible: a pooled connection needs no wait between here and the socket.
             self._fence()
         code: int | str = "none"
         try:
@@ -236,7 +236,7 @@ def _event(line: bytes) -> Object:
 
 
 async def configuration(kubeconfig: str | None = None) -> Any:
-    """From the pod's service account, or outside a cluster from KUBECONFIG, or from the file that is named."""
+    """Loads the configuration: the pod's service account, outside a cluster KUBECONFIG, or the named file."""
     found = kubernetes_client.Configuration()
     if kubeconfig is None:
         try:

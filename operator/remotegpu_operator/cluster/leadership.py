@@ -1,7 +1,7 @@
-"""Who may write: the holder of the Lease `remotegpu-operator`.
+"""Leadership: only the holder of the Lease `remotegpu-operator` may write.
 
 A holder that slept, or that cannot renew, must stop writing before another may begin. So it trusts its Lease only for a
-time that it measures by its own monotonic clock from before the renewal was sent, and that ends before a candidate,
+time that it measures by its own monotonic clock from before the renewal was sent. That time ends before a candidate,
 which waits from when it saw the renewal, can take over. No clocks are compared.
 """
 
@@ -22,12 +22,12 @@ LEASE_NAME: Final = "remotegpu-operator"
 LEASE_SECONDS: Final = 15
 TRUST_SECONDS: Final = 10.0
 _RENEW_SECONDS: Final = 2.0
-# A renewal that nobody answers leaves time for another.
+# A renewal that gets no answer leaves time for another one.
 CALL_SECONDS: Final = 3.0
 
 
 class NotLeaderError(Exception):
-    """This process must not write."""
+    """The process does not hold the Lease, and must not write."""
 
 
 class Leadership:
@@ -38,11 +38,11 @@ class Leadership:
         self._clock = clock
         self._lease: Object | None = None
         self._trusted_until = float("-inf")
-        # Why this process is of no use at the moment, neither as the holder nor as the next one.
+        # Why this process is not useful now, neither as the holder nor as the next one.
         self.problem = "the API server has not answered yet"
 
     def check(self) -> None:
-        """Raise unless the Lease is ours at this moment."""
+        """Raises unless this process holds the Lease now."""
         if self._clock() >= self._trusted_until:
             raise NotLeaderError(f"{self._identity} does not hold the Lease {LEASE_NAME}")
 
@@ -51,7 +51,7 @@ class Leadership:
         return self._clock() < self._trusted_until
 
     async def acquire(self) -> None:
-        """Wait until the Lease is ours."""
+        """Waits until this process holds the Lease."""
         seen: tuple[str, float] | None = None
         while True:
             try:
@@ -65,7 +65,7 @@ class Leadership:
                 spec = lease.get("spec", {})
                 holder = spec.get("holderIdentity") or ""
                 idle = self._clock() - seen[1]
-                # A pod of our name is ourselves before a restart: nobody else runs under it.
+                # A holder of our name is this pod before a restart: no other process runs under it.
                 if holder in {"", self._identity} or idle >= spec.get("leaseDurationSeconds", LEASE_SECONDS):
                     await self._write(lease)
                     return
@@ -77,7 +77,7 @@ class Leadership:
             await asyncio.sleep(_RENEW_SECONDS)
 
     async def keep(self) -> None:
-        """Renew until the Lease is lost, then return."""
+        """Renews until the Lease is lost, then returns."""
         while self.held:
             await asyncio.sleep(_RENEW_SECONDS)
             if not self.held:
@@ -89,16 +89,17 @@ class Leadership:
                     break
                 self._report(f"the Lease cannot be renewed: {error}")
             except Unanswered as error:
-                # Perhaps it was written: its version must be known for the next attempt.
+                # The write may have happened: its version is needed for the next attempt.
                 self._report(f"the Lease cannot be renewed: the API server does not answer ({error!r})")
                 if not await self._still_ours():
                     break
         self._trusted_until = float("-inf")
 
     async def release(self) -> None:
-        """Let another take over at once.
+        """Lets another process take over at once.
 
-        Raises `ApiError` or one of `Unanswered` where it is not given back: another must then wait until it runs out.
+        Raises `ApiError` or one of `Unanswered` if it is not given back: another process must then wait until it runs
+        out.
         """
         try:
             while self.held and self._lease is not None:

@@ -1,5 +1,4 @@
-"""What is written as it was built. A digest of itself goes along, by which one that is as it should be is known without
-a write."""
+"""Applies objects as they were built, with a digest of themselves: an unchanged object needs no write."""
 
 import hashlib
 import json
@@ -12,8 +11,11 @@ _MANIFEST: Final = f"{STATUS_PREFIX}manifest"
 
 
 class Manifests:
-    """Objects of one namespace that nobody watches. Each is written once by each leader and whenever it should be
-    another; that somebody deleted it is seen when it is kept the next time."""
+    """Objects of one namespace that are not watched.
+
+    Each leader writes each object once, and whenever its content changes. A deleted one is written again at the next
+    `keep`.
+    """
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api = api

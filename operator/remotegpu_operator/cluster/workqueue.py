@@ -1,4 +1,4 @@
-"""A queue in which a key waits once and is worked on by one task at a time, now or after a while."""
+"""A queue in which a key waits once and is worked on by one task at a time, now or later."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """As in Kubernetes' own controllers: what is added while it is worked on is worked on once more."""
+    """A work queue like those of Kubernetes' controllers: a key added while it is worked on is worked on again."""
 
     def __init__(self, work: Callable[[K], Awaitable[None]], tasks: int) -> None:
         self._work = work
@@ -27,7 +27,7 @@ class WorkQueue(Generic[K]):
             self._ready.put_nowait(key)
 
     def add_later(self, key: K, seconds: float) -> None:
-        """Once more after so long; of two orders for a key the earlier counts."""
+        """Adds the key after so many seconds; of two orders for a key the earlier counts."""
         loop = asyncio.get_running_loop()
         if (known := self._later.get(key)) is not None:
             if known.when() <= loop.time() + seconds:

@@ -1,4 +1,4 @@
-"""The dashboard beside the operator: a thread, an event loop and a connection of its own, and no right to write."""
+"""The dashboard next to the operator: its own thread, event loop and connection, and no right to write."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[None]:
-    """If a port is given. Pools and claims are served without it too, so it ends nothing that it fails in."""
+    """Serves the dashboard if a port is given. Its failure is only logged: pools and claims do not depend on it."""
     port = settings.dashboard_port
     if port is None:
         yield

@@ -1,4 +1,4 @@
-"""The chart's hook after install and upgrade: make the GPUPools of the chart's values what the values say.
+"""The chart's hook after install and upgrade: makes the GPUPools match the chart's values.
 
 Helm cannot do it: it looks up the kind of every object before it creates the first, so a chart cannot hold a
 CustomResourceDefinition and an object of it. Pools that people make with kubectl are not touched.
@@ -25,7 +25,7 @@ _SERVED_SECONDS: Final = 60.0
 
 
 async def apply_pools(api: Api, wanted: list[Object]) -> None:
-    """Apply every pool of the values, and delete those that an earlier version of the values made."""
+    """Applies every pool of the values, and deletes those that earlier values made."""
     for pool in wanted:
         await api.apply(GPUPOOLS, None, pool)
         _log.info("pool %s is as the chart's values say", pool["metadata"]["name"])

@@ -1,8 +1,9 @@
-"""Takes our resources off the nodes after the device plugin has gone.
+"""Removes our resources from the nodes after the device plugin has gone.
 
 Kubelet keeps a resource whose plugin went away in its node's status for five minutes, writes 0 once when it forgets it,
-and never takes the key off. So the hook removes the keys at once, for the scheduler, and starts this program as a Job
-that removes what kubelet writes afterwards; it outlives the release by six minutes and then removes its own rights.
+and never removes the key. So the hook removes the keys at once, for the scheduler, and starts this program as a Job
+that removes the keys that kubelet writes afterwards; it outlives the release by six minutes and then removes its own
+rights.
 """
 
 import asyncio
@@ -21,19 +22,19 @@ NAME: Final = "remotegpu-nodekeys"
 KEYS: Final = (MILLI, CLIENT, LOCAL_SOCKETS)
 # Kubelet reports every ten seconds, and writes a key again that it still knows.
 QUIET_SECONDS: Final = 60.0
-# A kubelet that was restarted meanwhile begins its five minutes anew.
+# A kubelet that restarts meanwhile begins its five minutes again.
 _GIVE_UP_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 10.0
 
 
 async def remove_keys(api: Api) -> None:
-    """Take our keys off every node."""
+    """Removes our keys from every node."""
     for node in (await api.list(NODES))[0]:
         await _remove(api, node, [key for key in KEYS if _amounts(node, key) != (None, None)])
 
 
 async def remove_forgotten_keys(api: Api) -> int:
-    """Take off those that kubelet has set to 0. How many nodes had keys of a plugin that is gone.
+    """Removes keys that kubelet has set to 0; returns how many nodes had keys of a plugin that is gone.
 
     Capacity without anything allocatable: kubelet waits for a plugin that is gone. A key that is allocatable belongs to
     a plugin that is back, so to an installation that came after.
@@ -48,7 +49,7 @@ async def remove_forgotten_keys(api: Api) -> int:
 
 
 def _amounts(node: Object, key: str) -> tuple[str | None, str | None]:
-    """Capacity, and what of it is allocatable."""
+    """Returns the capacity, and how much of it is allocatable."""
     status = node["status"]
     return (status.get("capacity") or {}).get(key), (status.get("allocatable") or {}).get(key)
 
@@ -66,7 +67,7 @@ async def _remove(api: Api, node: Object, keys: list[str]) -> None:
 
 
 async def clean(api: Api, quiet_seconds: float) -> None:
-    """Until no kubelet has written our keys again for a while."""
+    """Removes keys until no kubelet has written our keys again for a while."""
     clock = asyncio.get_running_loop().time
     started = last = clock()
     while True:

@@ -1,9 +1,9 @@
-"""The chart's hook before uninstall: leave a cluster in which nothing waits for us.
+"""The chart's hook before uninstall: leaves a cluster in which nothing waits for us.
 
-The order matters. Admission goes first, so that no new pod comes to depend on what is being removed. The operator
-stops before its objects go, or it would make them again. The device plugin stops and the nodes lose our resources
-before gates are lifted, or a pod without a share would be started. What the operator made is deleted; what people
-made (pods, claims, pools) stays, and claims and pools are again as if nobody had seen them.
+The order matters. Admission goes first, so that no new pod comes to depend on what is being removed. The operator stops
+before its objects go, or it would make them again. The device plugin stops and the nodes lose our resources before
+gates are lifted, or a pod without a share would be started. What the operator made is deleted; what people made (pods,
+claims, pools) stays, and claims and pools look as if no operator had seen them.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ JOBS: Final = Resource("batch/v1", "jobs", "Job")
 ACCOUNTS: Final = Resource("v1", "serviceaccounts", "ServiceAccount")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding")
 GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
-# What the operator makes in its own namespace.
+# Objects that the operator makes in its own namespace.
 MADE: Final = (
     Resource("apps/v1", "statefulsets", "StatefulSet"),
     Resource("v1", "services", "Service"),
@@ -92,12 +92,12 @@ async def _until_stopped(api: Api, namespace: str, *components: str) -> None:
                     return
                 await asyncio.sleep(0.5)
     except TimeoutError:
-        # Of a node that is lost, most likely; what it runs is cut off as well.
+        # Most likely a node is lost; its programs are cut off as well.
         _log.warning("%s did not stop within %.0f s; continuing", " and ".join(components), _STOP_SECONDS)
 
 
 async def _release_pods(api: Api) -> None:
-    """A gated pod becomes an ordinary pending one, and says why; it is the user's, so it is not deleted."""
+    """Makes each gated pod an ordinary pending one with an Event that says why; it is the user's, so it stays."""
     while waiting := [pod for pod in (await api.list(PODS, labels=f"{POD_LABEL}={POD_LABEL_VALUE}"))[0] if gated(pod)]:
         for pod in waiting:
             metadata = pod["metadata"]
@@ -109,7 +109,7 @@ async def _release_pods(api: Api) -> None:
             try:
                 await api.patch(PODS, metadata["namespace"], metadata["name"], body)
             except ApiError as error:
-                # Somebody else changed or deleted it: the next look tells.
+                # Another client changed or deleted it: the next round decides.
                 if not error.conflict and not error.gone:
                     raise
                 continue
@@ -123,12 +123,12 @@ async def _tell(api: Api, pod: Object) -> None:
     try:
         await api.create(EVENTS, pod["metadata"]["namespace"], event(PODS, pod, "Uninstalled", message, warning=True))
     except ApiError as error:
-        # Its namespace may be on the way out, which must not stop us.
+        # Its namespace may be about to be deleted, which must not stop us.
         _log.warning("no Event on pod %s: %s", pod["metadata"]["name"], error)
 
 
 async def _forget_shares(api: Api) -> None:
-    """Delete pods' claims and the chart's pools; those that people made keep their spec and lose their status."""
+    """Deletes pods' claims and the chart's pools; those that people made keep their spec and lose their status."""
     for claim in await _existing(api, GPUCLAIMS):
         if "pod" in claim["spec"]:
             await _delete(api, GPUCLAIMS, claim)
@@ -140,7 +140,7 @@ async def _forget_shares(api: Api) -> None:
 
 
 async def _existing(api: Api, resource: Resource, labels: str = "") -> list[Object]:
-    """None where the definition has been deleted already."""
+    """Lists all objects of a kind; none if its definition has been deleted already."""
     try:
         return (await api.list(resource, labels=labels))[0]
     except ApiError as error:
@@ -150,7 +150,7 @@ async def _existing(api: Api, resource: Resource, labels: str = "") -> list[Obje
 
 
 async def _clean_nodes_later(api: Api, namespace: str, job: Object) -> None:
-    """Start the Job of nodekeys.py, and tie its rights to it: nobody will be there to delete them."""
+    """Starts the Job of nodekeys.py, and makes it the owner of its rights: no program is left to delete them."""
     try:
         made = await api.create(JOBS, namespace, job)
     except ApiError as error:

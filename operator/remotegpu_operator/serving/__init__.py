@@ -1,4 +1,4 @@
-"""HTTP servers beside the operator's loop: connections that anybody may open, probes, and a thread for a server.
+"""HTTP servers next to the operator's loop: connections open to anyone, probes, and a thread for a server.
 
-Called by the operator, the webhook and the dashboard. It knows nothing of what they serve.
+Called by the operator, the webhook and the dashboard. It knows nothing of the content that they serve.
 """

@@ -1,4 +1,4 @@
-"""Work in a thread with an event loop of its own, beside a loop whose own work must be on time."""
+"""Runs work in a thread with its own event loop, next to a loop whose own work must be on time."""
 
 import asyncio
 import concurrent.futures
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def beside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What `work` returns or raises. When this is cancelled, `work` is, and has ended when this does."""
+    """Runs `work` in another thread; returns or raises what it does. If cancelled, cancels it and waits for its end."""
     begun: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = concurrent.futures.Future()
 
     async def run() -> T:

@@ -1,8 +1,8 @@
-"""Connections of an HTTP server that anybody may reach: how many there are, in all and of one peer.
+"""Limits the connections of an HTTP server that anyone may reach, in all and for each peer.
 
-They are counted before TLS. For each newcomer one leaves that is not being answered: of a peer that has its share, or
-of the peer that has most, one that is gone, one that has sat still, or the first. So nobody waits for those who sit
-still.
+Connections are counted before TLS. At a limit, a newcomer evicts one that is not being answered: of its own peer if
+that peer is at its limit, else of the peer that has most. One that is gone goes first, then one that has sat still,
+then the oldest. So no client waits for connections that sit still.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from remotegpu.api.addresses import EVERYWHERE, to_listen_on
 
 _log = logging.getLogger(__name__)
 
-# To send a request whose head is complete, TLS's handshake included.
+# To send a request whose head is complete, TLS handshake included.
 _HEAD_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 0.5
-# Who waits for longer makes room before one that may be about to ask.
+# A connection that waits for longer is evicted before one that may be about to ask.
 _STILL_SECONDS: Final = 1.0
 _BACKLOG: Final = 128
 # After an error of `accept`, as when there is no descriptor.
@@ -36,12 +36,12 @@ _PAUSE_SECONDS: Final = 0.1
 # Each connection has a buffer of this size under TLS, from its first byte on: asyncio's own are of 256 KiB.
 asyncio.sslproto.SSLProtocol.max_size = 16 << 10
 
-# Where the servers log what goes wrong in them.
+# The servers log their errors here.
 _server_log = logging.getLogger(f"{__name__}.server")
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """A request that is none is answered 400, and leaves no line: anybody can send many."""
+    """Drops log records of malformed requests, which are answered 400: anyone can send many."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -51,13 +51,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def runner_of(app: web.Application, **options: Any) -> web.AppRunner:
-    """Of every HTTP server of ours: strangers write nothing into its log."""
+    """Returns the runner for each of our HTTP servers: strangers write nothing into its log."""
     return web.AppRunner(app, access_log=None, logger=_server_log, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """`waiting`: connections that are not being answered; `answering`: requests at a time."""
+    """Limits. `waiting`: connections that are not being answered; `answering`: requests at a time."""
 
     waiting: int
     waiting_of_peer: int
@@ -93,7 +93,7 @@ class Door:
         self._visitors: dict[int, _Visitor] = {}
 
     def counted(self, handler: Handler) -> Handler:
-        """A handler whose requests count as being answered."""
+        """Wraps a handler so that its requests count as being answered."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             with self._answering(request):
@@ -129,7 +129,7 @@ class Door:
         *,
         reuse_port: bool = False,
     ) -> AsyncIterator[None]:
-        """Accept inside. `host`: None for all addresses, of both families."""
+        """Accepts connections inside the block. `host`: None for all addresses, of both families."""
         address = to_listen_on(host or EVERYWHERE)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listening = socket.create_server(
@@ -163,7 +163,7 @@ class Door:
             if leaves := self._who_leaves(visitor.peer):
                 self._forget(leaves)
                 leaves.show_out()
-            # The descriptor may have been that of one who has just gone.
+            # A closed connection may have had the same descriptor.
             self._visitors.pop(visitor.descriptor, None)
             self._visitors[visitor.descriptor] = visitor
             task = asyncio.create_task(self._serve(visitor, server, tls))
@@ -200,7 +200,10 @@ class Door:
 
 
 def who_leaves(waiting: list[tuple[_Visitor, str]], peer: str, places: Places) -> _Visitor | None:
-    """Of those who wait, in the order of their arrival with their peers, who makes room for a newcomer."""
+    """Returns the waiting connection that makes room for a newcomer; None if there is room.
+
+    `waiting` has the connections in the order of their arrival, each with its peer.
+    """
     peers = [each for _, each in waiting]
     if peers.count(peer) < places.waiting_of_peer:
         if len(peers) < places.waiting:
@@ -212,7 +215,7 @@ def who_leaves(waiting: list[tuple[_Visitor, str]], peer: str, places: Places) -
 
 
 def peer_of(host: str) -> str:
-    """An address of IPv4, or the /64 that a host of IPv6 usually has to itself."""
+    """Returns an IPv4 address, or the /64 that a host of IPv6 usually has to itself."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)

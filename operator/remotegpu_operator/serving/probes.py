@@ -14,7 +14,7 @@ EVERYWHERE: Final = None
 
 
 def application(not_ready: Callable[[], str]) -> web.Application:
-    """`not_ready` says why this process is of no use at the moment; empty if it is."""
+    """Builds the application. `not_ready` returns why this process is not useful now; empty if it is."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -33,7 +33,7 @@ def application(not_ready: Callable[[], str]) -> web.Application:
 
 @contextlib.asynccontextmanager
 async def serve(port: int, not_ready: Callable[[], str]) -> AsyncIterator[None]:
-    """The application on every address of the pod."""
+    """Serves the application on every address of the pod."""
     runner = runner_of(application(not_ready))
     await runner.setup()
     try:

@@ -1,4 +1,4 @@
-"""The ConfigMaps in which usage is kept; `remotegpu.api.usage` says what is in them. The holder of the Lease writes.
+"""The ConfigMaps in which usage is kept, in the format of `remotegpu.api.usage`. The holder of the Lease writes.
 
 It never writes into the journal of another process, so that a late write of a former leader changes nothing of ours.
 """
@@ -31,7 +31,7 @@ class FullError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long what is told apart by claim, and how long sums of days."""
+    """How long records are kept by claim, and how long as sums of days."""
 
     claims: datetime.timedelta = datetime.timedelta(days=30)
     days: datetime.timedelta = datetime.timedelta(days=400)
@@ -40,7 +40,7 @@ class Retention:
 @dataclass(frozen=True, slots=True)
 class Accounting:
     retention: Retention = Retention()
-    # Of pods, and of claims made by hand: its value is the user. Without it a pod's user is its service account.
+    # A label of pods, and of claims made by hand: its value is the user. Else a pod's user is its service account.
     user_label: str = ""
 
 
@@ -64,7 +64,7 @@ class Journal:
         for each in items:
             if each["metadata"]["labels"][USAGE_LABEL] != usage.JOURNAL:
                 continue
-            # What has no such name is among the problems.
+            # Objects with another name are among the problems.
             with contextlib.suppress(ValueError):
                 number = usage.journal_number(each["metadata"]["name"])
                 self._begun[number] = datetime.datetime.fromisoformat(each["metadata"]["creationTimestamp"])
@@ -117,14 +117,14 @@ class Journal:
         self._parts, self._size = 1, len(text)
 
     async def known(self, until: int) -> None:
-        """All that ended before is in the journal."""
+        """Records that all holdings that ended before are in the journal."""
         await self._put(HEAD_NAME, usage.HEAD, {"until": str(until)})
 
     async def fold(self, held: Mapping[tuple[str, int], Holding]) -> None:
-        """Make sums of the oldest journal, if it is old enough or there are too many; `held`: what is held now."""
+        """Folds the oldest journal into daily sums if it is old enough or there are too many. `held` is held now."""
         now = datetime.datetime.now(datetime.UTC)
         oldest, *newer = sorted(self._begun) or [self._current]
-        # The next one begins where it ends.
+        # The next journal begins where it ends.
         if newer and (now - self._begun[newer[0]] > self._retention.claims or len(self._begun) > MOST_JOURNALS):
             await self._fold(oldest, held)
         for day in [day for day in self._days if now.date() - day > self._retention.days]:
@@ -154,7 +154,7 @@ class Journal:
         del self._begun[number]
 
     async def _add(self, day: datetime.date, number: int, amounts: usage.Amounts) -> None:
-        """Once, however often it is tried."""
+        """Adds the amounts to a day's sums, once however often it is tried."""
         name = usage.day_name(day)
         found = await self._find(name)
         kept = Day() if found is None else await self._readable(found)
@@ -167,7 +167,7 @@ class Journal:
         self._days.add(day)
 
     async def _readable(self, day: Object) -> Day:
-        """The sums of a day. They begin anew where they cannot be read, and what was there is set aside."""
+        """Reads the sums of a day. Unreadable ones are set aside, and the sums begin again from zero."""
         try:
             return Day.of_data(day.get("data") or {})
         except usage.UNREADABLE as error:
@@ -175,8 +175,10 @@ class Journal:
             return Day()
 
     async def _set_aside(self, found: Object, problem: str) -> None:
-        """Keep a copy of what is about to be overwritten or deleted, and that we cannot read: somebody else may, as a
-        later release. Once, however often it is tried."""
+        """Copies an unreadable object that is about to be overwritten or deleted: a later release may read it.
+
+        Once, however often it is tried.
+        """
         name, data = found["metadata"]["name"], found.get("data") or {}
         for number in itertools.count():
             copy = usage.set_aside_name(name, number)

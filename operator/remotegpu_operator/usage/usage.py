@@ -1,9 +1,9 @@
-"""Who has which share since when, as it is recorded: exact also where no operator ran for a while.
+"""Records who has which share since when; exact also across times when no operator ran.
 
-What a claim gets is recorded before it is stored in the claim's status, so that a claim that came and went around the
-end of an operator is known. What it gives back is recorded when the API server tells so. Claims that went while nobody
-looked ended between the last moment of which all is known and the next look: the record names that gap. Nothing waits
-for the record for long, and nothing fails because of it.
+A share is recorded before it is stored in the claim's status, so that a claim that came and went around the end of an
+operator is known. Its end is recorded when the API server reports it. Claims that went while no operator watched ended
+between the last moment of complete knowledge and the next look: the record names that gap. Nothing waits long for the
+record, and nothing fails because of it.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from remotegpu_operator.usage.journal import FullError, Journal
 
 _log = logging.getLogger(__name__)
 
-# As old as what is known may become.
+# The age that the last known moment may reach.
 _KNOWN_SECONDS: Final = 10.0
-# How much later than it happened the API server may tell of something.
+# How much later than a change the API server may report it.
 _LATE_SECONDS: Final = 1
-# As long an allocation waits for its record.
+# How long an allocation waits for its record.
 _WAIT_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 
@@ -42,11 +42,11 @@ class Usage:
         self._journal = journal
         self._user_of = user_of
         self._clock = clock
-        # By claim, what it has now; `_unsure`: of those, what was perhaps not stored in the status.
+        # By claim, its present holding; `_unsure`: claims whose holding may not be stored in the status.
         self._held: dict[str, Holding] = {}
         self._unsure: set[str] = set()
         self._loaded = asyncio.Event()
-        # Not recorded yet. What only tells of sessions waits for the next moment of which all is known.
+        # Not recorded yet. Changes of sessions alone wait for the next write of the head.
         self._pending: dict[Key, Holding] = {}
         self._sessions_changed: set[str] = set()
         self._wanted = asyncio.Event()
@@ -55,7 +55,7 @@ class Usage:
         self._in_use: dict[str, frozenset[str]] = {}
 
     async def begin(self, claims: Mapping[str, GPUClaim]) -> None:
-        """From here on the record follows the claims; with an API server that does not let it be read, later."""
+        """Loads the record and begins to follow the claims; retries while the API server does not let it be read."""
         while not self._loaded.is_set():
             try:
                 record = await self._journal.load()
@@ -67,7 +67,7 @@ class Usage:
             self._settle(record.open(), record.until, claims)
 
     def _settle(self, recorded: Iterable[Holding], until: int, claims: Mapping[str, GPUClaim]) -> None:
-        """What was recorded meets what is."""
+        """Reconciles the recorded holdings with the present claims."""
         for each in sorted(recorded, key=lambda each: each.start):
             if (older := self._held.get(each.uid)) is not None:
                 self._record(older.ended(each.start))
@@ -78,7 +78,7 @@ class Usage:
 
     def _meet(self, recorded: Holding, until: int, claim: GPUClaim | None) -> None:
         known = max(until, recorded.start)
-        # Whether programs ran since then nobody knows, and appliances will tell whether they do.
+        # It is unknown whether programs ran since then; appliances will report whether they do.
         holding = recorded.told(False, known)
         if recorded.in_use_since is not None:
             holding = replace(holding, idle_since=self._now())
@@ -93,13 +93,13 @@ class Usage:
         if not shares and back is not None and back >= holding.start:
             self._record(holding.ended(back))
         elif claim is None or until > holding.start:
-            # It went when nobody looked, or an operator that records nothing gave it another share since.
+            # It went while no operator watched, or an operator that records nothing gave it another share since.
             self._record(holding.ended(known, max(0, (since or self._now()) - known)))
         else:
             self._record(replace(holding, void=True))  # it was not stored
 
     async def announce(self, claim: GPUClaim, status: ClaimStatus) -> None:
-        """What the claim is about to have. Returns when that is recorded, or could not be for a while."""
+        """Records the share that the claim is about to get. Returns when it is recorded, or after a timeout."""
         shares = shares_of(status)
         if not self._loaded.is_set() or not shares or shares == self._shares(claim.uid):
             return
@@ -114,7 +114,7 @@ class Usage:
         await asyncio.wait([self._recorded], timeout=_WAIT_SECONDS)
 
     def retract(self, claim: GPUClaim) -> None:
-        """What was announced is not stored: the claim has what it had."""
+        """Takes back an announced share that was not stored: the claim has what it had."""
         holding = self._held.get(claim.uid)
         if holding is None or claim.uid not in self._unsure:
             return
@@ -126,14 +126,14 @@ class Usage:
             self._record(replace(holding, void=True))
 
     def observe(self, claim: GPUClaim) -> None:
-        """A claim as the API server has it."""
+        """Records a claim's state as the API server has it."""
         if not self._loaded.is_set():
             return
         shares, holding = shares_of(claim.status), self._held.get(claim.uid)
         if shares == (holding.shares if holding else ()):
             self._unsure.discard(claim.uid)
         elif claim.uid in self._unsure:
-            return  # of before it was announced
+            return  # a state from before it was announced
         elif holding is None:
             self._start(claim, shares, _stamp(claim.status, "True"), None)
         elif not shares:
@@ -143,19 +143,19 @@ class Usage:
             self._start(claim, shares, None, holding)
 
     def gone(self, uid: str) -> None:
-        """The claim is deleted."""
+        """Records that the claim is deleted."""
         if (holding := self._held.pop(uid, None)) is None:
             return
         self._end(holding)
         self._unsure.discard(uid)
 
     def user(self, uid: str) -> str:
-        """As it was recorded; empty if it is not known."""
+        """Returns the claim's user as it was recorded; empty if it is not known."""
         holding = self._held.get(uid)
         return holding.user if holding is not None else ""
 
     def told(self, appliance: str, in_use: frozenset[str]) -> None:
-        """Which claims have a session there; `in_use` is empty of one that does not answer."""
+        """Stores which claims have a session on the appliance; `in_use` is empty if it does not answer."""
         before = self._in_use.get(appliance, frozenset())
         self._in_use[appliance] = in_use
         for uid in (before | in_use) & self._held.keys():
@@ -166,7 +166,7 @@ class Usage:
                 self._sessions_changed.add(uid)
 
     def unused(self, claim: GPUClaim) -> int:
-        """For how many seconds it has had its share and no session; 0 if that is not known."""
+        """Returns for how many seconds the claim has had its share and no session; 0 if that is not known."""
         holding = self._held.get(claim.uid)
         if holding is None or holding.in_use_since is not None:
             return 0
@@ -217,7 +217,7 @@ class Usage:
         if with_head:
             await self._journal.fold({holding.key: holding for holding in self._held.values()})
 
-    # What changes.
+    # Changes of holdings.
 
     def _shares(self, uid: str) -> tuple[Share, ...]:
         holding = self._held.get(uid)
@@ -241,13 +241,13 @@ class Usage:
         )
 
     def _end(self, holding: Holding) -> None:
-        """Now. What was perhaps never stored was held for no time that is certain."""
+        """Ends a holding now. One that may never have been stored counts no certain time."""
         now = self._now()
         unsure = holding.uid in self._unsure
         self._record(holding.ended(holding.start, max(0, now - holding.start)) if unsure else holding.ended(now))
 
     def _end_by_status(self, holding: Holding, claim: GPUClaim) -> None:
-        """The operator took it back, and wrote down when."""
+        """Ends a holding that the operator took back, at the time in the claim's status."""
         del self._held[holding.uid]
         end = _stamp(claim.status, "False")
         self._record(holding.ended(self._now() if end is None else end))
@@ -265,7 +265,7 @@ class Usage:
 
 
 def _stamp(status: ClaimStatus, allocated: str) -> int | None:
-    """Since when the condition `Allocated` is so."""
+    """Returns since when the condition `Allocated` has this value; None if it has another."""
     found: Condition | None = next((each for each in status.conditions if each.type == ALLOCATED_CONDITION), None)
     if found is None or found.status != allocated or not found.last_transition_time:
         return None

@@ -19,10 +19,10 @@ class Parts:
     settings: Settings
     backend: Backend
     hardware: Hardware
-    shareable: Sequence[int]  # of each GPU, what leases can have of it, in bytes
+    shareable: Sequence[int]  # bytes of each GPU that leases can have
     uids: Uids
     staging: Staging
     counters: Counters
     gateway: Gateway
     sessions: Sessions
-    hidden: Sequence[Path]  # what no tenant's process may read
+    hidden: Sequence[Path]  # paths that no tenant's process may read

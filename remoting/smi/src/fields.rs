@@ -1,4 +1,4 @@
-//! What `--query-gpu` and the other queries can be asked for, and how NVML tells it.
+//! The fields of `--query-gpu` and the other queries, and the NVML calls that answer them.
 
 use crate::clock;
 use crate::manual;
@@ -163,7 +163,7 @@ const PAGE_FIELDS: &[Field] = fields_of_line! {
 
 const OTHER_FIELDS: &[Field] = fields_of_line! {};
 
-/// What one line of an answer is about.
+/// The subject of one line of an answer.
 pub enum Line<'a> {
     /// The GPU itself, or something of it that is nowhere told.
     Gpu,
@@ -178,7 +178,7 @@ impl Line<'_> {
     }
 }
 
-/// What is asked about, by the name in `--query-NAME` and `--help-query-NAME`.
+/// The subject of a query, by the name in `--query-NAME` and `--help-query-NAME`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Subject {
     Gpu,

@@ -29,11 +29,11 @@ pub struct Options {
     pub output: Output,
     /// Indices, UUIDs or PCI bus ids, with commas between them.
     pub device: Option<String>,
-    /// How long to wait before it is all shown again.
+    /// How long to wait before all is shown again.
     pub repeat: Option<Duration>,
-    /// After how many times it ends.
+    /// The number of times after which it ends.
     pub count: Option<u64>,
-    /// Where it is written in place of standard output.
+    /// A file to write to, in place of standard output.
     pub file: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ Options: -i, --id=INDEX|UUID|BUS-ID[,...]  only these GPUs;  -f, --filename=FILE
 Settings of a GPU cannot be changed with this program.
 ";
 
-/// What the last word on a line without a value of its own takes, as NVIDIA's program does.
+/// The interval of `--loop` if it is the last word, without a value; as in NVIDIA's program.
 const LOOP: Duration = Duration::from_secs(5);
 
 impl Options {

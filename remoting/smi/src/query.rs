@@ -5,7 +5,7 @@ use crate::manual;
 use crate::snapshot::System;
 use std::fmt::Write;
 
-/// What scripts see where there is no value.
+/// The text for scripts where there is no value.
 const NOT_AVAILABLE: &str = "[N/A]";
 
 #[derive(Debug, PartialEq)]

@@ -20,7 +20,7 @@ from remotegpu_offload.wire.frames import Message, Service
 from remotegpu_offload.wire.peer import Peer
 from remotegpu_offload.wire.request import DEFERRED, Deferred, Request
 
-# So many batches wait here; then they wait in the socket, and at last the program does.
+# So many batches wait here; further ones wait in the socket, and at last the program waits.
 WAITING: Final = 256
 
 _DEVICES: Final = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "mps": "mps"}
@@ -28,11 +28,11 @@ _KEYS: Final = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
 _COMPOSITE: Final = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 Answer = Callable[[Executor, dict[str, Any], Sequence[Any]], Message]
-"""What is done after all batches before it: with the request's header and its own buffers."""
+"""A step after all batches before it: with the request's header and its own buffers."""
 
 
 class Session(Protocol):
-    """What of an acceptor's session is needed here."""
+    """The parts of an acceptor's session that the torch device uses."""
 
     peer: Peer
     environment: Any
@@ -40,7 +40,7 @@ class Session(Protocol):
 
 
 def operations(backend: str) -> list[str]:
-    """The operations for which this torch has a kernel on a backend."""
+    """Lists the operations for which this torch has a kernel on a backend."""
     keys = (_KEYS[_DEVICES[backend]], *_COMPOSITE)
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return [name for name in torch._C._dispatch_get_all_op_names() if any(has(name, key) for key in keys)]
@@ -70,7 +70,7 @@ def _stats(executor: Executor, _header: dict[str, Any], _own: Sequence[Any]) -> 
 
 
 ANSWERS: dict[str, Answer] = {"sync": _sync, "result": _result, "get": _get, "stats": _stats, **requests.ANSWERS}
-"""By the word in the request."""
+"""Answers by the word in the request."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Device:
         self._thread: threading.Thread | None = None
 
     def handle(self, request: Request) -> Message | Deferred | None:
-        """For the peer: quick, and in order of arrival."""
+        """Handles a request for the peer: quick, and in order of arrival."""
         match request.header.get("op"):
             case "run":
                 self._start()
@@ -104,7 +104,7 @@ class Device:
                 self._work.put(_Work(number, body[BATCH.size :], request.buffers[1:], request))
                 return DEFERRED
             case "begin":
-                # What comes next has this number: the client's other acceptor had those before.
+                # The next batch has this number: the client's other acceptor had those before.
                 self._start()
                 self._work.put(functools.partial(setattr, self, "_next", int(request.header["number"])))
                 return Message({})
@@ -116,7 +116,7 @@ class Device:
         return None
 
     def settle(self) -> None:
-        """Wait until all batches that have arrived were executed: before a function uses what they made."""
+        """Waits until all batches that have arrived were executed: before a function uses their results."""
         if not self._work.unfinished_tasks:
             return
         done = threading.Event()
@@ -125,7 +125,7 @@ class Device:
         done.wait()
 
     def close(self) -> None:
-        """End the thread after what it has."""
+        """Ends the thread after the work that it has."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
@@ -145,7 +145,7 @@ class Device:
 
     def _due(self, work: _Work) -> None:
         if work.number < self._next:
-            # The same batch, sent anew by a client that did not know whether it had arrived.
+            # The same batch, sent again by a client that did not know whether it had arrived.
             self._answer(work)
             return
         self._early[work.number] = work
@@ -192,7 +192,7 @@ class Device:
 
 
 def attach(session: Session) -> None:
-    """Serve the torch device in a session. The device is first touched by the first batch."""
+    """Serves the torch device in a session. The device is first touched by the first batch."""
     # The zygote imported torch before there was a session whose variables it could have read.
     if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
         torch.set_num_threads(max(1, int(threads)))

@@ -1,8 +1,8 @@
-"""The acceptor's end: what has storages and executes entries, one after the other, on one device. It talks to nobody.
+"""The acceptor's end: holds storages and executes entries, one after the other, on one device. It does no I/O.
 
 A failed operation fails for everything that depends on it and for nothing else: its results, and what it would have
-written, stand for the failure from then on. It is told at the next answer that anybody waits for, and again to
-the operation that needs one of its results.
+written, stand for the failure from then on. The next answer that the client waits for reports it, and so does each
+operation that needs one of its results.
 """
 
 import contextlib
@@ -30,16 +30,17 @@ from remotegpu_offload.torch.codec import (
 
 _OFFSET: Final = (1 << SHIFT) - 1
 _HOST: Final = torch.device("cpu")
-# The first tells the cause; thousands may follow from it.
+# The first ones show the cause; thousands may follow from it.
 _UNTOLD: Final = 100
 
 
-# So many views of one storage are kept for the next use: a cache that is filled piece by piece has ever new ones.
+# So many views of one storage are kept for the next use: a cache that is filled piece by piece has new ones all the
+# time.
 _VIEWS: Final = 256
 
 
 class Failure:
-    """What stands for a storage that an operation failed to make."""
+    """Sentinel for a storage that an operation failed to make."""
 
     __slots__ = ("text", "told", "type")
 
@@ -54,7 +55,7 @@ class Failure:
 
 
 class FailedError(Exception):
-    """An answer needs what a failed operation should have made."""
+    """An answer needs a result of a failed operation."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -82,18 +83,18 @@ class Executor:
         self.device = device
         self.storages: dict[int, Storage | Failure] = {}
         self.executed = 0
-        # What operations have returned that the client did not foresee, by the first address that it lent.
+        # Results of operations that the client did not foresee, by the first address that it lent.
         self.results: dict[int, list[Any] | Failure] = {}
         # Generators of random numbers by the client's ids.
         self.generator: Callable[[int], Any] | None = None
         self._operations: dict[int, Operation] = {}
-        # Forgotten, but another of the client's threads may just have looked one up.
+        # Templates before the last FORGET: another of the client's threads may just have looked one up.
         self._older: dict[int, Operation] = {}
         self._untold: list[Failure] = []
         self._exported = itertools.count(codec.FIRST_THERE)
 
     def run(self, batch: Any, buffers: Sequence[Any]) -> None:
-        """Execute the entries of a batch, without its number. Raises ValueError for what no client sends."""
+        """Executes the entries of a batch, without its number. Raises ValueError for what no client sends."""
         at, end = 0, len(batch)
         data = iter(buffers)
         read = ENTRY.unpack_from
@@ -114,7 +115,7 @@ class Executor:
                     at = self._manage(number, batch, at, data)
 
     def tensor(self, address: int, meta: Meta) -> Any:
-        """A tensor at an address. Raises FailedError where an operation failed, ValueError where nothing is."""
+        """Returns a tensor at an address. Raises FailedError where an operation failed, ValueError where nothing is."""
         held = self.storages.get(address >> SHIFT)
         if type(held) is not Storage:
             raise _absent(held, address)
@@ -127,14 +128,15 @@ class Executor:
         return found
 
     def export(self, storage: Any) -> int:
-        """An address for a storage that a function has made, until the client frees it."""
-        # After a move there are those of the acceptor before.
+        """Assigns an address to a storage that a function has made, until the client frees it."""
+        # After a move, slots of the earlier acceptor are taken.
         number = next(number for number in self._exported if number not in self.storages)
         self.storages[number] = Storage(storage)
         return number << SHIFT
 
     def bytes_at(self, address: int, count: int) -> Any:
-        """So many bytes of a storage, as a tensor of them. Raises as `tensor`, and ValueError beyond the end."""
+        """Returns `count` bytes of a storage, as a tensor of them. Raises as `tensor`, and ValueError beyond the
+        end."""
         held = self.storages.get(address >> SHIFT)
         if type(held) is not Storage:
             raise _absent(held, address)
@@ -144,19 +146,19 @@ class Executor:
         return self._view(held.storage, at, Meta(torch.uint8, (count,), (1,)))
 
     def take(self, ticket: int) -> list[Any]:
-        """The results of an operation that the client did not foresee. Raises FailedError when it failed."""
+        """Returns the results of an operation that the client did not foresee. Raises FailedError when it failed."""
         results = self.results.pop(ticket)
         if isinstance(results, Failure):
             raise FailedError(results)
         return results
 
     def note(self, failure: Failure) -> None:
-        """Have the next answer that anybody waits for tell it."""
+        """Notes a failure for the next answer that the client waits for."""
         if len(self._untold) < _UNTOLD:
             self._untold.append(failure)
 
     def check(self) -> None:
-        """Raises FailedError for the first failure of which nobody has been told."""
+        """Raises FailedError for the first failure that was not reported yet."""
         untold = [failure for failure in self._untold if not failure.told]
         self._untold = []
         if untold:
@@ -172,7 +174,7 @@ class Executor:
         return made
 
     def _manage(self, number: int, batch: Any, at: int, data: Any) -> int:
-        """An entry other than an operation; returns where the next one begins."""
+        """Executes an entry other than an operation; returns where the next one begins."""
         match number:
             case codec.TEMPLATE:
                 begin = at + TEMPLATE_ENTRY.size
@@ -248,7 +250,7 @@ class Executor:
             for address in operation.written(values):
                 self.storages[address >> SHIFT] = error.failure
         except Exception as error:
-            # Who waits for the results gets the error now; what was to be written stays usable.
+            # A client that waits for the results gets the error now; what was to be written stays usable.
             written = () if operation.outs is None else operation.written(values)
             failure = self._fail(operation.undense(out) or error, operation.described(self.executed), written)
             if operation.outs is None:
@@ -264,7 +266,7 @@ class Executor:
         return failure
 
     def _result(self, operation: Operation, address: int, meta: Meta | None, made: Any) -> None:
-        """Keep a result where the client expects it, as the client expects it to lie."""
+        """Keeps a result at the address and in the layout that the client expects."""
         if meta is None:
             return
         if tuple(made.shape) != meta.size or made.dtype is not meta.dtype:
@@ -280,7 +282,7 @@ class Executor:
         self.storages[address >> SHIFT] = Storage(made.untyped_storage(), {(address, meta): made})
 
     def _describe(self, operation: Operation, out: Any, values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """Results for a client that could not foresee them: tensors at the addresses that it lent."""
+        """Describes results for a client that could not foresee them: tensors at the addresses that it lent."""
         lent = iter(values[len(values) - operation.leased :])
 
         def tell(value: Any) -> Any:
@@ -302,7 +304,7 @@ class Executor:
         return [tell(value) for value in out] if many and out is not None else [] if out is None else [tell(out)]
 
     def _clear(self, operation: Operation, values: Sequence[Any]) -> None:
-        """Tensors that an operation has given other sizes are not what their key says."""
+        """Forgets tensors to which an operation has given other sizes: their keys no longer describe them."""
         for index in operation.tensors:
             held = self.storages.get(values[index] >> SHIFT)
             if type(held) is Storage:
@@ -314,7 +316,7 @@ def _meta(tensor: Any) -> Meta:
 
 
 def memory(tensor: Any) -> memoryview:
-    """The bytes of a dense tensor on the host, as they lie; they keep the tensor."""
+    """Returns the bytes of a dense tensor on the host, without a copy; they keep the tensor alive."""
     count = tensor.numel() * tensor.dtype.itemsize
     if not count:
         return memoryview(b"")

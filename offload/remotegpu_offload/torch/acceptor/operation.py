@@ -1,4 +1,4 @@
-"""A template of the stream, made ready to be executed: torch's operation, and how its arguments come about."""
+"""A template of the stream, made ready to be executed: torch's operation, and the construction of its arguments."""
 
 import struct
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Operation:
         mutable = [bool(argument.alias_info and argument.alias_info.is_write) for argument in schema.arguments]
         self._written = self._mutated(schema, mutable)
         self.clears = any(mutable) and (self.outs is None or any(argument.is_out for argument in schema.arguments))
-        # Most arguments are plain: a list to copy, and what to fill in.
+        # Most arguments are plain: the list is copied, and then the others are filled in.
         self._plain = list(template.args)
         self._fill = [
             (index, value.at, value.meta) for index, value in enumerate(template.args) if isinstance(value, Tensor)
@@ -68,12 +68,12 @@ class Operation:
         return args, {name: _value(executor, value, values) for name, value in self.kwargs.items()}
 
     def written(self, values: Sequence[Any]) -> list[int]:
-        """The addresses whose storages this operation makes or changes."""
+        """Lists the addresses whose storages this operation makes or changes."""
         made = 0 if self.outs is None else len(self.outs)
         return [values[index] for index in self._written] + list(values[len(values) - made :])
 
     def ticket(self, values: Sequence[Any]) -> int:
-        """What the client asks for the results by."""
+        """Returns the address by which the client asks for the results."""
         address: int = values[len(values) - self.leased]
         return address
 
@@ -81,7 +81,7 @@ class Operation:
         return f"operation {number}, {codec.describe(self.name, self.metas)}"
 
     def undense(self, out: Any) -> Exception | None:
-        """What it did wrong where it has made a tensor that is not dense; None otherwise."""
+        """Returns an error where the operation has made a tensor that is not dense; None otherwise."""
         for made in flat(out):
             if isinstance(made, torch.Tensor) and (kind := layouts.kind(made)):
                 return NotImplementedError(

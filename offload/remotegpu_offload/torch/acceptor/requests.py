@@ -32,7 +32,7 @@ _PROPERTIES: Final = (
 
 
 class Extras:
-    """What one session has beside storages: generators and events by the client's ids."""
+    """State of one session besides storages: generators and events by the client's ids."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
@@ -53,7 +53,7 @@ def _default_generator(device: Any) -> Any:
 
 
 def extras(executor: Executor) -> Extras:
-    """Those of the executor's session."""
+    """Returns the extras of the executor's session."""
     found = getattr(executor, "extras", None)
     if found is None:
         found = executor.extras = Extras(executor.device)  # type: ignore[attr-defined] # the executor need not know what it holds for us
@@ -61,7 +61,7 @@ def extras(executor: Executor) -> Extras:
 
 
 def generator(executor: Executor, number: int) -> Any:
-    """The generator with this id; 0 is the device's own. One that is new begins with torch's default seed."""
+    """Returns the generator with this id; 0 is the device's own. A new one begins with torch's default seed."""
     held = extras(executor)
     found = held.generators.get(number)
     if found is None:
@@ -90,7 +90,8 @@ def _properties(executor: Executor, _header: dict[str, Any], _buffers: Sequence[
 
 
 def _memory(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """On a CPU what storages hold, and the most that was seen when somebody asked; on a GPU what torch counts there."""
+    """Reports memory: on a CPU the bytes that storages hold, and the most that was seen at a request; on a GPU torch's
+    own counts."""
     device = executor.device
     if device.type == "cpu":
         held = extras(executor)
@@ -180,7 +181,7 @@ def _rng_set(executor: Executor, header: dict[str, Any], buffers: Sequence[Buffe
 
 
 def _host_memory() -> tuple[int, int]:
-    """Bytes free and in total, of the control group where it has a limit."""
+    """Returns bytes free and in total, of the control group where it has a limit."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
@@ -206,14 +207,15 @@ def _get_many(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buf
 
 
 def _threads(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """How many threads execute an operation, where that is a CPU's to say."""
+    """Sets how many threads execute an operation, if the device is a CPU."""
     if executor.device.type == "cpu":
         torch.set_num_threads(max(1, int(header["count"])))
     return Message({})
 
 
 def _index(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """What there is to save: storages with the slots that mean them, failures by slot, generators with their states."""
+    """Lists the state to save: storages with the slots that mean them, failures by slot, generators with their
+    states."""
     slots: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     failed: list[list[Any]] = []
@@ -237,7 +239,7 @@ def _index(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffe
 
 
 def _fail(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """Failures that another acceptor's operations left."""
+    """Takes over the failures of another acceptor's operations."""
     for slot, kind, text in header["failed"]:
         executor.storages[int(slot)] = Failure(str(kind), str(text))
     return Message({})
@@ -247,7 +249,7 @@ Answer = Callable[[Executor, dict[str, Any], Sequence[Buffer]], Message]
 
 
 def _after_ends(answer: Answer) -> Answer:
-    """The answer, after generators and events that ended at the client are dropped: each message may name some."""
+    """Wraps an answer: it first drops generators and events that ended at the client; each message may name some."""
 
     def run(executor: Executor, header: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
         for kind, number in header.get("ended", ()):
@@ -275,4 +277,4 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "threads": _threads,
 }
 ANSWERS: Final = {name: _after_ends(answer) for name, answer in _ANSWERS.items()}
-"""What a message may name in `then`."""
+"""Answers by the word that a message names in `then`."""

@@ -1,4 +1,4 @@
-"""Which device there is, what it is and how full: asked of the acceptor."""
+"""Properties and memory of the device, which the acceptor reports."""
 
 import weakref
 from dataclasses import dataclass, field, fields
@@ -16,7 +16,7 @@ _PEAKS: Final = ("allocated", "reserved")
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What torch reports of a CUDA device, for the acceptor's. (0, 0) as capability: no CUDA device."""
+    """The properties that torch reports of a CUDA device, for the acceptor's. (0, 0) as capability: no CUDA device."""
 
     name: str = ""
     major: int = 0
@@ -44,7 +44,7 @@ _known: "weakref.WeakKeyDictionary[Any, DeviceProperties]" = weakref.WeakKeyDict
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    """Asked once of each acceptor."""
+    """Returns the properties; asks each acceptor once."""
     _check(device)
     peer = link.peer()
     found = _known.get(peer)
@@ -67,7 +67,7 @@ def device_count() -> int:
 
 
 def set_device(device: Any) -> None:
-    """Raises RuntimeError for any other than the one device."""
+    """Checks the device. Raises RuntimeError for any other than the one device."""
     _check(device)
 
 
@@ -85,7 +85,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001
 
 
 class device:  # noqa: N801 - torch's name
-    """`with torch.cuda.device(d):` checks d; there is one device."""
+    """Context of `with torch.cuda.device(d):`, which only checks d; there is one device."""
 
     def __init__(self, chosen: Any) -> None:
         _check(chosen)
@@ -104,7 +104,7 @@ class device_of(device):  # noqa: N801 - torch's name
 
 
 def _check(chosen: Any) -> None:
-    """Raises RuntimeError for an index other than 0, ValueError for another kind of device."""
+    """Checks the device. Raises RuntimeError for an index other than 0, ValueError for another kind of device."""
     if isinstance(chosen, int) and chosen > 0:
         device_names.to_remote(f"{shown.current()}:{chosen}")
     elif isinstance(chosen, (str, shown.device_type)):
@@ -143,14 +143,14 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Bytes free and in total on the acceptor's device."""
+    """Returns bytes free and in total on the acceptor's device."""
     _check(device)
     found = _memory()
     return found["free"], found["total"]
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
-    """Those of torch's figures that every back end has."""
+    """Returns those of torch's figures that every back end has."""
     _check(device)
     found = _memory()
     stats: dict[str, Any] = {}
@@ -178,7 +178,7 @@ def empty_cache() -> None:
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Settings of a driver in this machine: the acceptor keeps its own."""
+    """Ignores settings of a driver in this machine: the acceptor keeps its own."""
 
 
 def _utilization(_device: Any = None) -> int:
@@ -192,7 +192,7 @@ def _bad_fork() -> bool:
 
 
 ANSWERS: Final[dict[str, Any]] = {
-    # What it guards here opens the session by itself.
+    # The functions that torch would guard by it open the session themselves.
     "_initialized": True,
     "_is_in_bad_fork": _bad_fork,
     "_lazy_init": link.peer,

@@ -54,7 +54,7 @@ def _before_cell(_cell: object) -> None:
 
 
 def watch() -> None:
-    """Handle Ctrl-C if nobody but Python's own handler does. Often called, since that may be put back."""
+    """Handles Ctrl-C if only Python's own handler does. Called often, since that handler may be put back."""
     if (
         _signal.getsignal(_SIGINT) is signal.default_int_handler
         and threading.current_thread() is threading.main_thread()

@@ -1,6 +1,5 @@
-"""What was sent since the acceptor's state was last kept here: with both, a lost acceptor can be made up for by
-another one.
-"""
+"""Batches that were sent since the acceptor's state was last saved here. With state and journal, another acceptor can
+take the place of a lost one."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -11,7 +10,7 @@ LIMIT: Final = 1 << 30
 """So many bytes are remembered; a program that sends more between two snapshots cannot be resumed before the next."""
 
 CHANGING: Final = frozenset(("rng_set", "seed", "threads"))
-"""What a message may ask for beside its operations and that must happen again when it is repeated."""
+"""Requests in `then` that must be repeated with their batch, since they change state at the acceptor."""
 
 
 class Sent(NamedTuple):
@@ -23,7 +22,7 @@ class Sent(NamedTuple):
 
 
 class Journal:
-    """Batches by number, without gaps. Its owner sees to it that only one thread adds."""
+    """Batches by number, without gaps. Its owner makes sure that only one thread adds."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.sent: list[Sent] = []
@@ -32,7 +31,7 @@ class Journal:
         self._bytes = 0
 
     def add(self, number: int, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
-        """Remember a batch. Its buffers are copied where their owner may change them."""
+        """Adds a batch. Its buffers are copied where their owner may change them."""
         then = header.get("then")
         if then not in CHANGING:
             own = int(header.get("own", 0))
@@ -46,6 +45,6 @@ class Journal:
             self.complete_from = number + 1
 
     def forget_before(self, number: int) -> None:
-        """Drop what a kept state contains."""
+        """Drops the batches that a saved state contains."""
         self.sent = [one for one in self.sent if one.number >= number]
         self._bytes = sum(len(buffer) for one in self.sent for buffer in one.buffers)

@@ -1,6 +1,5 @@
 """The way from the facade to the session: opened when the program first needs the device, never in a child that was
-forked afterwards.
-"""
+forked afterwards."""
 
 import contextlib
 import os
@@ -20,12 +19,13 @@ from remotegpu_offload.wire.peer import Peer
 
 class _Link:
     def __init__(self) -> None:
-        # Of the process that opened it.
+        # The process that opened it.
         self.pid = 0
         self.open: Callable[[], device.Source] | None = None
-        # Set once all that `waiting` has was told: who finds it need not look further.
+        # Set once all headers in `waiting` were sent: a caller that finds it set needs no lock.
         self.remote: device.Remote | None = None
-        # The thread that opens the session holds it. Entered again by a signal handler that uses the device meanwhile.
+        # The thread that opens the session holds it. Reentrant, for a signal handler that uses the device in the
+        # meantime.
         self.opening = threading.RLock()
         self.waiting: list[dict[str, Any]] = []
         self.ended: deque[tuple[str, int]] = deque()
@@ -35,7 +35,7 @@ _link = _Link()
 
 
 def configure(opener: Callable[[], device.Source]) -> None:
-    """Say how this process gets its session. Called once, before anything else here."""
+    """Sets how this process gets its session. Called once, before anything else here."""
     _link.open = opener
 
 
@@ -49,7 +49,7 @@ def is_open() -> bool:
 
 
 def remote() -> device.Remote:
-    """The device; opens the session at first.
+    """Returns the device; opens the session at first.
 
     Raises OffloadError in a forked child, and whatever opening a session raises.
     """
@@ -72,13 +72,13 @@ def _opened() -> device.Remote:
             _tell(made, header)
         _link.waiting.clear()
     finally:
-        # Also where it was lost meanwhile: there is no second one, and its users get the reason.
+        # Also if the connection was lost in the meantime: there is no second device, and its users get the reason.
         _link.pid, _link.remote = os.getpid(), made
     return made
 
 
 def _after_fork() -> None:
-    # The thread that holds it does not exist here.
+    # The thread that holds the lock does not exist here.
     _link.opening = threading.RLock()
 
 
@@ -86,12 +86,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def peer() -> Peer:
-    """The connection to the acceptor that the session has now."""
+    """Returns the session's current connection to the acceptor."""
     return remote().source.peer
 
 
 def ask(header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> Message:
-    """Have the acceptor answer, after all operations so far: one round trip.
+    """Requests an answer of the acceptor, after all operations so far: one round trip.
 
     Raises what an operation raised there, LostError when the acceptor is gone.
     """
@@ -101,12 +101,13 @@ def ask(header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> Message:
 
 
 def tell(header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
-    """Have the acceptor do something after all operations so far; nobody waits."""
+    """Requests something of the acceptor, after all operations so far, without waiting."""
     _tell(remote(), header, buffers)
 
 
 def later(header: dict[str, Any]) -> None:
-    """As `tell`, but does not open the session: it is told when that opens. Nothing in a forked child."""
+    """Does the same as `tell`, but does not open the session: the request is sent when it opens. Nothing in a forked
+    child."""
     if forked():
         return
     if _link.remote is None:
@@ -118,9 +119,8 @@ def later(header: dict[str, Any]) -> None:
 
 
 def forget(kind: str, number: int) -> None:
-    """Something with an id has ended here. The next message tells it; safe in destructors, which may run in the middle
-    of sending.
-    """
+    """Notes that something with an id has ended here, for the next message. Safe in destructors, which may run in the
+    middle of sending."""
     _link.ended.append((kind, number))
 
 
@@ -131,7 +131,7 @@ def _tell(to: device.Remote, header: dict[str, Any], buffers: Sequence[Buffer] =
 
 def _ended() -> dict[str, Any]:
     ended = []
-    # Destructors and other threads add meanwhile: each is taken by one of us.
+    # Destructors and other threads add in the meantime: each entry is taken once.
     while _link.ended:
         with contextlib.suppress(IndexError):
             ended.append(_link.ended.popleft())

@@ -1,8 +1,8 @@
 """The torch device's half of a moving session: storages, generators and the number of the next batch go to another
 acceptor.
 
-The program keeps its tensors: they name storages, and those come under the same addresses. What was sent after the
-state was saved is repeated from the journal, so that also a lost acceptor can be made up for.
+The program keeps its tensors: they name storages, and those come under the same addresses. Batches that were sent after
+the state was saved are repeated from the journal, so that an acceptor can also take the place of a lost one.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that an acceptor holds for the device. `number` is that of the first batch that is not in it."""
+    """The complete state of the device at an acceptor. `number` is that of the first batch that is not in it."""
 
     number: int
     backend: str
@@ -56,7 +56,7 @@ class State:
 
 
 class TorchPart:
-    """For `Session.register`."""
+    """The torch device as a part for `Session.register`."""
 
     name = "torch"
 
@@ -68,11 +68,11 @@ class TorchPart:
             self._stream.journal = Journal()
 
     def holding(self) -> AbstractContextManager[None]:
-        """Inside, only the calling thread sends operations."""
+        """Returns a context inside which only the calling thread sends operations."""
         return self._stream.holding()
 
     def save(self, peer: Peer) -> State:  # noqa: ARG002 - the stream has it
-        """The acceptor's state, through this process's memory."""
+        """Fetches the acceptor's state into this process's memory."""
         reply = checked(self._stream.ask("index"))
         found = reply.header
         storages = list(_pieces(found["storages"], self._fetch))
@@ -88,13 +88,13 @@ class TorchPart:
             int(found["threads"]),
         )
         if self._stream.journal is not None:
-            # The state before this one may still be what is resumed from, should this one come to nothing.
+            # If this state does not come about, the session is resumed from the one before it.
             self._stream.journal.forget_before(self._kept_from)
             self._kept_from = state.number
         return state
 
     def load(self, peer: Peer, state: object) -> None:
-        """Give it, and what was sent since, to another acceptor.
+        """Gives the state, and the batches since then, to another acceptor.
 
         Raises LostError when too much was sent since.
         """
@@ -132,12 +132,12 @@ class TorchPart:
                 peer.notify(Service.TORCH, sent.header, sent.buffers)
 
     def _fetch(self, wanted: list[tuple[int, int]]) -> list[Buffer]:
-        # What other threads have appended since the index was made is not in it, and comes after it.
+        # Entries that other threads have appended since the index was made are not in it, and come after it.
         return list(checked(self._stream.ask("get_many", {"pieces": wanted}, alone=True)).buffers)
 
 
 def _pieces(index: list[Any], fetch: Callable[[list[tuple[int, int]]], list[Buffer]]) -> Iterator[_Storage]:
-    """Storages with their content, fetched in messages of bounded size."""
+    """Yields storages with their content, fetched in messages of bounded size."""
     waiting: list[tuple[tuple[int, ...], int]] = []
     total = 0
 
@@ -162,7 +162,7 @@ def _pieces(index: list[Any], fetch: Callable[[list[tuple[int, int]]], list[Buff
 
 
 class _Loader:
-    """Batches for an acceptor that has had none."""
+    """Sends batches to an acceptor that has had none."""
 
     def __init__(self, peer: Peer) -> None:
         self.entries: list[bytes] = []
@@ -189,7 +189,7 @@ class _Loader:
         self._peer.notify(Service.TORCH, {"op": "run", **header}, [body, *buffers, *own])
 
     def finish(self) -> None:
-        """Wait until all of it is there. Raises the first error."""
+        """Waits until all of it is there. Raises the first error."""
         buffers, body = self._batch()
         checked(self._peer.request(Service.TORCH, {"op": "run", "then": "sync"}, [body, *buffers]))
 
@@ -202,7 +202,7 @@ class _Loader:
 
 
 def join(remote: Remote) -> None:
-    """Have the device move with its session, where the source of its connection is one."""
+    """Lets the device move with its session, where the source of its connection is one."""
     register = getattr(remote.source, "register", None)
     if register is None:
         return

@@ -1,9 +1,8 @@
-"""The client's end of the stream of operations: what it appends travels in batches and in order, and nobody waits
-for it.
+"""The client's end of the stream of operations: appended entries travel in batches and in order, without waiting.
 
-A batch leaves when something needs an answer, at 64 entries, at 256 KiB, or when 200 us have passed; the first entry
-of a stream that was idle leaves at once, so that the acceptor begins while the client runs. Batches carry numbers,
-because several threads of the program may send: the acceptor executes them in the order of the numbers.
+A batch leaves when something needs an answer, at 64 entries, at 256 KiB, or when 200 us have passed; the first entry of
+a stream that was idle leaves at once, so that the acceptor begins while the client runs. Batches carry numbers, because
+several threads of the program may send: the acceptor executes them in the order of the numbers.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from remotegpu_offload.wire.peer import Peer
 ENTRIES: Final = 64
 BYTES: Final = 256 << 10
 IDLE_S: Final = 200e-6
-# Of batches that hold no operation, because they only free.
+# Number of remembered batches: some hold no operation, because they only free.
 _REMEMBERED: Final = 64
 
 FORKED: Final = (
@@ -43,7 +42,7 @@ class _Carrying(bytes):
 
 
 class Stream:
-    """`peer` is asked for anew for each message, because a session may move to another acceptor.
+    """`peer` is called for each message, because a session may move to another acceptor.
 
     Appending to `entries` is all that an operation does; a list's append is atomic, also for the garbage collector,
     which frees.
@@ -57,14 +56,14 @@ class Stream:
         self.operations = 0
         self.batches = 0
         self.bytes = 0
-        # The last batches that were not empty, and the templates that tell what is in them.
+        # The last batches that were not empty, and the templates that describe their entries.
         self._last: deque[bytes] = deque(maxlen=_REMEMBERED)
         self.known: Callable[[], Sequence[bytes]] = tuple
-        # What was sent, where a lost acceptor is to be made up for.
+        # Sent batches, if another acceptor is to take the place of a lost one.
         self.journal: Journal | None = None
         self._peer = peer
         self._buffered = 0
-        # Entered again where a destructor runs operations in the middle of sending.
+        # Reentrant, since a destructor may run operations in the middle of sending.
         self._lock = threading.RLock()
         # How many threads wait for an answer.
         self._asking = 0
@@ -74,7 +73,7 @@ class Stream:
         self._sender: threading.Thread | None = None
 
     def flush(self) -> None:
-        """Send what there is. Raises LostError when the acceptor is gone."""
+        """Sends the entries so far. Raises LostError when the acceptor is gone."""
         self._say({"op": "run"})
         if not self._wake.is_set():
             self._awake()
@@ -82,9 +81,9 @@ class Stream:
     def ask(
         self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = (), *, alone: bool = False
     ) -> Message:
-        """Send what there is and, when all of it has been executed, have `then` done: one round trip.
+        """Sends the entries so far; when all of them have been executed, the acceptor does `then`: one round trip.
 
-        `alone` leaves what there is for later: only what was sent before is executed.
+        `alone` leaves the entries for later: only what was sent before is executed.
 
         The reply may carry an operation's error: `errors.checked` raises it. Raises LostError when the acceptor is
         gone.
@@ -107,7 +106,7 @@ class Stream:
                     except LostError as error:
                         if self.journal is None:
                             raise self._named(error) from None
-                    # Where another acceptor has executed the batch already, only the question is left of it.
+                    # If another acceptor has executed the batch already, only the request for the answer is sent.
                     peer = self._reach()
             finally:
                 with self._asked:
@@ -115,15 +114,13 @@ class Stream:
                     self._asked.notify_all()
 
     def tell(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """As `ask`, but nobody waits: an error is told at the next answer. Raises LostError when the acceptor is
-        gone.
-        """
+        """Sends like `ask`, but does not wait: an error is reported at the next answer. Raises LostError when the
+        acceptor is gone."""
         self._say({"op": "run", "then": then, "own": len(buffers), **(header or {})}, buffers, always=True)
 
     def put(self, entry: bytes, data: Buffer, *, snapshot: bool) -> None:
-        """An entry with bytes. They are read before this returns; `snapshot` tells that they may change while they
-        wait.
-        """
+        """Appends an entry with bytes. They are read before this returns; `snapshot` says that they may change while
+        they wait."""
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
         small = size < BYTES
         carrying = _Carrying(entry)
@@ -137,27 +134,26 @@ class Stream:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Inside, only the calling thread sends, and nobody waits for an answer."""
+        """Lets only the calling thread send inside it; no thread waits for an answer."""
         with self._lock:
             with self._asked:
                 self._asked.wait_for(lambda: not self._asking)
             yield
 
     def close(self) -> None:
-        """End the thread that sends what waited for more."""
+        """Ends the thread that sends entries after 200 us."""
         self._closed = True
         self._wake.set()
 
     def abandon(self) -> None:
-        """In a forked child: nothing may be sent, which is an OffloadError, and locks may be held by threads that are
-        not here.
-        """
+        """In a forked child: forbids sending, which becomes an OffloadError, and replaces locks that threads of the
+        parent may hold."""
         self._peer = _nobody
         self._lock = threading.RLock()
         self._asking, self._asked = 0, threading.Condition()
         self._sender = None
         self._wake = threading.Event()
-        # Each operation fails at once: there is no device, not only those that need an answer.
+        # Every operation fails at once, not only those that need an answer: there is no device.
         self.idle = True
         self.entries.clear()
 
@@ -169,7 +165,7 @@ class Stream:
             raise self._named(error) from None
 
     def _named(self, error: LostError) -> LostError:
-        """The same with the operation that was sent last."""
+        """Returns the same error with the name of the operation that was sent last."""
         known = self.known()
         names = (last_operation(batch, known) for batch in reversed(list(self._last)))
         name = next(filter(None, names), "")
@@ -199,7 +195,8 @@ class Stream:
             self._tell_another(header, buffers)
 
     def _tell_another(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
-        """Say it to the acceptor in the place of a lost one; it does not mind if the journal has told it already."""
+        """Sends the message to the acceptor that takes the place of a lost one; it does no harm if the journal has sent
+        it already."""
         while True:
             peer = self._reach()
             with contextlib.suppress(LostError):
@@ -207,11 +204,11 @@ class Stream:
                 return
 
     def _take(self, *, always: bool = False) -> list[Buffer] | None:
-        """The batch so far as buffers, or None when there is none."""
+        """Returns the entries so far as the buffers of a batch, or None when there are none."""
         count = len(self.entries)
         if not count and not always:
             return None
-        # Others only append, so what lies before stays in place.
+        # Other threads only append, so the entries before stay in place.
         taken = self.entries[:count]
         del self.entries[:count]
         self._buffered = 0
@@ -220,7 +217,7 @@ class Stream:
         return [*self._number(b"".join(taken)), *data]
 
     def _number(self, entries: bytes) -> list[Buffer]:
-        """A batch of these entries. With the lock."""
+        """Makes a batch of these entries. With the lock."""
         body = BATCH.pack(self.batches) + entries
         if entries:
             self._last.append(body)
@@ -229,7 +226,7 @@ class Stream:
         return [body]
 
     def _awake(self) -> None:
-        """Have the sender look after what is appended from now on."""
+        """Wakes the sender, which watches what is appended from now on."""
         if self._sender is None:
             self._sender = threading.Thread(target=self._look, name="remotegpu torch sender", daemon=True)
             self._sender.start()
@@ -240,13 +237,13 @@ class Stream:
             self._wake.wait()
             time.sleep(IDLE_S)
             if self.entries:
-                # Who needs an answer gets the error of the lost acceptor.
+                # A thread that needs an answer gets the error of the lost acceptor.
                 with contextlib.suppress(OffloadError):
                     self.flush()
                 continue
             self._wake.clear()
             self.idle = True
-            # Appended after we looked, by somebody who did not yet see that the stream is idle.
+            # Appended after the check, by a thread that did not yet see that the stream is idle.
             if self.entries:
                 self._wake.set()
 

@@ -1,5 +1,5 @@
-"""Leases in Kubernetes: kept as the claims say, for pods that prove who they are.
+"""Leases in Kubernetes: kept in line with the claims, for pods that authenticate.
 
-`kubernetes` alone speaks to the API server. `reviews` remembers whose a token is. Called by the start of the appliance
-and by moves.
+Only `kubernetes` speaks to the API server. `reviews` caches token reviews. Called by the start of the appliance and by
+moves.
 """

@@ -15,13 +15,13 @@ from remotegpu.appliance.shares.claims import Claim
 
 # How far the watch may be behind a pod that the operator has just let start.
 _WATCH_LAG_SECONDS: Final = 0.3
-# Sessions of an ended lease are killed after two seconds; then what they had is free.
+# Sessions of an ended lease are killed after two seconds; then their memory is free.
 _FREEING_SECONDS: Final = 4.0
 _SHOWN: Final = 64
 
 
 def audiences(ours: Kubernetes) -> tuple[str, ...]:
-    """Of the tokens that an appliance takes: the operator's for it alone, then those of pods."""
+    """Returns the audiences of tokens that an appliance accepts: the operator's for it alone, then those of pods."""
     pools = (pool_audience(ours.pool),) if ours.pool else ()
     return (appliance_audience(ours.name), *pools, AUDIENCE)
 
@@ -57,7 +57,7 @@ class ClaimAuthority:
         if identity.account != self._operator:
             message = f"only the operator's account {self._operator} may do this"
             raise _refuse(grpc.StatusCode.PERMISSION_DENIED, message, who=identity)
-        # The operator of the release before has no token for this appliance alone. It must not be lost by a rollback.
+        # The previous release's operator has no token for this appliance alone. A rollback must not lock it out.
         if identity.audiences.isdisjoint((self._own_audience, AUDIENCE)):
             message = f"the operator's token is not for this appliance: it wants one with audience {self._own_audience}"
             raise _refuse(grpc.StatusCode.UNAUTHENTICATED, message, who=identity)
@@ -67,7 +67,7 @@ class ClaimAuthority:
         return None
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
-        """Cheap checks come first: nobody can make us ask the API server without naming a claim that is here."""
+        """Makes cheap checks first: no stranger can make us ask the API server without naming a claim that is here."""
         del secret
         if moved := self._claims.moved(lease_id):
             await self._consumer(caller, lease_id, lease_id)
@@ -100,7 +100,7 @@ class ClaimAuthority:
             raise _refuse(grpc.StatusCode.PERMISSION_DENIED, message, claim=claim)
 
     async def _consumer(self, caller: Caller, lease_id: str, claim: str) -> Identity:
-        """Who calls, if that is a pod that may use the claim."""
+        """Returns the caller's identity if it is a pod that may use the claim. Raises RefusalError otherwise."""
         identity = await self._identity(caller, claim)
         if not identity.audiences.intersection(self._pods_audiences):
             message = f"the token is for none of the audiences {', '.join(self._pods_audiences)}"

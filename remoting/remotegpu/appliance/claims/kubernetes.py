@@ -1,4 +1,4 @@
-"""The API server: claims as they change, and whose a token is. The only file here that speaks to it."""
+"""The API server: changes of claims, and token reviews. The only file here that speaks to it."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ _WATCH_SECONDS: Final = 60
 _WATCH_GRACE_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-# So many lists that are older than what was seen before are not believed. Then the cluster's memory was put back.
+# So many lists older than the known version are ignored. After that the cluster's storage was restored.
 _STALE_LISTS: Final = 12
 _GONE: Final = 410
 _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
@@ -28,7 +28,7 @@ _NO_ANSWER: Final = (client.ApiException, aiohttp.ClientError, TimeoutError, OSE
 
 
 class NoClusterError(Exception):
-    """There is no API server to be found; the message says why."""
+    """No API server can be found; the message says why."""
 
 
 class Listener(Protocol):
@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 
 class ApiServer:
-    """`audiences`: of the tokens that it asks about."""
+    """A client of the API server. `audiences`: for which tokens are reviewed."""
 
     def __init__(self, api: client.ApiClient, audiences: Sequence[str]) -> None:
         self._api = api
@@ -49,7 +49,7 @@ class ApiServer:
 
     @classmethod
     async def connect(cls, audiences: Sequence[str]) -> Self:
-        """That of the pod's cluster; outside of one that of KUBECONFIG."""
+        """Connects to the pod's cluster; outside of one to that of KUBECONFIG."""
         configuration = client.Configuration()
         try:
             if os.environ.get("KUBECONFIG"):
@@ -64,7 +64,7 @@ class ApiServer:
         await self._api.close()
 
     async def review(self, token: str) -> Identity:
-        """As `reviews.Review`."""
+        """Reviews a token. See `reviews.Review`."""
         request = {"spec": {"token": token, "audiences": self._audiences}}
         try:
             reply = await self._authentication.create_token_review(request, _request_timeout=_REVIEW_SECONDS)
@@ -79,9 +79,9 @@ class ApiServer:
         return Identity(status.user.username, name, uid, audiences)
 
     async def follow_claims(self, listener: Listener) -> None:
-        """Tell of all claims, then of each change, forever; begin anew whenever the thread is lost.
+        """Reports all claims, then each change, forever; lists again whenever the watch is lost.
 
-        An API server that was away may list what was there before: claims that it does not know yet are not deleted.
+        An API server that was away may list an older state: claims that it does not know yet are not deleted.
         """
         pause, version, stale = _FIRST_PAUSE_SECONDS, "", 0
         while True:
@@ -105,7 +105,7 @@ class ApiServer:
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _watch(self, version: str, listener: Listener) -> AsyncIterator[str]:
-        """Until the server ends the stream: each version that was seen, from which to go on."""
+        """Reports changes until the server ends the stream; yields each version from which to go on."""
         async with watch.Watch() as stream:
             events = stream.stream(
                 self._objects.list_cluster_custom_object,
@@ -128,12 +128,12 @@ class ApiServer:
 
 
 def _is_older(version: str, seen: str) -> bool:
-    """Versions of one kind of object are numbers that grow (Kubernetes, "API Concepts", resource versions)."""
+    """Whether `version` is before `seen`. Versions of one kind grow (Kubernetes, "API Concepts", resource versions)."""
     return version.isdecimal() and seen.isdecimal() and int(version) < int(seen)
 
 
 def _one_line(error: Exception) -> str:
-    """The cause alone: an ApiException prints headers and body."""
+    """Returns the cause alone: an ApiException prints headers and body."""
     if isinstance(error, client.ApiException):
         return f"{error.status} {error.reason}"
     return " ".join(str(error).split()) or type(error).__name__

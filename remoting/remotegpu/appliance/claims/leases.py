@@ -1,4 +1,4 @@
-"""Keeps the leases as the claims say: each claim that is allocated here is a lease, and nothing else is."""
+"""Keeps leases in line with claims: each claim that is allocated here is a lease, and nothing else is."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ Object = Mapping[str, Any]
 
 
 class ClaimLeases:
-    """Told of every claim of the cluster. While the API server is away, what was known stays true."""
+    """Receives every claim of the cluster. While the API server is away, the last known state stays valid."""
 
     def __init__(self, appliance: str, leases: Leases, suspensions: Suspensions, gpus: Sequence[PhysicalGpu]) -> None:
         self._appliance = appliance
@@ -30,7 +30,7 @@ class ClaimLeases:
         self._suspensions = suspensions
         self._index = {gpu.uuid_text: index for index, gpu in enumerate(gpus)}
         self._claims: dict[str, Claim] = {}  # by the id of their lease
-        # Of leases that are elsewhere now: who may know where.
+        # For leases that have moved away: the pods that may learn where.
         self._users: dict[str, Users] = {}
         self._complained: dict[str, str] = {}
         self._change = asyncio.Event()
@@ -40,7 +40,7 @@ class ClaimLeases:
         leases.when_released(self._place)
 
     def listed(self, claims: Iterable[Object]) -> None:
-        """All that there are."""
+        """Takes a complete list of claims."""
         claims = list(claims)
         here = {claim.lease_id: claim for claim in map(self._read, claims) if claim is not None}
         self._users.clear()
@@ -80,11 +80,11 @@ class ClaimLeases:
         return LeasedGpus(gpus, sizes, claim.compute)
 
     def moved(self, lease_id: str) -> RefusalError | None:
-        """For a caller who may know it: that the lease was here and has moved; None if it has not."""
+        """Returns the refusal with a moved lease's new place, for a caller who may know it; None if not moved."""
         return self._leases.moved_to(lease_id)
 
     def users(self, lease_id: str) -> Users | None:
-        """Who may use the claim of a lease that is here, or has moved from here."""
+        """Returns the pods that may use the claim of a lease that is here, or has moved from here."""
         claim = self._claims.get(lease_id)
         return self._users.get(lease_id) if claim is None else claim.users
 
@@ -100,7 +100,7 @@ class ClaimLeases:
         return self._leases.by_id(lease_id)
 
     async def wait_for(self, look: Callable[[], _T | None], seconds: float) -> _T | None:
-        """What `look` finds now or after a change within `seconds`: the watch may be a moment behind a pod."""
+        """Returns the result of `look` now or after a change within `seconds`: the watch may be behind a pod."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while (found := look()) is None:
@@ -131,7 +131,7 @@ class ClaimLeases:
             self._resize(lease, claim)
 
     def _resize(self, lease: Lease, claim: Claim) -> None:
-        """What it cannot have, or does not give back, the operator hears; it has what it had then."""
+        """Resizes a lease to its claim. If that fails it keeps its size, and the operator gets `resize_problem`."""
         if claim.suspended or lease.suspended is not None or lease.arriving:
             return
         lease.resize_problem = ""
@@ -147,13 +147,13 @@ class ClaimLeases:
             self._leases.end(lease_id, why)
 
     def _place(self) -> None:
-        """Make a lease of each claim that has none. What is still being freed is waited for."""
+        """Makes a lease of each claim that has none. Claims wait for memory that is still being freed."""
         self._to_place = True
         if self._placing:
             return
         self._placing = True
         try:
-            # What is resized on the way may leave room for others.
+            # A resize on the way may leave room for others.
             while self._to_place:
                 self._to_place = False
                 self._place_all()
@@ -166,8 +166,8 @@ class ClaimLeases:
             lease = self._leases.by_id(lease_id)
             if lease is not None and lease.resize_problem:
                 self._resize(lease, claim)
-            # What had a lease before this appliance was started has nothing to be kept. What moves is made by that, or
-            # is no longer here.
+            # A claim that had a lease before this appliance was started has no state to keep. The move itself makes the
+            # lease of a claim that moves, or the lease has left.
             if claim.suspended or claim.arrives or claim.leaves or lease is not None:
                 continue
             try:

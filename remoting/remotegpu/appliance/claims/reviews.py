@@ -1,6 +1,6 @@
-"""Whose a token is: asked of the API server, remembered for a minute, and while nobody answers for longer.
+"""Token reviews by the API server: cached for a minute, and longer while it does not answer.
 
-That a token is no good is remembered too, for some seconds.
+A refusal is cached too, for some seconds.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from remotegpu.appliance.metrics import Counters
 _FRESH_SECONDS: Final = 60.0
 _REFUSED_SECONDS: Final = 5.0
 _MOST_KEPT: Final = 4096
-# A stranger's tokens must not become a flood at the API server, nor keep others from asking it.
+# A flood of unknown tokens must not reach the API server, nor keep other callers from asking it.
 _MOST_AT_A_TIME: Final = 8
 _MOST_OF_PEER: Final = 2
 _MOST_CALLS_OF_PEER: Final = 32
@@ -26,7 +26,7 @@ _ACCOUNT: Final = "system:serviceaccount:"
 
 
 class TokenRefusedError(Exception):
-    """The API server says that the token is no good; the message says why."""
+    """The API server refuses the token; the message says why."""
 
 
 class UnreachableError(Exception):
@@ -34,7 +34,7 @@ class UnreachableError(Exception):
 
 
 class BusyError(Exception):
-    """Too many calls of one peer wait for the API server; the message says whose."""
+    """Too many calls of one peer wait for the API server; the message names the peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Identity:
     user: str
     pod_name: str = ""
     pod_uid: str = ""
-    audiences: frozenset[str] = frozenset()  # those of ours that its token is for
+    audiences: frozenset[str] = frozenset()  # our audiences that its token is for
 
     @property
     def account(self) -> str:
-        """NAMESPACE:NAME, or nothing for a user of another kind."""
+        """NAMESPACE:NAME, or empty for a user of another kind."""
         return self.user.removeprefix(_ACCOUNT) if self.user.startswith(_ACCOUNT) else ""
 
     @property
@@ -65,17 +65,17 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(slots=True)
 class _Room:
-    """What a peer has of the places for questions."""
+    """One peer's limits for reviews."""
 
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_OF_PEER))
     calls: int = 0
 
 
 class Reviews:
-    """`review` raises TokenRefusedError or UnreachableError. Tokens themselves are not kept.
+    """Asks for reviews and caches them. Tokens themselves are not kept.
 
-    `believe_seconds`: how long what was confirmed is believed while the API server does not answer. `trouble` says why
-    it does not, if the last question had no answer.
+    `review` raises TokenRefusedError or UnreachableError. `believe_seconds`: how long a confirmed identity is trusted
+    while the API server does not answer. `trouble` says why the last review had no answer; empty if it had one.
     """
 
     def __init__(
@@ -96,7 +96,10 @@ class Reviews:
         self.trouble = ""
 
     async def identity(self, token: str, peer: str) -> Identity:
-        """Whose token a call from the address `peer` shows. Raises also BusyError."""
+        """Returns the identity of the token in a call from the address `peer`.
+
+        Raises TokenRefusedError, UnreachableError and BusyError.
+        """
         key = hashlib.sha256(token.encode()).digest()
         known = self._fresh(key)
         if known is not None:
@@ -106,7 +109,7 @@ class Reviews:
             return self._fresh(key) or await self._ask(token, key)
 
     def _fresh(self, key: bytes) -> Identity | None:
-        """Raises TokenRefusedError, if that was the answer a moment ago."""
+        """Returns the cached identity, or None. Raises TokenRefusedError if the token was refused a moment ago."""
         now = self._clock()
         when, why = self._refused.get(key, (0.0, ""))
         if when and now - when < _REFUSED_SECONDS:
@@ -116,7 +119,7 @@ class Reviews:
 
     @contextlib.asynccontextmanager
     async def _place(self, peer: str) -> AsyncIterator[None]:
-        """One of the places for questions. A peer has few, so that it keeps nobody else from asking."""
+        """Holds one of the places for reviews. A peer has few, so that it keeps no other peer from asking."""
         room = self._rooms.setdefault(peer, _Room())
         if room.calls >= _MOST_CALLS_OF_PEER:
             raise BusyError(f"{room.calls} calls from {peer} wait already")
@@ -141,8 +144,8 @@ class Reviews:
             self.trouble = str(error)
             if key not in self._confirmed:
                 raise
-            # What was true a while ago is believed until somebody can be asked: the programs of a cluster go on while
-            # its API server is replaced.
+            # A confirmed identity is trusted until the API server answers again: the programs of a cluster go on while
+            # it is replaced.
             when, known = self._confirmed[key]
             if self._clock() - when >= self.believe_seconds:
                 message = f"{error}; what it confirmed is believed for {self.believe_seconds:.0f} s, which are over"

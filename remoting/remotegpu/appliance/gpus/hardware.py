@@ -1,4 +1,4 @@
-"""What is found at the start: the driver's snapshot, and each GPU's self-test. Both in processes of their own."""
+"""Detects hardware at the start: the driver's snapshot, and each GPU's self-test, both in their own processes."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """What a context costs, or what is wrong."""
+    """The memory that a context takes, or the problem found."""
 
     overhead_bytes: int = 0
     problem: str = ""
@@ -47,7 +47,7 @@ class Hardware:
 
 
 def worker_environment(backend: Backend, overhead_bytes: int) -> dict[str, str]:
-    """All that a worker gets of our environment: an allow-list, so that no token or path of ours can be in it."""
+    """Returns a worker's environment: an allow-list, so that no token or path of ours can be in it."""
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **backend.environment(overhead_bytes)}
     if level := os.environ.get(LOG_ENV):
         environment[LOG_ENV] = level
@@ -95,8 +95,8 @@ def _numbers(values: dict[str, Any]) -> dict[int, int]:
 
 
 async def self_test(backend: Backend, uuid: str) -> SelfTest:
-    """Run `selftest` on one GPU."""
-    # Nothing of a tenant's runs there, so it may have our environment, as Python itself may need it to start.
+    """Runs `selftest` on one GPU."""
+    # No tenant's code runs there, so it may have our environment, as Python itself may need it to start.
     environment = {**os.environ, **worker_environment(backend, 0)}
     environment |= {"LD_LIBRARY_PATH": str(backend.driver.parent), VISIBLE_DEVICES_ENV: uuid}
     command = [sys.executable, "-m", "remotegpu.appliance.gpus.selftest", *([] if backend.computes else ["--null"])]

@@ -1,4 +1,4 @@
-"""Which GPUs take new leases. A worker's complaint is only a reason to look: its tenant may have made it up."""
+"""Decides which GPUs take new leases. A worker's complaint only starts a check: its tenant may have made it up."""
 
 import asyncio
 import logging
@@ -42,23 +42,23 @@ class GpuHealth:
         self._tested: dict[int, float] = {}
 
     def suspect(self, gpu: int, message: str) -> None:
-        """A session reported an error that a healthy GPU does not give."""
+        """Notes an error that a session reported and a healthy GPU does not give."""
         _log.warning("gpu %d is suspected: %s", gpu, message)
         self._suspected[gpu] = message
 
     def strike(self, gpu: int, xid: Xid) -> None:
-        """The driver told of this XID."""
+        """Handles an XID that the driver reported."""
         match xid.effect:
             case Effect.PROGRAM:
                 _log.info("gpu %d: %s, the error of a program", gpu, xid)
             case Effect.SUSPECT:
                 self.suspect(gpu, str(xid))
             case Effect.UNFIT | Effect.RESET:
-                # The gravest stays: others often follow it.
+                # The gravest one stays: others often follow it.
                 before = self._struck.get(gpu)
                 if before is None or before.effect is not Effect.RESET:
                     self._struck[gpu] = xid
-                # The driver may take a moment to know what it wants.
+                # The driver may need a moment to decide on a recovery.
                 self._tested[gpu] = asyncio.get_running_loop().time()
                 self._mark(gpu, self._of_xid(gpu))
 
@@ -70,7 +70,7 @@ class GpuHealth:
                     on_recovery()
 
     async def look_at(self, gpu: int) -> bool:
-        """Ask the driver; test if there is a reason to and the last test is long ago. Whether the GPU recovered."""
+        """Asks the driver; tests the GPU if there is a reason and the last test is long ago. Whether it recovered."""
         if problem := await asyncio.to_thread(self._problem, gpu):
             return self._mark(gpu, "; ".join(filter(None, (self._of_xid(gpu), problem))))
         struck = self._struck.get(gpu)

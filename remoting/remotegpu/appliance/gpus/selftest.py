@@ -1,8 +1,8 @@
-"""Proves one GPU in a process of its own: a kernel, copies, expected results, and what a context costs.
+"""Tests one GPU in a process of its own: a kernel, copies, expected results, and the memory that a context takes.
 
 `python -m remotegpu.appliance.gpus.selftest [--null]` prints one JSON object, {"overhead_bytes": ...} or
-{"error": ...}. The driver is the libcuda.so.1 that the loader finds, hence a process for each: its environment says
-which. On a null GPU (`--null`) the same calls must succeed, and the kernel must have written nothing.
+{"error": ...}. The driver is the libcuda.so.1 that the loader finds, hence a process for each: its environment selects
+it. On a null GPU (`--null`) the same calls must succeed, and the kernel must have written nothing.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ _THREADS = 128
 
 
 def measure(*, null: bool) -> int:
-    """Run the test on device 0; the bytes that a context takes."""
+    """Runs the test on device 0; returns the bytes that a context takes."""
     from cuda.bindings import driver  # noqa: PLC0415 (loads libcuda: only in this process)
 
     def call(result: tuple[Any, ...]) -> Any:
@@ -84,7 +84,7 @@ def measure(*, null: bool) -> int:
 
 
 def _free_before_context(total: int) -> int:
-    """CUDA tells free memory only inside a context, so NVML is asked before there is one."""
+    """Returns the free bytes before a context exists. CUDA reports them only inside one, so NVML is asked."""
     import pynvml  # noqa: PLC0415
 
     try:
@@ -92,7 +92,7 @@ def _free_before_context(total: int) -> int:
         handle = pynvml.nvmlDeviceGetHandleByUUID(os.environ["CUDA_VISIBLE_DEVICES"])
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
     except pynvml.NVMLError:
-        # Then everything that is not free inside the context counts as its overhead.
+        # Then all memory that is not free inside the context counts as its overhead.
         used = 0
     return total - used
 

@@ -1,5 +1,7 @@
-"""The page of an appliance without a cluster, in threads, as `probes.py` is. It only reads, and a token counts only in
-a header."""
+"""The page of an appliance without a cluster, in threads like `probes.py`.
+
+Read-only; a token counts only in a header.
+"""
 
 import asyncio
 import concurrent.futures
@@ -45,11 +47,11 @@ _CODE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the page shows, and who may see it."""
+    """The page's data, and the check of its readers."""
 
-    inventory: Callable[[str | None], pb.InventoryReply]  # of a name's leases; None: of all. For any thread
-    onlooker: Callable[[Caller], Awaitable[str | None]]  # as `Authority.onlooker`; in the loop
-    refused: Callable[[str, str, RefusalError], None]  # as `Refusals.note`; in the loop
+    inventory: Callable[[str | None], pb.InventoryReply]  # one owner's leases; None: all. For any thread
+    onlooker: Callable[[Caller], Awaitable[str | None]]  # `Authority.onlooker`; in the loop
+    refused: Callable[[str, str, RefusalError], None]  # `Refusals.note`; in the loop
     wants_token: bool
 
 
@@ -62,7 +64,7 @@ class NotServedError(Exception):
 
 
 class Dashboard:
-    """Raises OSError if the address or the certificate cannot be used."""
+    """The page's server. Raises OSError if the address or the certificate cannot be used."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Dashboard:
         turned_away: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source
-        # Where no token is asked for, the address alone keeps others out.
+        # If no token is wanted, only the address keeps strangers out.
         self._guarded = not source.wants_token and is_loopback(address[0])
         self._host = address[0]
         self._machine = socket.gethostname()
@@ -97,7 +99,7 @@ class Dashboard:
 
         class Handler(visitors.Handler):
             def do_GET(self) -> None:  # noqa: N802
-                # Whoever asked may have gone while the answer was made.
+                # The client may have gone while the answer was made.
                 with contextlib.suppress(OSError):
                     try:
                         dashboard._answer(self)
@@ -109,14 +111,14 @@ class Dashboard:
 
             def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
                 del explain
-                # 501 is what the library says of any other method.
+                # The library uses 501 for any other method.
                 status, said = (405, "the page only reads: GET") if code == 501 else (code, message or "")
                 dashboard._note(self, NotServedError(status, said))
                 with contextlib.suppress(OSError):
                     _send(self, status, "application/json", json.dumps({"error": said}).encode(), Allow="GET")
 
             def log_message(self, *_: object) -> None:
-                """An open page asks every second."""
+                """Logs nothing: an open page asks every second."""
 
         return Handler
 
@@ -137,7 +139,7 @@ class Dashboard:
         raise NotServedError(404, f"there is no {path}")
 
     def _check_host(self, request: BaseHTTPRequestHandler) -> None:
-        """A page of another site may have its name lead here (DNS rebinding); that name stays in the header."""
+        """Refuses a foreign name in the header: another site's page may have its name lead here (DNS rebinding)."""
         host = request.headers.get("Host", "").rpartition(":")[0] or request.headers.get("Host", "")
         if self._guarded and host not in (self._host, "localhost", "127.0.0.1", "[::1]"):
             raise NotServedError(403, f"this page has no name {host!r}: open it by the address of --dashboard")
@@ -153,7 +155,7 @@ class Dashboard:
             raise NotServedError(404, str(error)) from None
 
     def _reader(self, request: BaseHTTPRequestHandler) -> str | None:
-        """Whose leases the request may see; None: everybody's."""
+        """Returns the name whose leases the request may see; None: all leases. Raises NotServedError."""
         host, port = request.client_address[:2]
         caller = Caller("dashboard", f"{host}:{port}", page.token_of(dict(request.headers)))
 
@@ -189,7 +191,7 @@ class Dashboard:
             return load_of({"appliance": seen}, _EVERYTHING, now)
 
     def _stream(self, request: BaseHTTPRequestHandler) -> None:
-        """All of it first, then what has changed, at most once a second, until the reader may not see it any more."""
+        """Sends all data first, then changes, at most once a second, until the reader may not see it any more."""
         owner = self._reader(request)
         if not self._streams.acquire(blocking=False):
             raise NotServedError(503, f"{_MOST_STREAMS} pages are open already: close some, or try later")
@@ -215,7 +217,7 @@ def _tls(certificate: tuple[Path, Path] | None) -> Callable[[socket.socket], soc
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(*certificate)
-    # The handshake is made by the connection's own thread, with its first read.
+    # The connection's own thread makes the handshake, with its first read.
     return partial(context.wrap_socket, server_side=True, do_handshake_on_connect=False)
 
 

@@ -1,4 +1,4 @@
-"""Plain HTTP for kubelet and Prometheus: /healthz, /readyz, /metrics. In threads: it says when the loop hangs."""
+"""Plain HTTP for kubelet and Prometheus: /healthz, /readyz, /metrics. In threads: it reports a hanging loop."""
 
 import asyncio
 import concurrent.futures
@@ -17,7 +17,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class HttpServer:
-    """`problem` is asked in the loop; its answer is why the appliance is not ready, or nothing."""
+    """The server. It calls `problem` in the loop; the answer is why the appliance is not ready, or empty."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class HttpServer:
         self._thread.join()
 
     def answer(self, path: str) -> tuple[int, str, bytes]:
-        """Status, content type and body."""
+        """Returns status, content type and body."""
         match path.partition("?")[0]:
             case "/metrics":
                 return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
@@ -54,7 +54,7 @@ class HttpServer:
                 return 404, _TEXT, b"there is /healthz, /readyz and /metrics\n"
 
     def _ask(self) -> str | None:
-        """None if the loop does not answer."""
+        """Returns the loop's answer; None if the loop does not answer."""
 
         async def ask() -> str:
             return self._problem()
@@ -81,6 +81,6 @@ class HttpServer:
                     self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Probes come every few seconds; they are not worth a line."""
+                """Logs nothing: probes come every few seconds."""
 
         return Handler

@@ -1,5 +1,8 @@
-"""HTTP for whoever connects: the page and the port of the metrics. A visitor has so many bytes and so much time for the
-head of a request, and so many connections; a newcomer never waits for those who sit still."""
+"""HTTP for any client: the page and the port of the metrics.
+
+A connection has limited bytes and time for the head of a request, and each peer a limited number of connections. A
+newcomer never waits for idle ones.
+"""
 
 import contextlib
 import ipaddress
@@ -10,7 +13,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-# Connections whose request is not there yet: in all, and of one peer.
+# Connections without a complete request: in all, and of one peer.
 _MOST: Final = 128
 _MOST_OF_PEER: Final = 32
 _HEAD_SECONDS: Final = 5.0
@@ -20,7 +23,7 @@ _MOST_ANSWERS: Final = 256
 
 
 class _Head:
-    """What a handler reads: lines, until a head would be longer than any is."""
+    """The input of a handler: lines, up to the greatest length of a head."""
 
     def __init__(self, lines: Any) -> None:
         self._lines = lines
@@ -54,10 +57,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Each connection has a thread; `wrap` may make it TLS, whose handshake that thread makes."""
+    """A server with a thread for each connection; `wrap` may make it TLS, whose handshake that thread makes."""
 
     daemon_threads = True
-    # The kernel's queue of those who are not accepted yet.
+    # The kernel's queue of connections that are not accepted yet.
     request_queue_size = 128
 
     def __init__(
@@ -67,13 +70,13 @@ class Server(ThreadingHTTPServer):
         wrap: Callable[[socket.socket], socket.socket] = lambda connection: connection,
         turned_away: Callable[[], None] = lambda: None,
     ) -> None:
-        """`turned_away` is called, by any thread, for each connection that there was no place for."""
+        """`turned_away` is called, by any thread, for each connection that found no place."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__((address[0].strip("[]"), address[1]), handler)
         self._wrap = wrap
         self._turned_away = turned_away
         self._lock = threading.Lock()
-        # In the order of their arrival: since when, and of whom.
+        # In the order of their arrival: since when, and from which peer.
         self._strangers: dict[socket.socket, tuple[float, str]] = {}
         self._answered: set[socket.socket] = set()
 
@@ -89,7 +92,7 @@ class Server(ThreadingHTTPServer):
         return connection, address
 
     def answers(self, connection: socket.socket) -> bool:
-        """The head of its request is there. Whether it gets an answer."""
+        """Notes that the head of its request is complete. Whether the request gets an answer."""
         with self._lock:
             self._strangers.pop(connection, None)
             if len(self._answered) >= _MOST_ANSWERS:
@@ -99,7 +102,7 @@ class Server(ThreadingHTTPServer):
             return True
 
     def service_actions(self) -> None:
-        """Twice a second."""
+        """Closes connections whose request is late; called twice a second."""
         late = time.monotonic() - _HEAD_SECONDS
         with self._lock:
             for connection in [each for each, (since, _) in self._strangers.items() if since < late]:
@@ -112,10 +115,10 @@ class Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who connects and speaks no TLS, or nothing, is worth no line."""
+        """Logs nothing: a client that speaks no TLS, or nothing, is worth no line."""
 
     def _who_leaves(self, peer: str) -> socket.socket | None:
-        """The oldest of its peer, if that has its share; else the oldest of the peer that has most."""
+        """Returns the oldest of its peer if that is at its limit, else the oldest of the peer that has most."""
         peers = [each for _, each in self._strangers.values()]
         if peers.count(peer) < _MOST_OF_PEER:
             if len(peers) < _MOST:
@@ -124,15 +127,15 @@ class Server(ThreadingHTTPServer):
         return next(each for each, (_, its) in self._strangers.items() if its == peer)
 
     def _show_out(self, connection: socket.socket) -> None:
-        """Its thread reads the end of it."""
+        """Shuts a connection down; its thread then reads EOF."""
         del self._strangers[connection]
         with contextlib.suppress(OSError):
-            # Not TLS's own, which would wait for the thread that reads.
+            # Not TLS's own shutdown, which would wait for the reading thread.
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _peer_of(host: str) -> str:
-    """An address of IPv4, or the /64 that a host of IPv6 usually has to itself."""
+    """Returns an IPv4 address, or the /64 that a host of IPv6 usually has to itself."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)

@@ -1,4 +1,4 @@
-"""Permissions. Two ways: tokens of a file and the secrets of leases; or, in Kubernetes, claims."""
+"""Permissions, in two ways: by tokens of a file and the secrets of leases; or, in Kubernetes, by claims."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +14,7 @@ from remotegpu.appliance.sessions.state import Lease, Session
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller, as far as the call itself names it."""
+    """The caller as far as the call itself identifies it."""
 
     method: str
     peer: str  # address and port
@@ -23,7 +23,7 @@ class Caller:
 
     @property
     def acceptor(self) -> str:
-        """The session whose acceptor calls, as the gateway names the connections that it hands out; else empty."""
+        """The session whose acceptor calls, from the gateway's name for the connection; else empty."""
         kind, _, session_id = self.peer.partition(":")
         return session_id if kind == "session" and self.connection is not None else ""
 
@@ -34,7 +34,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Someone who may use a lease; the pod is empty outside of Kubernetes."""
+    """A user of a lease; the pod is empty outside of Kubernetes."""
 
     lease: Lease
     pod: str = ""
@@ -42,32 +42,32 @@ class Tenant:
 
 
 class Authority(Protocol):
-    """Each refuses by a RefusalError."""
+    """Permission checks. Each refuses with a RefusalError."""
 
     async def borrower(self, caller: Caller) -> str:
-        """May the caller open a lease? The name of whose it will be."""
+        """Checks that the caller may open a lease; returns its owner's name."""
 
     async def host(self, caller: Caller, lease_id: str) -> str:
-        """May the caller have a lease move here? The name of whose it will be. In Kubernetes it is that of a claim."""
+        """Checks that the caller may have a lease (in Kubernetes a claim's) move here; returns its owner's name."""
 
     async def administrator(self, caller: Caller) -> None:
-        """May the caller drain everything?"""
+        """Checks that the caller may drain the appliance."""
 
     async def onlooker(self, caller: Caller) -> str | None:
-        """May the caller see what there is? The name of whose leases it sees; None: everybody's."""
+        """Checks that the caller may list leases; returns the owner whose leases it sees, None for all."""
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
-        """May the caller use this lease?"""
+        """Checks that the caller may use this lease."""
 
     async def owner(self, caller: Caller, lease_id: str, secret: str) -> Lease:
-        """May the caller end this lease?"""
+        """Checks that the caller may end this lease."""
 
     async def closer(self, caller: Caller, session: Session, secret: str) -> None:
-        """May the caller end this session?"""
+        """Checks that the caller may end this session."""
 
 
 class SecretAuthority:
-    """The one that opened a lease knows its secret; opening one takes a token, unless the appliance is for anybody."""
+    """Checks secrets and tokens: a lease's opener knows its secret, and opening takes a token if there are any."""
 
     def __init__(self, leases: Leases, tokens: Tokens | None) -> None:
         self._leases = leases
@@ -101,7 +101,7 @@ class SecretAuthority:
         await self.owner(caller, session.lease.lease_id, secret)
 
     def _holder(self, caller: Caller) -> Holder:
-        """Without tokens everybody is an administrator."""
+        """Returns the holder of the caller's token. Without tokens every caller is an administrator."""
         if self._tokens is None:
             return Holder("", Role.ADMIN)
         if not caller.token:
@@ -113,8 +113,9 @@ class SecretAuthority:
 
 
 class WithAcceptors:
-    """Another authority, and acceptors of offload: they use CUDA on the lease of their own session and may do nothing
-    else, whatever they know. Their connection says which session that is; they have neither token nor secret.
+    """Adds acceptors of offload to another authority: they only use CUDA, on the lease of their own session.
+
+    Their connection identifies the session; they have neither token nor secret, and may do nothing else.
     """
 
     def __init__(self, others: Authority, sessions: Sessions) -> None:

@@ -1,4 +1,4 @@
-"""The end of an appliance: no new leases, time for those there are, then the end for all."""
+"""The end of an appliance: no new leases, time for the present ones, then the end for all."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class Drain:
-    """`begin` may be called again with another deadline, as by a second signal. `idle` is set while nobody needs us."""
+    """The drain. `begin` again, as by a second signal, sets another deadline. `idle` is set while nothing is in use."""
 
     def __init__(self, leases: Leases, sessions: Sessions, idle: asyncio.Event, seconds: float) -> None:
         self._leases = leases
@@ -22,7 +22,7 @@ class Drain:
         self._changed = asyncio.Event()
 
     def begin(self, seconds: float) -> int:
-        """How many sessions are alive now."""
+        """Begins to drain; returns how many sessions are alive now."""
         alive = len(self._sessions.all())
         if not self._begun.is_set():
             _log.info("draining: %d sessions have up to %.0f s", alive, seconds)
@@ -33,17 +33,17 @@ class Drain:
         return alive
 
     def signalled(self) -> None:
-        """The first signal drains, a second one does not wait."""
+        """Drains at the first signal; a second one does not wait."""
         self.begin(0 if self._begun.is_set() else self._seconds)
 
     def announce(self, seconds: float) -> int:
-        """Only say that it drains. In Kubernetes the operator ends the pod; kubelet would start us again."""
+        """Only announces the drain. In Kubernetes the operator ends the pod; kubelet would start us again."""
         del seconds
         self._leases.draining = True
         return len(self._sessions.all())
 
     async def finished(self) -> None:
-        """Wait for the beginning, then until nobody needs us, or the deadline."""
+        """Waits for the beginning, then until nothing is in use, or the deadline."""
         await self._begun.wait()
         since = asyncio.get_running_loop().time()
         idle = asyncio.ensure_future(self._idle.wait())

@@ -1,4 +1,4 @@
-"""What an appliance has and who has it, as `remotegpu ls`, the metrics and the operator read it."""
+"""The appliance's GPUs and leases, for `remotegpu ls`, the metrics and the operator."""
 
 import time
 from collections.abc import Sequence

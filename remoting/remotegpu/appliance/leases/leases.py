@@ -28,10 +28,10 @@ from remotegpu.appliance.shares.views import PhysicalGpu, devices_of_lease
 
 _log = logging.getLogger(__name__)
 
-# How long a lease lives without a connection that holds it: after it was granted, and after the gateway was restarted.
+# How long a lease lives without a connection that holds it: after it was granted, and after a gateway restart.
 HOLD_SECONDS: Final = 10.0
 _TELL_WAITING_SECONDS: Final = 1.0
-# Of a refusal that names a lease which has moved: where it is, as the client library reads it.
+# Metadata of a refusal for a moved lease: its new place, for the client library.
 _MOVED_METADATA: Final = "remotegpu-moved"
 _MOST_MOVED: Final = 4096
 _MOST_ENDED: Final = 256
@@ -57,10 +57,10 @@ class Leases:
         grace_seconds: int,
         counters: Counters,
     ) -> None:
-        """`grace_seconds`: how long a lease lives when its holding connection has broken."""
+        """`grace_seconds`: how long a lease lives after its holding connection broke."""
         self.allocator = allocator
         self.draining = False
-        # Why no session could be opened; empty if one could. Set by who knows.
+        # Why no session could be opened; empty if one could. Set by the appliance.
         self.shortage: Callable[[], str] = str
         self._gateway = gateway
         self._release_listeners: list[Callable[[], None]] = []
@@ -71,14 +71,14 @@ class Leases:
         self.grace_seconds = grace_seconds
         self._counters = counters
         self._live: dict[str, Lease] = {}
-        # By the lease that it shall become: who asks, and where the placement is put.
+        # By the id of the future lease: the owner, and the future for the placement.
         self._waiting: dict[str, tuple[str, asyncio.Future[LeasedGpus]]] = {}
-        # What they used last is told when they have ended.
+        # Kept because their last usage is reported after they have ended.
         self._ended: dict[str, Lease] = {}
         self._endings: set[asyncio.Task[None]] = set()
-        # What is no longer here: secrets, and where it is.
+        # Leases that moved away: secrets and new places.
         self._moved: dict[str, tuple[str, str]] = {}
-        # When a reservation of who waits begins or ends.
+        # A timer for the next begin or end of a waiting request's reservation.
         self._reserved: asyncio.TimerHandle | None = None
         self.none_left = asyncio.Event()
         self.none_left.set()
@@ -88,11 +88,11 @@ class Leases:
 
     @property
     def ending(self) -> bool:
-        """Some memory is about to become free."""
+        """Whether some memory is about to become free."""
         return bool(self._endings)
 
     def when_released(self, listener: Callable[[], None]) -> None:
-        """Have this called whenever a share has become free."""
+        """Registers a listener that is called whenever a share has become free."""
         self._release_listeners.append(listener)
 
     def by_id(self, lease_id: str) -> Lease | None:
@@ -111,7 +111,7 @@ class Leases:
         return lease
 
     async def open(self, ask: Ask, client: str, owner: str, *, wait: bool) -> AsyncIterator[Waiting | Lease]:
-        """Yield why it waits, once a second, and at last the lease."""
+        """Yields why it waits, once a second, and at last the lease."""
         self._require_place(owner)
         lease_id = secrets.token_hex(16)
         try:
@@ -145,8 +145,10 @@ class Leases:
     def receive(
         self, lease_id: str, secret: str, client: str, owner: str, wanted: Ask | LeasedGpus, claim: Claim | None = None
     ) -> Lease:
-        """A lease that moves here, with its name and secret; nobody may use it before `settled`. That of a claim gets
-        exactly the GPUs of the claim."""
+        """Makes a lease that moves here, with its name and secret; it cannot be used before `settled`.
+
+        The lease of a claim gets exactly the GPUs of the claim.
+        """
         try:
             if claim is None:
                 self._require_place(owner)
@@ -167,7 +169,7 @@ class Leases:
         return lease
 
     def _placed_now(self, lease_id: str, owner: str, ask: Ask) -> LeasedGpus:
-        """Raises RefusalError if it would have to wait."""
+        """Places a request at once. Raises RefusalError if it would have to wait."""
         try:
             self.allocator.submit(lease_id, ask, time.monotonic(), owner)
         except ImpossibleError as error:
@@ -183,7 +185,7 @@ class Leases:
         return placed.result()
 
     def settled(self, lease: Lease) -> None:
-        """A lease that moves here has arrived; its holder connects again."""
+        """Opens a lease that has arrived here for use; its holder connects again."""
         self._moved.pop(lease.lease_id, None)
         lease.arriving = False
         lease.running.set()
@@ -192,7 +194,7 @@ class Leases:
             self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
 
     def moved(self, lease: Lease, to: str) -> None:
-        """The lease is at another appliance, and `to` says where."""
+        """Ends a lease that is at another appliance now; `to` is that appliance."""
         self._moved[lease.lease_id] = lease.secret, to
         if len(self._moved) > _MOST_MOVED:
             del self._moved[next(iter(self._moved))]
@@ -200,14 +202,14 @@ class Leases:
         self.end(lease.lease_id, "it has moved to another appliance")
 
     def moved_to(self, lease_id: str) -> RefusalError | None:
-        """That the lease has moved, for the client library as well; None if it has not."""
+        """Returns the refusal for a lease that has moved, which the client library reads too; None if it has not."""
         if lease_id not in self._moved:
             return None
         _, to = self._moved[lease_id]
         return RefusalError(grpc.StatusCode.NOT_FOUND, f"the lease has moved to {to}", ((_MOVED_METADATA, to),))
 
     def _require_place(self, owner: str) -> None:
-        """Raises RefusalError if the appliance, or this owner, has as many leases as there may be."""
+        """Raises RefusalError if the appliance opens no lease now, or it or this owner is at its limit."""
         if self.draining:
             message = "this appliance is draining and opens no new lease; try another one"
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
@@ -232,7 +234,7 @@ class Leases:
         return waiting + sum(lease.owner == owner for lease in self._live.values())
 
     def place(self, claim: Claim, placement: LeasedGpus) -> None:
-        """Make the lease of a claim; raises NoRoomError."""
+        """Makes the lease of a claim; raises NoRoomError."""
         self.allocator.place(claim.lease_id, placement)
         self._moved.pop(claim.lease_id, None)
         lease = self._create(claim.lease_id, f"claim {claim}", placement)
@@ -240,7 +242,7 @@ class Leases:
         _log.info("lease %s of claim %s begins", lease.lease_id[:8], claim)
 
     def update_claim(self, claim: Claim) -> None:
-        """End the sessions of pods that may no longer use it."""
+        """Takes a claim's new state; ends the sessions of pods that may no longer use it."""
         lease = self._live.get(claim.lease_id)
         if lease is None or lease.claim == claim:
             return
@@ -251,30 +253,30 @@ class Leases:
                 self._spawn(self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why))
 
     def held(self, lease_id: str) -> None:
-        """The gateway says that the holding connection is there."""
+        """Handles the gateway's report that the holding connection is open."""
         lease = self._live.get(lease_id)
         if lease is not None and lease.expiry is not None:
             lease.expiry.cancel()
             lease.expiry = None
 
     def gone(self, lease_id: str) -> None:
-        """The gateway says that the holding connection has ended."""
+        """Handles the gateway's report that the holding connection has ended."""
         if self.grace_seconds == 0:
             self.end(lease_id, "its holder is gone")
         elif lease := self._live.get(lease_id):
             self._expect_holder(lease, self.grace_seconds)
 
     def readmit(self) -> None:
-        """A new gateway knows no leases; their holders connect again."""
+        """Tells a new gateway about the leases; their holders connect again."""
         for lease in self._live.values():
             if lease.claim is None:
                 self._gateway.admit_lease(lease.lease_id, lease.secret)
                 self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
 
     def end(self, lease_id: str, reason: str) -> asyncio.Task[None] | None:
-        """End a lease and its sessions. The share is free again when the last worker is gone, and not before.
+        """Ends a lease and its sessions. The share is free when the last worker is gone, and not before.
 
-        The task that is returned ends then.
+        The returned task ends then.
         """
         lease = self._live.pop(lease_id, None)
         if lease is None:
@@ -288,22 +290,22 @@ class Leases:
         self._gateway.forget(lease_id)
         if waiting := self._waiting.get(lease_id):
             waiting[1].cancel()
-        # Who waited to open a session of it finds it gone.
+        # Callers that waited to open a session of it find it gone.
         lease.running.set()
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
         return self._spawn(self._release(lease, reason))
 
     async def finish_end(self, lease_id: str) -> None:
-        """Wait until a lease that ends is gone; one that does not is not waited for."""
+        """Waits until a lease that is ending is gone; does not wait for any other."""
         while lease_id not in self._live and self.allocator.has(lease_id) and self._endings:
             await asyncio.wait(self._endings, return_when=asyncio.FIRST_COMPLETED)
 
     async def finish_ends(self) -> None:
-        """Wait until those that end are gone."""
+        """Waits until all leases that are ending are gone."""
         await asyncio.gather(*self._endings)
 
     def handed(self) -> State:
-        """What `adopt` goes on with."""
+        """Returns the state for `adopt`."""
         return {"leases": [self._handed(lease) for lease in self._live.values()], "moved": self._moved}
 
     def _handed(self, lease: Lease) -> State:
@@ -325,7 +327,7 @@ class Leases:
         }
 
     def adopt(self, state: State) -> None:
-        """Go on with the leases that `handed` tells of; the gateway knows them."""
+        """Takes over the leases described by `handed`; the gateway knows them."""
         self._moved = {name: (secret, to) for name, (secret, to) in state["moved"].items()}
         for each in state["leases"]:
             compute = Compute(*each.get("compute", ()))
@@ -347,13 +349,13 @@ class Leases:
         await asyncio.gather(*self._endings)
 
     def sizes(self, lease: Lease, ask: Ask) -> tuple[int, ...]:
-        """Bytes of each of its GPUs, if it had so much of them."""
+        """Returns the bytes of each of its GPUs that such a request would take."""
         return tuple(ask.bytes_of(self.allocator.gpus[gpu].shareable) for gpu in lease.placement.gpus)
 
     def resize(self, lease: Lease, sizes: tuple[int, ...]) -> None:
-        """Change how many bytes of each of its GPUs a lease has. Its sessions keep what they were granted.
+        """Changes how many bytes of each of its GPUs a lease has. Its sessions keep what they were granted.
 
-        Raises RefusalError; then it has what it had.
+        Raises RefusalError; then the lease is unchanged.
         """
         if not lease.running.is_set():
             message = "Suspended: a lease is resized while it runs: resume it first"
@@ -373,13 +375,13 @@ class Leases:
         self._released()
 
     def lend(self, lease: Lease, kept: tuple[int, ...]) -> None:
-        """Let others have the share of a suspended lease, but for the bytes that it keeps."""
+        """Lets others have the share of a suspended lease, except the bytes that it keeps."""
         if lease.lease_id in self._live:
             self.allocator.shrink(lease.lease_id, kept)
             self._released()
 
     async def reclaim(self, lease: Lease) -> bool:
-        """Wait until the lease has its whole share again; false if it ended before."""
+        """Waits until the lease has its whole share again; false if it ended before."""
         lease_id = lease.lease_id
         if lease_id not in self._live:
             return False
@@ -396,11 +398,11 @@ class Leases:
         return lease_id in self._live
 
     def waits(self, lease_id: str) -> str:
-        """Why a request or a lease waits for room; empty if it does not."""
+        """Returns why a request or a lease waits for room; empty if it does not."""
         return self.allocator.reason(lease_id) if lease_id in self._waiting else ""
 
     def settle(self) -> None:
-        """Something became free, or is reserved no longer: give it to those who wait."""
+        """Places waiting requests after something became free or a reservation ended."""
         now = time.monotonic()
         for lease_id, placement in self.allocator.settle(now):
             _, placed = self._waiting.get(lease_id, ("", None))
@@ -452,7 +454,7 @@ class Leases:
         return lease
 
     def _divide_time(self, lease: Lease) -> None:
-        """Tell the gateway what the lease has of its GPUs' time."""
+        """Tells the gateway the lease's parts of its GPUs' time."""
         if not self.allocator.divides_time:
             return
         placement = lease.placement
@@ -465,7 +467,7 @@ class Leases:
         )
 
     def used(self, used: Used) -> None:
-        """The gateway says what a lease has used of a GPU."""
+        """Counts what a lease has used of a GPU, as the gateway reports."""
         lease = self._live.get(used.lease_id) or self._ended.get(used.lease_id)
         if lease is None or used.gpu not in lease.placement.gpus:
             return
@@ -474,7 +476,7 @@ class Leases:
         self._counters.gpu_seconds.labels(gpu=str(used.gpu), namespace=namespace).inc(used.nanoseconds / 1e9)
 
     def _parts(self, placement: LeasedGpus) -> tuple[int, ...]:
-        """Of each GPU's sessions those that the lease may have."""
+        """Returns how many sessions the lease may have on each of its GPUs."""
         gpus = [self.allocator.gpus[gpu] for gpu in placement.gpus]
         return tuple(
             part_of_sessions(self._limits.sessions_per_gpu, size, gpu.shareable)

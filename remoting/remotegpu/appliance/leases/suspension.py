@@ -1,5 +1,8 @@
-"""Suspending leases and resuming them. What their sessions have in a GPU's memory goes into images, their share to
-others; contexts, code and addresses stay, and so do the bytes that the driver takes for those."""
+"""Suspends and resumes leases.
+
+Sessions' GPU memory goes into images, and their share to others. Contexts, code and addresses stay, and so do the bytes
+that the driver takes for those.
+"""
 
 import asyncio
 import logging
@@ -34,14 +37,14 @@ class Suspensions:
         self._leases = leases
         self._sessions = sessions
         self._images = images
-        # By lease: what is being done with it.
+        # By lease: the task that works on it.
         self._work: dict[str, asyncio.Task[Bytes]] = {}
-        # Why a lease shall be suspended, or empty; and who sees to that.
+        # By lease: why it shall be suspended, or empty; and the task that retries.
         self._wanted: dict[str, str] = {}
         self._strivers: dict[str, asyncio.Task[None]] = {}
 
     def want(self, lease: Lease, reason: str) -> None:
-        """See to it that a lease is suspended for this reason or, if that is empty, runs; again until it is."""
+        """Suspends a lease for this reason or, if that is empty, resumes it; retries until it is done."""
         lease_id = lease.lease_id
         if lease_id in self._strivers:
             self._wanted[lease_id] = reason
@@ -65,10 +68,9 @@ class Suspensions:
         del self._wanted[lease_id], self._strivers[lease_id]
 
     async def suspend(self, lease: Lease, reason: str) -> AsyncIterator[Waiting | Bytes]:
-        """Yield what is waited for, once a second, and at last how many bytes were saved. It continues if the caller
-        leaves.
+        """Yields what is waited for, once a second, and at last how many bytes were saved.
 
-        Raises RefusalError; then the lease is as it was.
+        It continues if the caller leaves. Raises RefusalError; then the lease is as it was.
         """
         if lease.suspended is not None and lease.lease_id not in self._work:
             yield lease.suspended.bytes
@@ -77,9 +79,10 @@ class Suspensions:
             yield event
 
     async def resume(self, lease: Lease) -> AsyncIterator[Waiting | Bytes]:
-        """Yield why it waits, once a second, and at last how many bytes are back. It continues if the caller leaves.
+        """Yields why it waits, once a second, and at last how many bytes are back.
 
-        Raises RefusalError; then the lease is suspended as it was, unless it has ended.
+        It continues if the caller leaves. Raises RefusalError; then the lease is suspended as it was, unless it has
+        ended.
         """
         if lease.suspended is None and lease.lease_id not in self._work:
             yield 0
@@ -90,7 +93,7 @@ class Suspensions:
     async def follow(
         self, lease: Lease, work: Coroutine[None, None, Bytes], doing: str
     ) -> AsyncIterator[Waiting | Bytes]:
-        """Do one thing with a lease at a time."""
+        """Runs one operation on a lease at a time, and yields its progress and result."""
         if lease.lease_id in self._work:
             work.close()
             raise refused("it is being suspended, resumed or moved already; wait until that is done")
@@ -136,7 +139,7 @@ class Suspensions:
         return sum(session.image.bytes for session in workers if session.image is not None)
 
     async def workers(self, lease: Lease) -> list[Session]:
-        """The lease's sessions with workers, when no session of it is being opened any more. Raises RefusalError."""
+        """Returns the lease's sessions with workers, once none is being opened any more. Raises RefusalError."""
         await asyncio.gather(*(session.connected.wait() for session in list(lease.sessions.values())))
         living = [session for session in lease.sessions.values() if not session.ended]
         for session in living:
@@ -145,9 +148,9 @@ class Suspensions:
         return [session for session in living if session.process is not None and session.process.kind == "worker"]
 
     async def _save(self, session: Session, reason: str) -> str:
-        """Why it could not be saved; empty if it was, or has ended."""
+        """Saves a session. Returns why that failed; empty if it succeeded, or the session has ended."""
         image = session.image
-        # The image of one that ends goes with it.
+        # The image of a session that ends goes with it.
         if image is None or image.closed:
             return ""
         order = {"op": "suspend", "reason": reason, "seconds": DRAIN_SECONDS}
@@ -179,7 +182,7 @@ class Suspensions:
         return saved
 
     async def _restore(self, session: Session) -> str:
-        """Why it could not be brought back; empty if it was, or has ended."""
+        """Restores a session. Returns why that failed; empty if it succeeded, or the session has ended."""
         image = session.image
         if image is None:
             return ""
@@ -191,7 +194,7 @@ class Suspensions:
 
 
 def _kept(answer: Packet, devices: int) -> tuple[int, ...]:
-    """Bytes of each device. A worker may be under its tenant's control: what is no number is none."""
+    """Parses the bytes of each device. A worker may be under its tenant's control: a bad number counts as 0."""
     told = answer.get("kept")
     numbers = {str(device): number for device, number in enumerate(told if isinstance(told, list) else [])}
     return tuple(whole_number(numbers, str(device)) for device in range(devices))

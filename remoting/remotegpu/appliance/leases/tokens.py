@@ -23,7 +23,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose a token is."""
+    """The holder of a token."""
 
     name: str
     role: Role
@@ -51,7 +51,7 @@ def parse_tokens(text: str) -> dict[str, Holder]:
 
 
 class Tokens(Protocol):
-    """Whose a token is, and what is said to who has none."""
+    """Finds the holder of a token, and has the messages for callers without a valid one."""
 
     wanted: str
     unknown: str
@@ -60,7 +60,7 @@ class Tokens(Protocol):
 
 
 class UsersToken:
-    """The one token of an appliance without --tokens: who knows it may do everything."""
+    """The one token of an appliance without --tokens: its holder may do everything."""
 
     def __init__(self, own: OwnToken) -> None:
         self._digest = _digest(own.text)
@@ -72,7 +72,7 @@ class UsersToken:
 
 
 class TokenFile:
-    """Answers whose token it is. A file that cannot be read later keeps the last good content."""
+    """Tokens of a file. If it cannot be read again, the last good content stays."""
 
     wanted = "this appliance wants a token"
     unknown = "this appliance does not know the token"
@@ -106,7 +106,7 @@ class TokenFile:
                 self._stamp = stamp
             self._trouble = ""
         except (OSError, ValueError) as error:
-            # Once: every call looks, strangers' too.
+            # Logged once: every call reads the file, strangers' calls too.
             before, self._trouble = self._trouble, str(error)
             if before != self._trouble:
                 _log.error("the token file %s is not read again, the old tokens stay: %s", self._path, error)

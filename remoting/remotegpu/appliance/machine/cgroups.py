@@ -1,5 +1,7 @@
-"""A cgroup for each acceptor, and one for the workers of each lease, below the appliance's own, where that can be
-written. Versions 1 and 2."""
+"""A cgroup for each acceptor, and one for the workers of each lease, below the appliance's own, if it is writable.
+
+Versions 1 and 2.
+"""
 
 import asyncio
 import contextlib
@@ -22,7 +24,7 @@ _LIMITS: Final = {
     ("pids", False): "pids.max",
 }
 _PREFIX: Final = "remotegpu-"
-# Of one lease: threads count, and the software GPU has one for each stream.
+# For one lease: threads count, and the software GPU has one for each stream.
 _PROCESSES: Final = 16384
 # The kernel takes a moment to count the last process out.
 _REMOVE_SECONDS: Final = 1.0
@@ -30,7 +32,7 @@ _REMOVE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Our own group in one hierarchy, with those of the controllers that work in groups below it."""
+    """Our own group in one hierarchy, and the controllers that work in groups below it."""
 
     folder: Path
     second: bool
@@ -49,7 +51,7 @@ class Group:
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     def remove(self) -> None:
-        """After its last process has ended."""
+        """Removes the groups, after the last process has ended."""
         deadline = time.monotonic() + _REMOVE_SECONDS
         for folder in self.folders:
             while folder.exists():
@@ -63,14 +65,14 @@ class Group:
 
 
 class Cgroups:
-    """Where groups can be made; `controllers` are those of memory and pids that limit anything."""
+    """The cgroups that can be made; `controllers` are those of memory and pids that limit anything."""
 
     def __init__(self) -> None:
         self._parents = list(_usable(own_groups()))
         self.controllers = sorted({name for parent in self._parents for name in parent.controllers})
 
     def create(self, name: str, memory_bytes: int, processes: int) -> Group:
-        """A group for one session. Raises OSError."""
+        """Makes a group for one session. Raises OSError."""
         values = {"memory": memory_bytes, "pids": processes}
         folders: list[Path] = []
         try:
@@ -87,21 +89,24 @@ class Cgroups:
         return Group(tuple(folders))
 
     def find(self, name: str) -> Group:
-        """The group that this process made under a name."""
+        """Returns the group that this process made under a name."""
         folders = (parent.folder / f"{_PREFIX}{os.getpid()}-{name}" for parent in self._parents)
         return Group(tuple(folder for folder in folders if folder.is_dir()))
 
 
 class LeaseGroups:
-    """The groups of leases: all workers of one count in it together."""
+    """The groups of leases: all workers of a lease count together in its group."""
 
     def __init__(self, cgroups: Cgroups) -> None:
         self._cgroups = cgroups
         self._groups: dict[str, Group] = {}
 
     def join(self, lease_id: str, memory_bytes: int, pid: int) -> None:
-        """Put a process into its lease's group. Its limit is a quarter above the budget: who is past the budget is told
-        why its session ends, and the kernel kills without a word. Without cgroups nothing happens."""
+        """Puts a process into its lease's group. Without cgroups nothing happens.
+
+        The limit is a quarter above the budget: a session past the budget is told why it ends, and the kernel kills
+        silently.
+        """
         if not self._cgroups.controllers:
             return
         try:
@@ -115,18 +120,18 @@ class LeaseGroups:
             _log.warning("worker %d has no cgroup: %s", pid, error.strerror or error)
 
     def adopt(self, lease_id: str) -> None:
-        """Go on with the group that this process made for a lease before it executed itself."""
+        """Takes over the group that this process made for a lease before it executed itself."""
         if self._cgroups.controllers and lease_id not in self._groups:
             self._groups[lease_id] = self._cgroups.find(lease_id[:16])
 
     async def leave(self, lease_id: str) -> None:
-        """The last process of the lease has ended."""
+        """Removes a lease's group, after its last process has ended."""
         if group := self._groups.pop(lease_id, None):
             await asyncio.to_thread(group.remove)
 
 
 def own_groups() -> Iterable[Parent]:
-    """Our own group in every hierarchy that has a controller of ours."""
+    """Yields our own group in every hierarchy that has a controller of ours."""
     mounts = _mounts()
     for line in _lines("/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -142,7 +147,7 @@ def own_groups() -> Iterable[Parent]:
 
 
 def _mounts() -> dict[str, Path]:
-    """By controllers, as in /proc/self/cgroup; version 2 has no name."""
+    """Returns mount points by controllers, as in /proc/self/cgroup; version 2 has no name."""
     found: dict[str, Path] = {}
     for line in _lines("/proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
@@ -159,12 +164,12 @@ def _mounts() -> dict[str, Path]:
 
 
 def _delegated(folder: Path) -> tuple[str, ...]:
-    """Version 2: the controllers that groups below ours have; asks for them if need be."""
+    """Version 2: returns the controllers that groups below ours have; requests them if needed."""
     control = folder / "cgroup.subtree_control"
     with contextlib.suppress(OSError):
         available = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
         wanted = [name for name in _CONTROLLERS if name in available]
-        # EBUSY where our group has processes and is not the root: then it stays as it is.
+        # EBUSY if our group has processes and is not the root: then it stays as it is.
         with contextlib.suppress(OSError):
             control.write_text(" ".join(f"+{name}" for name in wanted), encoding="ascii")
         enabled = control.read_text(encoding="ascii").split()
@@ -187,7 +192,7 @@ def _usable(parents: Iterable[Parent]) -> Iterable[Parent]:
 
 
 def _sweep(folder: Path) -> None:
-    """Groups of an appliance that was killed and could not remove them."""
+    """Removes groups of an appliance that was killed and could not remove them."""
     for group in folder.glob(f"{_PREFIX}*-*"):
         pid = group.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():

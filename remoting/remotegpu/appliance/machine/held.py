@@ -1,7 +1,7 @@
-"""What a session holds of this machine's memory, seen from outside: its processes are asked nothing.
+"""Measures a session's use of this machine's memory from outside, without its processes' help.
 
-Beside what they have mapped, that is files in memory of which they have descriptors (memfds), and the file system in
-memory that a session of offload may write to.
+It counts mapped memory, files in memory of which the processes have descriptors (memfds), and the file system in memory
+that a session of offload may write to.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-# As `remotegpu_offload.acceptor.mounts` has it: where a session with mounts of its own may write.
+# The writable folder of a session with its own mounts: as in `remotegpu_offload.acceptor.mounts`.
 _SCRATCH: Final = "tmp"
-# What may be shared, and is not looked at more closely, which costs time.
+# Possibly shared memory up to this size is not looked at more closely, which costs time.
 _CLOSE_ENOUGH: Final = 16 << 20
 _CAP_SYS_PTRACE: Final = 19
 _ANONYMOUS: Final = "RssAnon"
@@ -26,24 +26,24 @@ _ANONYMOUS: Final = "RssAnon"
 _MAPPED: Final = ("RssShmem", "HugetlbPages")
 _KIND: Final = re.compile(r"^(RssAnon|RssShmem|HugetlbPages):\s+(\d+) kB$", re.MULTILINE)
 _OWN: Final = re.compile(r"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
-# Of each mapping: device and inode of its file, and what of it is this process's part.
+# For each mapping: device and inode of its file, and this process's part of it.
 _MAPPING: Final = re.compile(
     r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Pss:).*$)*\nPss:\s+(\d+) kB$",
     re.MULTILINE,
 )
-# The same of huge pages, which are in no part: where they are mapped, and whether others see what is written there.
+# The same for huge pages, which are in no part: where they are mapped, and whether other processes see writes.
 _HUGE: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) ...([sp]) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!KernelPageSize:).*$)*"
     r"\nKernelPageSize:\s+(\d+) kB$(?:\n(?!Shared_Hugetlb:).*$)*"
     r"\nShared_Hugetlb:\s+(\d+) kB\nPrivate_Hugetlb:\s+(\d+) kB$",
     re.MULTILINE,
 )
-# Of an entry of /proc/PID/pagemap: there is a page, and it is the file's.
+# Bits of an entry of /proc/PID/pagemap: there is a page, and it is the file's.
 _PRESENT: Final = 1 << 63
 _OF_FILE: Final = 1 << 61
 _ENTRY: Final = 8  # bytes, for each small page
 _HUGE_SIZES: Final = Path("/sys/kernel/mm/hugepages")
-# memfd_create(2): where the size of its pages stands in the flags.
+# memfd_create(2): the position of the page size in the flags.
 _MFD_HUGE_SHIFT: Final = 26
 
 File = tuple[int, int]  # device and inode
@@ -60,19 +60,21 @@ class _Found:
     deadline: float
     seen: int = 0  # processes whose descriptors can be listed
     unseen: int = 0
-    anonymous: list[int] = field(default_factory=list)  # of each process
+    anonymous: list[int] = field(default_factory=list)  # one for each process
     mapped: int = 0  # files in memory, once for each process that maps them
-    files: dict[File, int] = field(default_factory=dict)  # those with a descriptor, mapped or not
+    files: dict[File, int] = field(default_factory=dict)  # files with a descriptor, mapped or not
     scratch: int = 0
 
 
 def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds: float = 1.0) -> Held:
-    """What a process holds, nothing once it has ended. `children`: and all that it has started. `uid`: its user, where
-    that is not ours. What several of them share counts once. Page-locked memory of a real driver is not seen.
+    """Returns the memory that a process holds, nothing once it has ended.
 
-    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, what several
-    share counts for each; huge pages that nobody has a descriptor of do in any case, once for each mapping. It blocks:
-    not for an event loop.
+    `children`: includes all that it has started. `uid`: its user, if that is not ours. Memory that several of them
+    share counts once. Page-locked memory of a real driver is not seen.
+
+    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, shared memory
+    counts for each process; huge pages without a descriptor do in any case, once for each mapping. It blocks: not for
+    an event loop.
     """
     with _as_user(uid):
         pids = _tree(pid) if children else [pid]
@@ -88,7 +90,7 @@ def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds
 
 
 def _look_at(pid: int, found: _Found) -> None:
-    """A process that ends meanwhile holds nothing; of one that may not be looked into, `status` is what there is."""
+    """Adds a process: an ended one holds nothing; of one that may not be looked into, only `status` counts."""
     sizes = _sizes(pid)
     found.anonymous.append(sizes.get(_ANONYMOUS, 0))
     found.mapped += sum(sizes.get(kind, 0) for kind in _MAPPED)
@@ -96,7 +98,7 @@ def _look_at(pid: int, found: _Found) -> None:
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 (descriptors, not files)
         except PermissionError:
-            # One that has ended and is not collected yet has no memory, and shows nobody its descriptors.
+            # An ended process that is not reaped yet has no memory, and its descriptors cannot be listed.
             found.unseen += bool(_sizes(pid))
             raise
         found.seen += 1
@@ -114,7 +116,7 @@ def _look_at(pid: int, found: _Found) -> None:
 
 
 def _exactly(pid: int, found: _Found) -> int:
-    """What a process has mapped, without what stands in `files` and `scratch`: of shared pages its part."""
+    """Returns a process's mapped memory without that in `files` and `scratch`, and of shared pages only its part."""
     if time.monotonic() > found.deadline:
         return sum(_sizes(pid).values())
     with contextlib.suppress(OSError):
@@ -129,11 +131,11 @@ def _exactly(pid: int, found: _Found) -> int:
 
 
 def _huge_pages(pid: int, text: str, found: _Found) -> int:
-    """Those that a process has mapped, beyond what stands in `files`."""
+    """Returns the huge pages that a process has mapped, beyond those in `files`."""
     held = 0
     for start, end, kind, major, minor, inode, page, shared, private in _HUGE.findall(text):
         size = int(shared) + int(private) << 10
-        # Written where others do not see it, a page is the process's own, beside that of the file.
+        # After a private write a page is the process's own, in addition to the file's page.
         copies = _copies(pid, int(start, 16), int(end, 16), int(page) << 10, found) if kind == "p" and size else 0
         counted = (os.makedev(int(major, 16), int(minor, 16)), int(inode)) in found.files
         held += min(copies, size) if counted else size
@@ -141,7 +143,7 @@ def _huge_pages(pid: int, text: str, found: _Found) -> int:
 
 
 def _copies(pid: int, start: int, end: int, page: int, found: _Found) -> int:
-    """Bytes between two addresses that are of no file; all of them where there is no time, or no right, to look."""
+    """Returns the bytes between two addresses that belong to no file; all if there is no time, or no right, to look."""
     small = os.sysconf("SC_PAGE_SIZE")
     copies = 0
     try:
@@ -157,14 +159,14 @@ def _copies(pid: int, start: int, end: int, page: int, found: _Found) -> int:
 
 
 def _sizes(pid: int) -> dict[str, int]:
-    """Bytes by kind of memory; none of a process that has ended."""
+    """Returns bytes by kind of memory; empty for a process that has ended."""
     with contextlib.suppress(OSError):
         return {kind: int(size) << 10 for kind, size in _KIND.findall(_text(f"/proc/{pid}/status"))}
     return {}
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Returns a process and all its descendants."""
     found = [pid]
     for each in found:
         with contextlib.suppress(OSError):
@@ -176,13 +178,13 @@ def _tree(pid: int) -> list[int]:
 
 @cache
 def _in_memory() -> tuple[int, ...]:
-    """The device of the kernel's own files in memory: memfds, and memory that processes share without a file."""
+    """Returns the device of the kernel's own files in memory: memfds, and memory shared without a file."""
     return (_device_of(os.MFD_CLOEXEC),)
 
 
 @cache
 def _huge() -> tuple[int, ...]:
-    """The same of files in huge pages, one for each size of those."""
+    """Returns the devices of files in huge pages, one for each page size."""
     sizes = [int(each.name.removeprefix("hugepages-").removesuffix("kB")) << 10 for each in _HUGE_SIZES.glob("*")]
     devices = []
     for size in sizes:
@@ -203,8 +205,10 @@ def _device_of(flags: int) -> int:
 
 @contextlib.contextmanager
 def _as_user(uid: int | None) -> Iterator[None]:
-    """Have this thread look at files as that user, if it has no right of its own to look into others' processes: root
-    in a container often has none."""
+    """Gives this thread the user's rights to files, if it may not look into others' processes otherwise.
+
+    Root in a container often may not.
+    """
     if uid is None or os.geteuid() != 0 or _sees_all():
         yield
         return

@@ -1,4 +1,4 @@
-"""Files for what suspended sessions had in a GPU's memory: in memory of this machine, or on a disk, within limits."""
+"""Files for suspended sessions' GPU memory: in memory of this machine, or on a disk, within limits."""
 
 import errno
 import fcntl
@@ -11,23 +11,23 @@ from typing import Final
 
 from remotegpu.api.quantities import format_bytes
 
-# Of all the room, as of the machine's memory (`budgets`): one tenant leaves something to others.
+# A part of all the room, as of the machine's memory (`budgets`): one tenant leaves something to others.
 _TENANTS_PART: Final = 0.75
 
 
 class NoRoomError(Exception):
-    """No file of that size; the message says what there is."""
+    """No file of that size is possible; the message says how much room there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRoom:
     memory_bytes: int
-    folder: Path | None = None  # where files lie for which memory has no room
+    folder: Path | None = None  # for files that do not fit into memory
     disk_bytes: int = 0
 
 
 class ImageFile:
-    """One image. It has no name, so it goes when nobody has it open any more; the worker that writes it seals it."""
+    """One image. It has no name, so it goes with its last open descriptor; the worker that writes it seals it."""
 
     def __init__(self, file: FileIO, size: int, place: "_Place", tenant: str) -> None:
         self.file = file
@@ -39,14 +39,14 @@ class ImageFile:
         return self.file.closed
 
     def excess(self) -> str:
-        """How it is larger than what was reserved for it, empty if it is not: on a disk its writer can do that."""
+        """Returns how it exceeds its reservation, else empty: on a disk its writer can make it larger."""
         has = 0 if self.file.closed else os.fstat(self.file.fileno()).st_size
         if has <= self.bytes:
             return ""
         return f"its image has {format_bytes(has)} and was given {format_bytes(self.bytes)}"
 
     def trim(self, size: int) -> None:
-        """It holds no more than this."""
+        """Reduces the image and its reservation to this size."""
         if size < self.bytes:
             os.ftruncate(self.file.fileno(), size)
             self._used[self._tenant] -= self.bytes - size
@@ -86,7 +86,7 @@ class Images:
             self._places.append(_Place("--suspend-disk", room.disk_bytes, room.folder))
 
     def create(self, size: int, tenant: str) -> ImageFile:
-        """A file that has `size` bytes, all of which are reserved, for a tenant, if it has a name; for a thread.
+        """Makes a file with all of its `size` bytes reserved, for a tenant, if it has a name. For a thread.
 
         Raises NoRoomError.
         """

@@ -1,4 +1,4 @@
-"""What keeps an appliance from opening sessions: descriptors or memory that are used up."""
+"""Finds out whether descriptors or memory are used up, so that no session can be opened."""
 
 import os
 import re
@@ -11,24 +11,27 @@ from typing import Final
 from remotegpu.api.quantities import format_bytes
 from remotegpu.appliance.machine.room import Room
 
-# A session takes a dozen while it starts. With fewer free ones nothing new begins; what is there may use them. They are
-# an eighth of the limit, and at least and at most so many.
+# A session takes a dozen while it starts. With fewer free ones nothing new begins; the present ones may use them. Their
+# number is an eighth of the limit, within these bounds.
 _LEAST_DESCRIPTORS: Final = (24, 64)
 # A worker without a context.
 _LEAST_BYTES: Final = 64 << 20
-# What the appliance keeps open for a session: sockets of its worker and its turns, its client's process, an image.
+# Descriptors that the appliance keeps open for a session: sockets of its worker and its turns, its client's process, an
+# image.
 OF_SESSION: Final = 8
 _LIMIT: Final = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 
 
-# Everybody may ask for the inventory, as often as he likes.
+# Any client may ask for the inventory, as often as it likes.
 _LOOK_SECONDS: Final = 1.0
 
 
 class Shortage:
-    """Why no session can be opened now, looked at once a second however often it is asked; for any thread.
-    `processes`: the appliance's own, whose descriptors it takes."""
+    """Tells why no session can be opened; looks once a second however often it is asked. For any thread.
+
+    `processes`: the appliance's own that a session takes descriptors of.
+    """
 
     def __init__(
         self, processes: Callable[[], Iterable[int]], room: Room | None, now: Callable[[], float] = time.monotonic
@@ -47,22 +50,24 @@ class Shortage:
 
 
 def descriptors_of_tenant() -> int:
-    """How many descriptors of the appliance one tenant may have: half of those that are not kept free."""
+    """Returns how many descriptors of the appliance one tenant may have: half of those that are not kept free."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (limit - _least(limit)) // 2
 
 
 def code_files() -> int:
-    """How many images of device code may be kept, each in a file that is open."""
+    """Returns how many images of device code may be kept, each in an open file."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit // 8
 
 
 def shortage(processes: Iterable[int], room: Room | None, *, before: bool = False) -> str:
-    """Why no session can be opened, with what to do; empty if one can. `processes`: the appliance's own, whose
-    descriptors it takes. `before`: it was short of something, which ends where there is twice as much.
+    """Returns why no session can be opened, with the remedy; empty if one can.
 
-    The text is the same while it lasts: the operator looks at all that waits when it changes."""
+    `processes`: the appliance's own that a session takes descriptors of. `before`: there was a shortage, which ends
+    when twice as much is free. The text is the same while it lasts: the operator checks all waiting claims when it
+    changes.
+    """
     times = 2 if before else 1
     for pid in processes:
         limit = _descriptor_limit(pid)

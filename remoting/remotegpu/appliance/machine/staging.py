@@ -1,4 +1,4 @@
-"""The appliance's own folder: what other users have to be able to read, and the scratch folders of sessions."""
+"""The appliance's own folder: files that other users have to read, and the scratch folders of sessions."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class StagingError(Exception):
-    """Nothing can be put into the temporary folder; the message says why and what to do."""
+    """The temporary folder cannot be used; the message says why and what to do."""
 
 
 @contextlib.contextmanager
@@ -33,8 +33,10 @@ def _explained() -> Iterator[None]:
 
 
 class Staging:
-    """A folder in the machine's temporary one, made when it is first needed; and copies of programs and libraries that
-    lie where another uid cannot read, as under /root."""
+    """A folder in the machine's temporary one, made at its first use.
+
+    It also has copies of programs and libraries that another uid cannot read in their place, as under /root.
+    """
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -42,11 +44,11 @@ class Staging:
 
     @_explained()
     def readable(self, path: Path) -> Path:
-        """`path` itself if every user can read it (or nobody else will), else a copy."""
+        """Returns `path` itself if every user can read it (or no other user will), else a copy."""
         if os.geteuid() != 0 or _readable_by_all(path):
             return path
         copy = self.folder(path.parent.name) / path.name
-        # Beside one that runs, as after a handover.
+        # Next to a running one, as after a handover.
         new = copy.with_name(f"{copy.name}.new")
         shutil.copyfile(path, new)
         new.chmod(0o755)
@@ -54,7 +56,7 @@ class Staging:
 
     @_explained()
     def folder(self, name: str) -> Path:
-        """A folder that every user can read, and that ends with the appliance."""
+        """Returns a folder that every user can read, and that ends with the appliance."""
         if self._folder is None:
             self._folder, self._lock = _make()
             self._folder.chmod(0o755)
@@ -64,7 +66,7 @@ class Staging:
         return folder
 
     def private(self, name: str) -> Path:
-        """One that nobody else can look into."""
+        """Returns a folder that no other user can look into."""
         folder = self.folder(name)
         folder.chmod(0o700)
         return folder
@@ -74,7 +76,7 @@ class Staging:
 
     @classmethod
     def adopted(cls, state: State) -> "Staging":
-        """The folder that `handed` tells of."""
+        """Takes over the folder described by `handed`."""
         staging = cls()
         staging._folder = Path(state["folder"])
         staging._lock = None if state["lock"] is None else taken(state["lock"])
@@ -90,7 +92,7 @@ class Staging:
 
 @_explained()
 def sweep() -> None:
-    """Remove the folders of this user's appliances that were killed and could not do it themselves."""
+    """Removes the folders of this user's appliances that were killed and could not do it themselves."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         lock = None
         with contextlib.suppress(OSError):
@@ -103,13 +105,13 @@ def sweep() -> None:
 
 
 def _make() -> tuple[Path, int | None]:
-    """A new folder, held."""
+    """Makes a new folder and holds it."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
             lock = _hold(path)
         except OSError:
-            # A file system without locks: there nobody sweeps either.
+            # A file system without locks: no sweep removes anything there.
             return path, None
         if lock is not None:
             return path, lock
@@ -117,9 +119,9 @@ def _make() -> tuple[Path, int | None]:
 
 
 def _hold(path: Path) -> int | None:
-    """A descriptor that holds a folder of this user; None if it is not there, somebody else's, or held.
+    """Returns a descriptor that holds a folder of this user; None if it is missing, another user's, or held.
 
-    The kernel lets go of it with the last process that has the descriptor, however that ends. Raises OSError: the
+    The kernel releases the lock with the last process that has the descriptor, however that ends. Raises OSError: the
     folder cannot be opened (a link never is), or its file system has no locks.
     """
     try:

@@ -16,20 +16,22 @@ from remotegpu.appliance.handover import State, kept, taken
 # Each appliance takes one, and another when it has that many sessions.
 BLOCK: Final = 256
 BLOCKS: Final = range(64000, 59999, -BLOCK)
-# A file for each block, which its appliance locks. Only root reaches the folder: nobody else can take a block, or all.
+# A file for each block, which its appliance locks. Only root reaches the folder: no other user can take a block.
 LOCKS: Final = Path("/run/remotegpu-uids")
-# Nobody else reaches the folder either.
+# No other user reaches the folder either.
 _NO_PLACE: Final = (errno.EROFS, errno.ENOENT)
 _log = logging.getLogger(__name__)
 
 
 class NoUidsError(Exception):
-    """There are no user ids for sessions, or for one more; the message says why and what to do."""
+    """No user ids are free for sessions, or not one more; the message says why and what to do."""
 
 
 def _lock(folder: Path, base: int) -> int | None:
-    """Holds a block while the file is open: the kernel forgets the lock with the process, however that ends. Raises
-    OSError."""
+    """Locks a block while the file is open; None if it is taken. Raises OSError.
+
+    The kernel drops the lock with the process, however that ends.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     owner = folder.stat(follow_symlinks=False)
     if owner.st_uid != 0 or owner.st_mode & 0o077:
@@ -44,8 +46,10 @@ def _lock(folder: Path, base: int) -> int | None:
 
 
 def _name(base: int) -> int | None:
-    """Holds the name by which appliances of the release before know that the block is taken. Anybody can hold it, so
-    it does not decide. It goes with the next release."""
+    """Binds the name by which appliances of the previous release know that the block is taken.
+
+    Any process can bind it, so it does not decide. It goes with the next release.
+    """
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as holder:
         try:
             holder.bind(f"\0remotegpu-uids-{base}")
@@ -75,9 +79,11 @@ class _Block:
 
 
 class Uids:
-    """Only root can hand out user ids. With base 0 workers keep the appliance's own, as where root may not change its
-    id. Without a base they are of the first block that no other appliance of this machine has, and of further ones
-    while that is full."""
+    """Hands out user ids, as root only.
+
+    With base 0 workers keep the appliance's own id, for example where root may not change ids. Without a base the ids
+    are of the first block that no other appliance of this machine has, and of further ones while that is full.
+    """
 
     def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS, locks: Path = LOCKS) -> None:
         """Raises NoUidsError if no block is free."""
@@ -108,7 +114,7 @@ class Uids:
             )
 
     def _claim_block(self) -> bool:
-        """Raises OSError."""
+        """Claims a block; false if there is none. Raises OSError."""
         for named in (True, False):
             for base in self._choices:
                 if self._claim(base, named):
@@ -116,7 +122,7 @@ class Uids:
         return False
 
     def _claim_by_name(self, why: str) -> bool:
-        """Where nothing can be locked, as in a container that may write nothing."""
+        """Claims a block by its name alone if nothing can be locked, as in a read-only container."""
         for base in self._choices:
             if (name := _name(base)) is not None:
                 self._blocks.append(_Block(range(base, base + BLOCK), None, name))
@@ -131,7 +137,7 @@ class Uids:
         return False
 
     def _claim(self, base: int, named: bool) -> bool:
-        """With `named` only a block that no appliance of the release before can have."""
+        """Claims the block at `base`. `named`: only one that no appliance of the previous release can have."""
         lock = _lock(self._locks, base)
         if lock is None:
             return False
@@ -177,7 +183,7 @@ class Uids:
             self._blocks.remove(block)
 
     def handed(self) -> State:
-        """`blocks` is what code of the release before reads, too."""
+        """Returns the state for `adopted`. The previous release's code reads `blocks` too."""
 
         def held(descriptor: int | None) -> int | None:
             return None if descriptor is None else kept(descriptor)
@@ -189,7 +195,7 @@ class Uids:
 
     @classmethod
     def adopted(cls, state: State, locks: Path = LOCKS) -> "Uids":
-        """Those that `handed` tells of. Code of the release before held no locks."""
+        """Takes over the blocks described by `handed`. The previous release's code held no locks."""
         uids = cls.__new__(cls)
         uids._locks, uids._blocks = locks, []
         for (start, stop, name, used), lock in zip(
@@ -218,6 +224,6 @@ class Uids:
             )
 
     def close(self) -> None:
-        """Lets other appliances have the blocks."""
+        """Releases the blocks to other appliances."""
         for block in self._blocks:
             block.close()

@@ -1,5 +1,5 @@
-"""Leases that move between appliances while their programs run: how they leave, how they arrive, where they may go.
+"""Leases that move between appliances while their programs run: departure, arrival, and allowed destinations.
 
-Called by the control service. The workers move the bytes (`worker/src/moving`); here are the order of the steps and
-what is undone where one of them fails.
+Called by the control service. The workers move the bytes (`worker/src/moving`); this package has the order of the steps
+and the rollback if one of them fails.
 """

@@ -1,5 +1,8 @@
-"""Leases that move here from another appliance. Its workers make their sessions anew at workers of this one, as their
-clients; the programs' own clients follow when the lease is settled."""
+"""Leases that move here from another appliance.
+
+The other appliance's workers connect as clients and make their sessions again at workers of this one; the programs' own
+clients follow when the lease is settled.
+"""
 
 import asyncio
 import logging
@@ -30,9 +33,9 @@ _INVITATION_SECONDS: Final = 60.0
 _MOST_INVITATIONS: Final = 64
 _MOST_OF_ONE: Final = 16
 _MOST_NAME: Final = 200
-# After all was sent.
+# Counted from when all was sent.
 _ADOPT_SECONDS: Final = 30.0
-# Attributes that say where a GPU is, not what it is.
+# Attributes with a GPU's place, not its kind.
 _PLACE_ATTRIBUTES: Final = (33, 34, 50)
 _HEX: Final = frozenset("0123456789abcdef")
 # The UID of a pod, as Kubernetes makes it; empty outside of a cluster.
@@ -45,23 +48,23 @@ _MOST_SLOT: Final = 31
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """What is known of a lease that was invited."""
+    """The state of an invited lease."""
 
     owner: str
-    # In Kubernetes that of the claim.
+    # In Kubernetes the id of the claim's lease.
     lease_id: str = ""
-    # A lease moves by it, or has tried to.
+    # A lease moves with the invitation, or has tried to.
     used: bool = False
     lease: Lease | None = None
-    # With the ticket of its client, and what its worker will say.
+    # With the ticket of its client, and the future for its worker's report.
     sessions: list[tuple[Session, str, asyncio.Future[Packet]]] = field(default_factory=list)
-    # Once there is a worker for each session.
+    # Set once there is a worker for each session.
     watch: asyncio.Task[None] | None = None
 
 
 class Arrivals:
     def __init__(self, leases: Leases, sessions: Sessions, gateway: Gateway, snapshot: Snapshot) -> None:
-        # Set where leases are those of claims.
+        # Set if leases are those of claims.
         self.claims: ClaimLeases | None = None
         self._leases = leases
         self._sessions = sessions
@@ -74,8 +77,10 @@ class Arrivals:
         return bool(self._invited)
 
     def invite(self, owner: str, lease_id: str) -> str:
-        """An invitation, with which one lease may move here; it will be `owner`'s. In Kubernetes it is this lease of a
-        claim. Raises RefusalError."""
+        """Returns an invitation for one lease to move here; it will be `owner`'s. Raises RefusalError.
+
+        In Kubernetes the invitation is for this lease of a claim.
+        """
         of_one = sum(arrival.owner == owner for arrival in self._invited.values())
         if len(self._invited) >= _MOST_INVITATIONS or (of_one >= _MOST_OF_ONE and not lease_id):
             message = (
@@ -88,7 +93,7 @@ class Arrivals:
         return invitation
 
     async def invited(self, invitation: str) -> Arrival:
-        """Raises RefusalError if nobody was invited so."""
+        """Returns the arrival of an invitation. Raises RefusalError if there is no such invitation."""
         if arrival := self._invited.get(invitation):
             return arrival
         message = "the invitation is unknown or older than a minute: move the lease again"
@@ -99,11 +104,11 @@ class Arrivals:
             del self._invited[invitation]
 
     def _drop(self, arrival: Arrival) -> None:
-        """Nobody is invited by it any more."""
+        """Invalidates the invitation."""
         self._invited = {name: each for name, each in self._invited.items() if each is not arrival}
 
     def _give_up(self, arrival: Arrival, why: str) -> None:
-        """Leave nothing of it here."""
+        """Removes all traces of the arrival here."""
         self._drop(arrival)
         if arrival.watch is not None:
             arrival.watch.cancel()
@@ -111,12 +116,12 @@ class Arrivals:
             self._end(arrival.lease, why)
 
     def _end(self, lease: Lease, why: str) -> None:
-        """Another lease of that name, which has come later, stays."""
+        """Ends the lease, but not a later one of the same name."""
         if self._leases.by_id(lease.lease_id) is lease:
             self._leases.end(lease.lease_id, why)
 
     async def receive(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> list[str]:
-        """Take a share and start workers: tickets, one for what each session is sent over.
+        """Takes a share and starts workers; returns a ticket for each session's data.
 
         Raises RefusalError; then nothing is left here.
         """
@@ -126,7 +131,7 @@ class Arrivals:
         arrival.used = True
         tickets: list[str] = []
         try:
-            # One that was here before, and comes back at once.
+            # A lease that was here before, and comes back at once.
             await self._leases.finish_end(request.lease_id)
             lease = arrival.lease = self._take_share(arrival, request)
             for moving in request.sessions:
@@ -137,7 +142,7 @@ class Arrivals:
                 arrival.sessions.append((session, moving.ticket, self._sessions.expect(session)))
                 tickets.append(ticket)
         except BaseException as error:
-            # The caller may have left, too, and be told nothing.
+            # The caller may have left too, without an answer.
             self._give_up(arrival, "it does not move here")
             if isinstance(error, SessionRefusedError):
                 raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
@@ -162,7 +167,7 @@ class Arrivals:
             if why := _difference(was, device):
                 self._end(lease, "it does not move here")
                 raise refused(why)
-            # Its programs know the device so.
+            # Its programs know the device by these values.
             device.uuid, device.pci_domain, device.pci_bus, device.pci_device = (
                 was.uuid,
                 was.pci_domain,
@@ -174,7 +179,7 @@ class Arrivals:
         return lease
 
     def _claim_of(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> Claim | None:
-        """The claim that moves here; None outside of Kubernetes."""
+        """Returns the claim that moves here; None outside of Kubernetes."""
         if self.claims is None:
             return None
         claim = self.claims.claim(request.lease_id)
@@ -185,7 +190,10 @@ class Arrivals:
         return claim
 
     async def settle(self, arrival: Arrival, *, keep: bool) -> None:
-        """Raises RefusalError if it was to be kept, and something of it has not arrived; then nothing is left here."""
+        """Settles the lease: keeps it here, or removes it.
+
+        Raises RefusalError if it was to be kept and a part of it has not arrived; then nothing is left here.
+        """
         if arrival.used and arrival.watch is None:
             raise refused("NotArrived: its sessions are still being made here")
         self._drop(arrival)
@@ -195,7 +203,7 @@ class Arrivals:
         try:
             why = await self._incomplete(arrival) if keep else "it stays where it was"
         except BaseException:
-            # The caller has left, and takes it that the lease stays.
+            # The caller has left, and assumes that the lease stays there.
             self._give_up(arrival, "it stays where it was")
             raise
         if not why and self._leases.by_id(lease.lease_id) is not lease:
@@ -217,7 +225,7 @@ class Arrivals:
         _log.info("lease %s (%s) has moved here", lease.lease_id[:8], lease.client)
 
     async def _incomplete(self, arrival: Arrival) -> str:
-        """What has not arrived; empty if all has."""
+        """Returns the part that has not arrived; empty if all has."""
         answers = [answer for _, _, answer in arrival.sessions]
         if answers:
             await asyncio.wait(answers, timeout=_ADOPT_SECONDS)
@@ -225,7 +233,7 @@ class Arrivals:
         return f"{len(missing)} of its {len(answers)} sessions are not complete" if missing else ""
 
     async def _watch(self, arrival: Arrival, lease: Lease) -> None:
-        """End the lease if nobody settles it: its workers end when the other appliance is gone."""
+        """Ends the lease if it is not settled: its workers end when the other appliance is gone."""
         await asyncio.sleep(_INVITATION_SECONDS)
         await asyncio.gather(*(session.process.wait() for session, _, _ in arrival.sessions if session.process))
         self._drop(arrival)
@@ -233,7 +241,7 @@ class Arrivals:
 
 
 def _check(request: pb.ReceiveLeaseRequest) -> None:
-    """Raises RefusalError for what no appliance of ours sends: who was invited is not trusted."""
+    """Raises RefusalError for a request that no appliance of ours sends: the invited peer is not trusted."""
     names = [(request.lease_id, 32), (request.lease_secret, 64)]
     names += [pair for each in request.sessions for pair in ((each.session_id, 32), (each.ticket, 64))]
     session_ids = {each.session_id for each in request.sessions}
@@ -264,7 +272,7 @@ def _ask_of(request: pb.ReceiveLeaseRequest) -> Ask:
 
 
 def _difference(was: pb.Device, device: pb.Device) -> str:
-    """What a program would notice; empty if nothing."""
+    """Returns a difference that a program would notice; empty if there is none."""
     if was.name != device.name:
         return f"OtherGpuModel: {was.name} here and {device.name} there"
     for attribute in sorted({*was.attributes, *device.attributes} - set(_PLACE_ATTRIBUTES)):

@@ -1,5 +1,7 @@
-"""Leases that move to another appliance, in two phases: their sessions are made anew there while they stand still here;
-then they are there, or they go on here as if nothing had been."""
+"""Leases that move to another appliance, in two phases.
+
+First their sessions are made again there while they are paused here. Then they are there, or they go on here as before.
+"""
 
 import asyncio
 import contextlib
@@ -40,13 +42,13 @@ _log = logging.getLogger(__name__)
 _CALL_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
 _MOST_REASON: Final = 500
-# Longest that a program's memory is sent while it runs: 4 TiB at 1 GiB/s, 40 GiB at 10 MiB/s.
+# Limit for precopy, which sends memory while the program runs: 4 TiB at 1 GiB/s, 40 GiB at 10 MiB/s.
 _AHEAD_SECONDS: Final = 4096.0
 _READ_BYTES: Final = 256 << 10
 # Bytes per second (socket(7) of Linux 4.13; Python has no name for it).
 _SO_MAX_PACING_RATE: Final = 47
 _MOST_PORT: Final = 65535
-# What one user may have move away at a time, and all: each call to another appliance takes a thread while it waits.
+# Moves at a time, of one user and of all: each call to another appliance takes a thread while it waits.
 _MOST_OF_ONE: Final = 8
 _THREADS: Final = ThreadPoolExecutor(64, "move")
 
@@ -63,28 +65,27 @@ class Departures:
         snapshot: Snapshot,
         bytes_per_second: int | None,
     ) -> None:
-        """`bytes_per_second`: most that one lease sends; None for no limit."""
+        """`bytes_per_second`: the most that one lease sends; None for no limit."""
         self._bytes_per_second = bytes_per_second
         self._leases = leases
         self._sessions = sessions
         self._suspensions = suspensions
         self._gateway = gateway
         self._snapshot = snapshot
-        # Leases that are on their way, by tenant.
+        # Leases that are moving, by tenant.
         self._moving: Counter[str] = Counter()
 
     async def move(self, lease: Lease, to: Destination) -> AsyncIterator[Waiting | Bytes]:
-        """Yield what is done, once a second, and at last how many bytes of memory were sent. It continues if the caller
-        leaves.
+        """Yields its progress, once a second, and at last how many bytes of memory were sent.
 
-        Raises RefusalError; then the lease is here as it was.
+        It continues if the caller leaves. Raises RefusalError; then the lease is here as it was.
         """
         async for event in self._suspensions.follow(lease, self._move(lease, to), "its work completes and is copied"):
             yield event
 
     async def _move(self, lease: Lease, to: Destination) -> Bytes:
         runs, tenant = lease.suspended is None, tenant_of(lease)
-        # In Kubernetes the operator moves.
+        # In Kubernetes the operator limits moves.
         if self._moving[tenant] >= _MOST_OF_ONE and lease.claim is None:
             message = f"{_MOST_OF_ONE} leases of yours move already: try again when one is there"
             raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
@@ -114,7 +115,7 @@ class Departures:
                     raise refused(f"NoAppliance: {to.endpoint} answers with no data port; it stays here")
                 paused, answers = await self._send_all(workers, other, place)
             except BaseException:
-                # The share there is free at once, and not when its invitation has become old.
+                # Frees the share there at once, not only when its invitation expires.
                 with contextlib.suppress(ApplianceError):
                     await _aside(other.settle_lease, to.invitation, keep=False)
                 raise
@@ -125,7 +126,7 @@ class Departures:
         text = json.dumps(where)
         for session in workers:
             self._gateway.moved(session.session_id, self._gateway.ticket(session.session_id), text)
-        # A client whose worker is gone would be told that before it is told where it has moved.
+        # Otherwise a client whose worker is gone would learn that before it learns the new place.
         await self._gateway.synced()
         for session in workers:
             self._sessions.leave(session)
@@ -159,7 +160,7 @@ class Departures:
     async def _send_all(
         self, workers: list[Session], other: ApplianceClient, place: pb.ReceiveLeaseReply
     ) -> tuple[float, list[Packet]]:
-        """Since when the sessions stand still (monotonic), and what their workers say."""
+        """Sends all sessions; returns since when they are paused (monotonic), and their workers' answers."""
         async with contextlib.AsyncExitStack() as stack:
             connections = []
             for session, ticket in zip(workers, place.tickets, strict=True):
@@ -175,7 +176,7 @@ class Departures:
             return paused, await asyncio.gather(*(self._send(session) for session in workers))
 
     async def _send_ahead(self, session: Session, connection: socket.socket) -> Packet:
-        """While the program runs, which a slow network does not end."""
+        """Sends a session's memory while the program runs, however slow the network is."""
         late = asyncio.get_running_loop().call_later(_AHEAD_SECONDS, _break, connection)
         try:
             order = {"op": "ahead"}
@@ -186,14 +187,14 @@ class Departures:
     async def _send(self, session: Session) -> Packet:
         order = {"op": "move", "seconds": DRAIN_SECONDS}
         size = session.granted_bytes
-        # What is sent as slowly as it may be is not late.
+        # A transfer at the lowest allowed rate is not late.
         slowly = size * len(session.lease.sessions) / self._bytes_per_second if self._bytes_per_second else 0.0
         return await self._sessions.ask(session, order, size=size, seconds=DRAIN_SECONDS + slowly)
 
     async def _settle(
         self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Packet]
     ) -> None:
-        """Raises RefusalError if the lease does not move; its sessions go on here then."""
+        """Settles the lease there. Raises RefusalError if it does not move; its sessions go on here then."""
         ended = "Ended: one of its processes ended meanwhile; move it again"
         others = [answer for answer in answers if answer.get("op") != "moved"]
         reasons = [one_line(answer.get("reason"), _MOST_REASON) if answer else ended for answer in others]
@@ -216,7 +217,7 @@ def _break(connection: socket.socket) -> None:
 
 @contextlib.contextmanager
 def _authority(to: Destination) -> Iterator[Access]:
-    """How to get into the other appliance, which the invitation alone opens."""
+    """Yields the access to the other appliance, which the invitation alone opens."""
     if not to.ca:
         yield Access("")
         return
@@ -227,14 +228,14 @@ def _authority(to: Destination) -> Iterator[Access]:
 
 
 async def _aside(call: Callable[..., _T], *arguments: object, **named: object) -> _T:
-    """In a thread of moves: whoever does not answer them keeps nobody else waiting."""
+    """Runs a call in a thread of moves: an appliance that does not answer delays no other work."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(call, *arguments, **named))
 
 
 async def _connect(
     other: ApplianceClient, port: int, preface: bytes, stack: contextlib.AsyncExitStack, rate: int | None
 ) -> socket.socket:
-    """A connection to a worker there, for one of ours; TLS is done here. The kernel keeps to the rate."""
+    """Connects to a worker there, for one of ours; TLS is done here. The kernel limits the rate."""
     tls = other.access.tls_context()
     if tls is None:
         plain = await _aside(other.connect_data, port, tls=False)
@@ -260,7 +261,7 @@ def _pace(carrying: socket.socket, rate: int | None) -> None:
 async def _connect_tls(
     other: ApplianceClient, port: int, preface: bytes, tls: ssl.SSLContext, stack: contextlib.AsyncExitStack
 ) -> tuple[socket.socket, socket.socket]:
-    """Our end, and the socket that carries it."""
+    """Returns our end, and the socket that carries it."""
     host, name = other.endpoint.host, other.access.server_name or other.endpoint.host
     far_writer: asyncio.StreamWriter | None = None
     try:

@@ -1,4 +1,4 @@
-"""Where a lease may move to, and what a place can be."""
+"""Allowed destinations of a move, and their validation."""
 
 import re
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ import grpc
 from remotegpu.api import addresses
 from remotegpu.appliance.refusal import RefusalError
 
-# For `--move-to`.
+# A value of `--move-to`.
 ANYWHERE: Final = "any"
-# Invitations and tickets.
+# The form of invitations and tickets.
 SECRET: Final = re.compile(r"[0-9a-f]{64}")
-# A name of DNS or an address, as a certificate has it (RFC 1035, 2.3.4); an address of IPv6 may have a zone (RFC 4007).
+# A DNS name or an address, as a certificate has it (RFC 1035, 2.3.4); an IPv6 address may have a zone (RFC 4007).
 _NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
-# Of an authority's certificates.
+# The size limit of an authority's certificates.
 _MOST_CA: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a lease is to go. Without an authority there is no TLS."""
+    """The destination of a move. Without an authority there is no TLS."""
 
     endpoint: str
     invitation: str
@@ -31,7 +31,7 @@ class Destination:
     server_name: str
 
     def check(self) -> None:
-        """Raises RefusalError for what cannot be a place: who moves a lease is not trusted."""
+        """Raises RefusalError if it cannot be an appliance: the caller who moves a lease is not trusted."""
         wrong = (
             (not _place(self.endpoint), "the address is not HOST:PORT"),
             (not SECRET.fullmatch(self.invitation), "the invitation is not one that InviteLease gave"),
@@ -44,10 +44,10 @@ class Destination:
 
 
 class Destinations:
-    """Where users have their leases move: the places that an administrator named. He himself moves them anywhere."""
+    """The appliances to which users may move leases, named by an administrator, who may move them anywhere."""
 
     def __init__(self, named: Iterable[str]) -> None:
-        """`named`: addresses as `Destination` has them, or ANYWHERE. Raises ValueError for one that is no address."""
+        """`named`: addresses as `Destination` has them, or ANYWHERE. Raises ValueError if one is not an address."""
         self._anywhere = False
         self._places: set[str] = set()
         for each in named:
@@ -59,7 +59,7 @@ class Destinations:
                 raise ValueError(f"{each!r} is neither HOST:PORT nor {ANYWHERE}")
 
     def check(self, to: Destination, owner: str | None) -> None:
-        """`owner`: who moves it, None for an administrator. Raises RefusalError."""
+        """Raises RefusalError if `owner` may not move a lease there; None is an administrator."""
         if owner is None or self._anywhere or _place(to.endpoint) in self._places:
             return
         message = (
@@ -70,7 +70,7 @@ class Destinations:
 
 
 def _place(endpoint: str) -> str:
-    """The address in one spelling; empty if it is none."""
+    """Returns the address in its canonical form; empty if it is invalid."""
     try:
         host, port = addresses.split(endpoint)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What one lease and one tenant may have beside memory of a GPU. Pure."""
+"""Budgets of a lease and of a tenant besides GPU memory. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -24,27 +24,29 @@ SESSION_BUDGETS: Final = (
 
 
 def part_of_sessions(sessions: int, size: int, shareable: int) -> int:
-    """Of a GPU's sessions those for a lease that has `size` of `shareable` bytes: rounded up, and not too few."""
+    """Returns the part of a GPU's sessions for a lease with `size` of `shareable` bytes: rounded up, with a minimum."""
     return min(sessions, max(LEAST_SESSIONS, -(-sessions * size // max(shareable, 1))))
 
 
 def tenant_of(lease: Lease) -> str:
-    """Whose budget it counts in: a namespace, or the name of a token; empty where there are no tokens."""
+    """Returns the tenant that a lease counts for: a namespace or a token's name; empty if there are no tokens."""
     return lease.claim.namespace if lease.claim else lease.owner
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """What a session, a lease or a tenant has more than it may."""
+    """The excess of a session, a lease or a tenant over its limit."""
 
     sentence: str
-    sessions: list[Session]  # those that hold most: without them the rest is within the budget
+    sessions: list[Session]  # the largest ones: without them the rest is within the budget
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """How much of this machine's memory sessions may hold: images, what copies pass through, commands that wait, and
-    whatever else their processes have. The software GPU's memory is of it, too, and comes on top."""
+    """Limits of this machine's memory for sessions: images, copy buffers, waiting commands and all else.
+
+    The software GPU's memory is a part of it, and its budget is added.
+    """
 
     per_lease: int
     per_tenant: int
@@ -54,8 +56,10 @@ class HostMemory:
         return self.per_lease + self._of_gpus([lease])
 
     def excesses(self, leases: Iterable[Lease]) -> Iterator[Excess]:
-        """Sessions whose image is larger than it may be, leases past their budget, then tenants past theirs. What a
-        session holds that ends already counts as free."""
+        """Yields sessions with too large an image, leases past their budget, then tenants past theirs.
+
+        Memory of a session that ends counts as free already.
+        """
         by_tenant: defaultdict[str, list[Lease]] = defaultdict(list)
         for lease in leases:
             by_tenant[tenant_of(lease)].append(lease)
@@ -89,7 +93,7 @@ def _beyond(leases: list[Lease], budget: int, who: str, option: str) -> Iterator
 
 
 def unknown_budget(option: str) -> str:
-    """What is wrong with a NAME=NUMBER of --session-budget; empty if nothing is."""
+    """Returns why a NAME=NUMBER of --session-budget is invalid; empty if it is valid."""
     name, _, number = option.partition("=")
     if name in SESSION_BUDGETS and number.isdecimal():
         return ""

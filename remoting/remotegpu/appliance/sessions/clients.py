@@ -1,8 +1,8 @@
-"""Which process a session's client is, and whether it has ended.
+"""Identifies the process of a session's client, and notices its end.
 
-A connection that closed says little: a tunnel or a sidecar may have closed it. The kernel of this machine knows which
-of its processes live, whatever way they take to the appliance. A client says of itself which process it is. One that
-lies ends its own session and nobody else's. Of a process that we do not see, the next one of its lease that does tells.
+A closed connection proves little: a tunnel or a sidecar may have closed it. The kernel of this machine knows which of
+its processes live, however they reach the appliance. A client names its own process; one that lies ends only its own
+session. The end of a process that we cannot see is reported by another one of its lease that can.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Final, Self
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_NAME: Final = 256
-# Of the fields behind the name of the program, the first of which is the third (proc_pid_stat(5)).
+# Index among the fields behind the program's name, the first of which is the third (proc_pid_stat(5)).
 _START: Final = 22 - 3
 
 
@@ -22,7 +22,7 @@ class Client:
     """A process, of this machine or another one."""
 
     def __init__(self, pid: int, name: str) -> None:
-        """`name`: what the client says, its boot id, PID namespace and start."""
+        """`name`: the client's own account: boot id, PID namespace and start."""
         self.pid = pid
         self.name = name
         self.ended = False
@@ -31,7 +31,7 @@ class Client:
 
     @classmethod
     def of(cls, pid: int, name: str) -> Self | None:
-        """None if the client does not know which process it is."""
+        """Returns None if the client does not know its process."""
         return cls(pid, name) if name and len(name) <= _MOST_NAME else None
 
     def is_same(self, other: "Client | None") -> bool:
@@ -39,20 +39,20 @@ class Client:
         return other is not None and (self.pid, self.name) == (other.pid, other.name)
 
     def sees(self, other: "Client | None") -> bool:
-        """Whether both say that they are in one PID namespace of one boot: each knows of the other's end."""
+        """Whether both name one PID namespace of one boot: then each notices the other's end."""
         return other is not None and self.name.rpartition(" ")[0] == other.name.rpartition(" ")[0] != ""
 
     async def watch(self, on_end: Callable[[], None]) -> None:
-        """Call when it has ended, if it is a process of this machine that we see."""
+        """Calls `on_end` when it has ended, if it is a process of this machine that we see."""
         pid: int | None = self.pid
         if identity(self.pid) != self.name:
-            # Of a container that was started beside us: here it has another number.
+            # A process of a container next to us has another pid here.
             pid = await asyncio.to_thread(_number_here, self.pid, self.name)
         if pid is None or self._closed:
             return
         with contextlib.suppress(OSError):
             watched = os.pidfd_open(pid)
-            # By then its number cannot become another one's unseen.
+            # From here on the pid cannot be reused unnoticed.
             if identity(pid) != self.name:
                 os.close(watched)
                 return
@@ -60,7 +60,7 @@ class Client:
             asyncio.get_running_loop().add_reader(watched, self._has_ended, on_end)
 
     def close(self) -> None:
-        """Watch it no more."""
+        """Stops watching."""
         self._closed = True
         if self._watched is not None:
             asyncio.get_running_loop().remove_reader(self._watched)
@@ -74,9 +74,9 @@ class Client:
 
 
 def identity(pid: int) -> str:
-    """What a client says of itself that has this number here, if it is a process that we see; else empty."""
+    """Returns the name that the client with this pid gives itself, if we can see the process; else empty."""
     with contextlib.suppress(OSError, IndexError):
-        # Of one in our namespace we may not be allowed to ask.
+        # For a process in our namespace the link may not be readable.
         inside = len(_numbers(pid)) > 1
         namespace = Path(f"/proc/{pid}/ns/pid" if inside else "/proc/self/ns/pid").readlink()
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -85,7 +85,7 @@ def identity(pid: int) -> str:
 
 
 def _number_here(pid: int, name: str) -> int | None:
-    """Which number a process of a namespace below ours has here, if there is one that has this number there."""
+    """Returns the pid here of a process with this pid and name in a namespace below ours; None if there is none."""
     if not name.startswith(f"{_boot()} "):
         return None
     for each in Path("/proc").iterdir():
@@ -102,6 +102,6 @@ def _boot() -> str:
 
 
 def _numbers(pid: int) -> list[int]:
-    """Its number in our namespace and in each below, down to its own (proc_pid_status(5))."""
+    """Returns its pid in our namespace and in each below, down to its own (proc_pid_status(5))."""
     lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     return next(([int(each) for each in line.split()[1:]] for line in lines if line.startswith("NSpid:")), [])

@@ -1,8 +1,8 @@
 """Device code that sessions have sent, for later sessions of the same tenant: sealed files in memory of this machine.
 
-A worker offers what its client has sent, and asks before it has its client send an image. It believes no content: what
-has not the hash that it asked for is as good as nothing. Tenants never see each other's code: an answer would tell what
-another one runs. But for that of one tenant whom the administrator names: what it has sent is for everybody.
+A worker offers the code that its client has sent, and asks before its client sends an image. It checks the hash of each
+answer, so that wrong content is useless. Tenants never see each other's code: an answer would reveal what another one
+runs. The exception is one tenant that the administrator names: its code is for everyone.
 
 An image comes through a pipe into a file that the appliance makes: a file of the worker would count in the memory of
 its lease for as long as the appliance keeps it.
@@ -21,7 +21,7 @@ from typing import Final
 
 from remotegpu.appliance.machine.shortage import code_files
 
-# One tenant leaves something to others.
+# One tenant leaves some to others.
 _TENANTS_PART: Final = 0.5
 # Each keeps a descriptor open, and two while it arrives.
 _MOST_FILES: Final = 1024
@@ -39,9 +39,9 @@ class _Image:
 
 
 class CodeCache:
-    """Images by tenant and hash, at most `most_bytes`; what nobody asked for longest goes first.
+    """Images by tenant and hash, at most `most_bytes`; the least recently used one is evicted first.
 
-    `public`: the tenant whose images all find.
+    `public`: the tenant whose images are for all.
     """
 
     def __init__(self, most_bytes: int, public: str | None = None) -> None:
@@ -52,7 +52,7 @@ class CodeCache:
 
     @property
     def most_of_tenant(self) -> int:
-        """Bytes; larger images are not kept."""
+        """The most bytes of one tenant; larger images are not kept."""
         return int(self._most * _TENANTS_PART)
 
     @property
@@ -60,7 +60,7 @@ class CodeCache:
         return sum(image.size for image in self._images.values())
 
     async def offer(self, tenant: str, name: str, size: int, pipe: FileIO) -> None:
-        """Keep an image that comes through the pipe of a worker, which may be under its tenant's control."""
+        """Keeps an image that comes through the pipe of a worker, which may be under its tenant's control."""
         with contextlib.closing(pipe):
             is_image = 0 < size <= self.most_of_tenant and _HASH.fullmatch(name)
             if not is_image or (tenant, name) in self._images or not stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode):
@@ -107,12 +107,12 @@ class CodeCache:
         if image.file is not None:
             image.file.close()
         if image.arrival is not None:
-            # What has come of it counts no more, so it must not be held.
+            # A partial image counts no more, so it must not be kept.
             image.arrival.cancel()
 
 
 async def _received(pipe: FileIO, size: int) -> FileIO | None:
-    """A sealed file of what comes through the pipe; None if that is not `size` bytes in time."""
+    """Reads the pipe into a sealed file; None if that is not `size` bytes in time."""
     file = FileIO(os.memfd_create("remotegpu-code", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b")
     os.set_blocking(pipe.fileno(), False)
     try:

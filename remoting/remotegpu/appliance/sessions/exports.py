@@ -1,8 +1,8 @@
-"""Memory and events that sessions of one lease share: descriptors, who has them, and the quota memory counts in.
+"""Memory and events that sessions of one lease share: descriptors, their holders, and the quota that memory counts in.
 
-An exported slab is charged to the lease once, from its export until the last session has let it go. It can be imported
-as long as its exporter has it. What has no size is an event: a page with the numbers of the latest record and of the
-latest that is complete (the worker's `shared_events.rs`).
+An exported slab is charged to the lease once, from its export until the last session has released it. It can be
+imported as long as its exporter has it. An export without a size is an event: a page with the numbers of the latest
+record and of the latest completed one (the worker's `shared_events.rs`).
 """
 
 import contextlib
@@ -30,7 +30,7 @@ class Export:
 
 
 class Exports:
-    """What the sessions of a lease have exported, by token."""
+    """The exports of a lease's sessions, by token."""
 
     def __init__(self, quotas: Sequence[Quota]) -> None:
         self._quotas = quotas
@@ -53,9 +53,9 @@ class Exports:
         ]
 
     def adopt(self, exports: list[State]) -> None:
-        """Go on with what `handed` tells of. What of it counts in the quotas is there."""
+        """Takes over the exports described by `handed`. The quotas include them already."""
         for each in exports:
-            # What its exporter has let go of is nobody's to import; others have it still.
+            # An export that its exporter has released cannot be imported any more; others still have it.
             file = FileIO(os.open(os.devnull, os.O_RDONLY) if each["file"] is None else taken(each["file"]))
             if each["file"] is None:
                 file.close()
@@ -63,7 +63,7 @@ class Exports:
             self._live[each["token"]] = export
 
     def add(self, session: str, device: int, size: int, file: FileIO) -> str | None:
-        """A token for what a session exports. None if the session was not granted that much, or there are too many."""
+        """Returns a token for a session's export; None if it was not granted that much, or there are too many."""
         token = secrets.token_hex(16)
         room = len(self._live) < _MOST and (
             size == 0 or self._quotas[device].move(session, _key(token), size, leaves=False)
@@ -75,7 +75,7 @@ class Exports:
         return token
 
     def hold(self, session: str, token: str) -> Export | None:
-        """Have a session import this; None if there is no such thing, or its exporter has let it go."""
+        """Adds a session to the holders of an export; None if there is none, or its exporter has released it."""
         export = self._live.get(token)
         if export is None or export.file.closed:
             return None
@@ -83,9 +83,10 @@ class Exports:
         return export
 
     def release(self, session: str, token: str) -> bool:
-        """A session has unmapped what it exported or imported.
+        """Handles a session's unmapping of an export or import.
 
-        Returns whether nobody else has the memory. Then it is the session's until that has overwritten it (`freed`).
+        Returns whether no other session has the memory. Then it is the session's until it has been overwritten
+        (`freed`).
         """
         export = self._live.get(token)
         if export is None or session not in export.holders:
@@ -98,7 +99,7 @@ class Exports:
         return False
 
     def freed(self, session: str, token: str) -> None:
-        """A session has nothing any more of what it exported or imported."""
+        """Removes a session from the holders of an export."""
         export = self._live.get(token)
         if export is None or session not in export.holders:
             return
@@ -110,7 +111,10 @@ class Exports:
             del self._live[token]
 
     def forget(self, session: str) -> None:
-        """The session's process has ended, and had overwritten what nobody else has. Nobody waits for its records."""
+        """Removes an ended session, and ends waits for its event records.
+
+        The session had overwritten memory that no other session has.
+        """
         for token, export in list(self._live.items()):
             if export.size == 0 and export.exporter == session and not export.file.closed:
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Ends sessions that hold too much of this machine's memory. No limit of theirs stands in their own processes."""
+"""Ends sessions that hold too much of this machine's memory. Their own processes enforce no limit."""
 
 import asyncio
 import logging
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 _MEASURE_SECONDS: Final = 2.0
 # How often the appliance's own limit is looked at: a program fills half a gigabyte in that time.
 _LOOK_SECONDS: Final = 0.1
-# To tell its client why. Meanwhile it may take more.
+# Time to tell its client why. Meanwhile it may take more.
 _LAST_WORDS_SECONDS: Final = 0.2
-# To look at one session closely: a tenant chooses how much there is to see.
+# Time to look at one session closely: a tenant chooses how much there is to see.
 _SECONDS_OF_SESSION: Final = 0.25
 _SECONDS_IN_HASTE: Final = 0.02
 _HIDES: Final = (
@@ -31,27 +31,27 @@ _HIDES: Final = (
 
 
 class MemoryWatch:
-    """`room`: what all may hold together; None if only the machine limits it."""
+    """The watch. `room`: the limit for all together; None if only the machine limits them."""
 
     def __init__(self, sessions: Sessions, budgets: HostMemory, room: Room | None) -> None:
         self._sessions = sessions
         self._budgets = budgets
         self._room = room
         self._ends: set[asyncio.Task[None]] = set()
-        # Of them, those that make room at once.
+        # Ends that make room at once.
         self._kills: set[asyncio.Task[None]] = set()
-        # What is in the way of measuring stands in the way of nothing else.
+        # A delay in measuring delays nothing else.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")
         self._hiding: set[str] = set()
 
     async def run(self) -> NoReturn:
-        """Look from time to time what sessions hold, and end those that hold too much. For a task of its own."""
+        """Measures sessions from time to time, and ends those that hold too much. For a task of its own."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             if loop.time() >= due:
                 hiding = await self._measure(_SECONDS_OF_SESSION)
-                # Whoever just begins another program may be seen so once.
+                # A process that is executing another program may appear so once.
                 for session in (each for each in hiding if each.session_id in self._hiding and not each.ended):
                     self._end(Excess(_HIDES, [session]), at_once=False)
                 self._hiding = {each.session_id for each in hiding}
@@ -65,7 +65,7 @@ class MemoryWatch:
             await asyncio.sleep(_MEASURE_SECONDS if self._room is None else _LOOK_SECONDS)
 
     async def _measure(self, seconds: float) -> list[Session]:
-        """Those that hide what they hold."""
+        """Measures all sessions; returns those that hide what they hold."""
         measured = [(each, each.process) for each in self._sessions.all()]
 
         def measure() -> list[Held]:
@@ -98,7 +98,7 @@ class MemoryWatch:
         task.add_done_callback(tasks.discard)
 
     async def _kill(self, session: Session, sentence: str, *, told: bool) -> None:
-        """`told`: it has been told to end already, and goes on."""
+        """Kills a session. `told`: it was already told to end, and has not ended."""
         process = session.process
         if told and process is not None:
             return await process.kill()
@@ -112,8 +112,10 @@ class MemoryWatch:
 
 
 def largest(sessions: Iterable[Session], excess: int, limit: int) -> Iterable[Excess]:
-    """Those that hold most, until the rest holds so much less; first those that are ending and have not ended. None if
-    all of them together do not hold so much: then it is not theirs."""
+    """Yields the largest sessions whose end frees `excess` bytes; those already ending come first.
+
+    Yields nothing if all of them together hold less: then the excess is not theirs.
+    """
     ending: list[Session] = []
     living = sorted(sessions, key=lambda each: (each.ended, each.host_bytes), reverse=True)
     if sum(each.host_bytes for each in living) < excess:

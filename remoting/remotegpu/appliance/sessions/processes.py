@@ -1,4 +1,4 @@
-"""How the process of a session is started."""
+"""The interface that starts a session's process."""
 
 import socket
 from collections.abc import Awaitable, Callable
@@ -11,5 +11,5 @@ class ProcessError(Exception):
     """A session's process did not start; the message says why."""
 
 
-# Starts one, which tells the function what it wants; also returned: the gateway's end of its data socket.
+# Starts a process whose packets go to the function; also returns the gateway's end of its data socket.
 Launch = Callable[[Session, OnPacket], Awaitable[tuple[SessionProcess, socket.socket]]]

@@ -1,7 +1,7 @@
 """Memory on its way back to a lease, and requests that wait for it.
 
-What a session returns is overwritten before the driver gets it, and a session that ends returns all that it has. Both
-are known before they are done, so a request that they will satisfy waits, and what is free counts them.
+Memory that a session returns is overwritten before the driver gets it, and a session that ends returns all that it has.
+Both are known in advance, so a request that they will satisfy waits, and free memory includes them.
 """
 
 import asyncio
@@ -18,40 +18,40 @@ from remotegpu.appliance.sessions.state import Lease, Session
 
 _log = logging.getLogger(__name__)
 
-# So long a request waits for what is on its way back.
+# How long a request waits for memory that is on its way back.
 _RETURN_SECONDS: Final = 10.0
-# A worker answers at once; one that does not is stopped, and what it may be about to tell is not waited for.
+# A worker answers at once; one that does not is stopped, and its report is not waited for.
 _SETTLE_SECONDS: Final = 1.0
-# A session that has had no connection for so long gives way where its lease is short of something. A network that is
-# cut is cut for all of a lease: whoever comes back first must not end the others.
+# A session without a connection for so long gives way if its lease is short of something. A cut network cuts all of a
+# lease: the first client to come back must not end the others.
 GIVE_WAY_SECONDS: Final = 3.0
 
 _ids = itertools.count(1)
 
 
 class Got(NamedTuple):
-    """What a session was granted."""
+    """The memory that a session was granted."""
 
     size: int
-    inherited: int  # of that, memory that another process has handed on
+    inherited: int  # part of `size`: memory that another process has handed on
     line: str  # for people, if something did not come back in time
 
 
 def is_going(session: Session) -> bool:
-    """Whether it ends: what it has comes back by itself."""
+    """Whether it is ending: its memory comes back by itself."""
     return session.ended or session.leaving
 
 
 def is_lost(session: Session) -> bool:
-    """Whether it has no connection, and lives."""
+    """Whether it lives without a connection."""
     return session.lost_since is not None and not is_going(session)
 
 
 def gives_way_in(lost: Session, to: Client | None) -> float:
-    """Seconds until a session without a connection may be ended for another one, whose client is `to`.
+    """Returns the seconds until a session without a connection may be ended for another one, whose client is `to`.
 
-    Where its client closed a socket of this machine no network was cut, and the kernel tells which of this machine's
-    processes have ended. One that asks again has left its session by exec.
+    If its client closed a socket of this machine, no network was cut, and the kernel tells which of this machine's
+    processes have ended. A client that asks again has left its session by exec.
     """
     assert lost.lost_since is not None
     if lost.hung_up or (lost.client is not None and (lost.client.ended or lost.client.is_same(to))):
@@ -60,7 +60,7 @@ def gives_way_in(lost: Session, to: Client | None) -> float:
 
 
 def coming_back(lease: Lease, device: int) -> int:
-    """Bytes of a share that come back by themselves."""
+    """Returns the bytes of a share that come back by themselves."""
     quota = lease.quotas[device]
     going = {session.session_id for session in list(lease.sessions.values()) if is_going(session)}
     all_of_those = sum(size for name, size in list(quota.granted.items()) if name in going)
@@ -68,12 +68,12 @@ def coming_back(lease: Lease, device: int) -> int:
 
 
 def in_use(lease: Lease, device: int) -> int:
-    """Bytes of a share that its programs have."""
+    """Returns the bytes of a share that its programs use."""
     return lease.quotas[device].used - coming_back(lease, device)
 
 
 def free_for(session: Session, device: int) -> int:
-    """What a session can have of a share: what nobody has, what comes back, and what gives way to it."""
+    """Returns the bytes that a session can get: free ones, those coming back, and those of lost sessions."""
     lease = session.lease
     leaving = lease.quotas[device].leaving
     lost = (each.used_on(device) - leaving.get(each.session_id, 0) for each in _others(session, is_lost))
@@ -94,7 +94,7 @@ class Returns:
         self.waiting = 0
 
     async def grant(self, session: Session, device: int, least: int, want: int, *, maps: bool = False) -> Got:
-        """What a session gets, as soon as enough has come back; nothing if all that comes back is not enough.
+        """Grants memory as soon as enough has come back; nothing if all that comes back is not enough.
 
         `maps`: it may be memory that another process hands on.
         """
@@ -110,7 +110,7 @@ class Returns:
     async def _grant(self, session: Session, device: int, least: int, want: int, *, maps: bool) -> tuple[int, str]:
         lease, until = session.lease, time.monotonic() + _RETURN_SECONDS
         quota = lease.quotas[device]
-        # The others may have ended or returned something, and their workers not have said so yet.
+        # Others may have ended or returned memory that their workers have not reported yet.
         await self.settle(lease, besides=session)
         while not session.ended:
             if session.inherited.get(device, 0) >= least:
@@ -130,7 +130,7 @@ class Returns:
         return 0, ""
 
     async def settle(self, lease: Lease, besides: Session | None = None) -> None:
-        """Have the workers of a lease tell what their clients have already given back, and who has gone."""
+        """Asks the workers of a lease to report memory that their clients have returned, and clients that are gone."""
         asked = list(self._ask(lease, besides))
         if asked:
             await asyncio.wait(asked, timeout=_SETTLE_SECONDS)
@@ -145,9 +145,9 @@ class Returns:
             yield other.settling[number]
 
     def _have_one_give_way(self, session: Session, device: int) -> float:
-        """End the one without a connection that may be ended first, if it may be now.
+        """Ends the session without a connection that may be ended first, if it may be now.
 
-        Returned are the seconds until there is something to do again.
+        Returns the seconds until the next action.
         """
         lost = _others(session, lambda other: is_lost(other) and other.used_on(device) > 0)
         left, first = min(((gives_way_in(other, session.client), other) for other in lost), key=itemgetter(0))
@@ -175,9 +175,9 @@ class Returns:
 
 
 def _want(session: Session, device: int, least: int) -> None:
-    """Ask those that end or have returned memory, one after the other, to hand on so much to this session.
+    """Asks sessions that end or have returned memory, one after the other, to hand on so much to this session.
 
-    One that lives and has nothing that fits overwrites the sooner what it returned. So does one that waits itself.
+    A living one without a fitting piece overwrites its returned memory sooner. So does one that waits itself.
     """
     ending = _others(session, lambda other: other.offers and other.used_on(device) >= least)
     living = _others(session, lambda other: device in other.offers_on and not is_going(other))
@@ -198,9 +198,9 @@ def _want_no_more(session: Session, device: int) -> None:
 
 
 def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, zeroed: bool) -> None:
-    """A session hands memory that it leaves or returned on to who wants it, if that one still does.
+    """Hands memory that a session leaves or returned on to its heir, if that still wants it.
 
-    `zeroed`: it has overwritten it; if not, who gets it does.
+    `zeroed`: the session has overwritten it; otherwise the heir does.
     """
     heir, session.heir = session.heir, None
     assert session.process is not None
@@ -208,7 +208,7 @@ def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, ze
     if heir is not None and heir[1] == device and file is not None:
         to, quota = heir[0], session.lease.quotas[device]
         wants = not is_going(to) and to.process is not None
-        # Of one that lives it is of what it has returned.
+        # A living session hands on memory that it has returned.
         lives, names = not session.offers, (session.session_id, to.session_id)
         if wants and to.process is not None and (taken := quota.move(*names, size, leaves=lives)):
             to.inherited[device] = to.inherited.get(device, 0) + size
@@ -218,7 +218,7 @@ def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, ze
 
 
 async def changed(lease: Lease, seconds: float) -> None:
-    """Wait until something of a lease's memory or sessions has changed, or the time is over."""
+    """Waits until something of a lease's memory or sessions has changed, or the time is over."""
     try:
         async with asyncio.timeout(seconds):
             await lease.changed.wait()
@@ -227,19 +227,19 @@ async def changed(lease: Lease, seconds: float) -> None:
 
 
 def note_change(lease: Lease) -> None:
-    """Wake those who wait for a change."""
+    """Wakes waiters for a change of the lease."""
     lease.changed.set()
     lease.changed = asyncio.Event()
 
 
 def settled(session: Session, number: int) -> None:
-    """A worker has told all that its client had done when it was asked."""
+    """Completes a `settle` request: the worker has reported all that its client had done by then."""
     answer = session.settling.pop(number, None)
     if answer is not None and not answer.done():
         answer.set_result(None)
 
 
 def all_settled(session: Session) -> None:
-    """It ends, which answers everything."""
+    """Answers all questions to a session that ends."""
     for number in list(session.settling):
         settled(session, number)

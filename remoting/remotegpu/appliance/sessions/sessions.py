@@ -1,4 +1,4 @@
-"""Sessions: one client process, one worker or acceptor process. What a worker asks for is answered here."""
+"""Sessions: one client process, one worker or acceptor process. Answers the workers' requests."""
 
 import asyncio
 import functools
@@ -45,31 +45,31 @@ _log = logging.getLogger(__name__)
 
 CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 
-# The ticket is good for 10 s; a worker whose client has not come by then has none.
+# The ticket is valid for 10 s; a worker without a client by then gets none.
 _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
-# A session that ends is looked for again after so long, in any case.
+# A session that ends is checked again after so long, in any case.
 _END_SECONDS: Final = 4.0
-# What was given to the GPU may take so long to complete before a session is suspended or moved.
+# How long work on the GPU may take to complete before a session is suspended or moved.
 DRAIN_SECONDS: Final = 60
-# A worker that copies more slowly is not believed to copy at all.
+# A worker that copies more slowly counts as stuck.
 _SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
 _ANSWER_SECONDS: Final = 60.0
 _ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "ahead", "moved", "notmoved", "adopted")
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
-# Of one session, for its whole life: a tenant must not fill the log.
+# For one session's whole life: a tenant must not fill the log.
 _MOST_LINES: Final = 200
 _MOST_COMPLAINTS: Final = 8
 _MOST_ARRIVALS: Final = 16
-# Of its worker at once, which has at most 1,024 of each of two kinds open.
+# For one worker at once, which has at most 1,024 open of each of two kinds.
 _MOST_QUESTIONS: Final = 2048
 # Clients ask at once how a session ended.
 _MAX_ENDED: Final = 256
 
 
 class SessionRefusedError(Exception):
-    """No session; the message says why and what to do."""
+    """No session was opened; the message says why and what to do."""
 
 
 class Sessions:
@@ -94,7 +94,7 @@ class Sessions:
 
         `unhealthy`: why a GPU opens no session; empty if it does.
         """
-        # Set by who has them.
+        # Set by the owner of the leases.
         self.leases: Callable[[], Iterable[Lease]] = tuple
         self._gateway = gateway
         self._workers = workers
@@ -107,7 +107,7 @@ class Sessions:
         self._counters = counters
         self._on_unhealthy = on_unhealthy
         self._unhealthy = unhealthy
-        # Of the appliance's, for one tenant.
+        # The appliance's descriptors for one tenant.
         self._most_descriptors = descriptors_of_tenant()
         self._live: dict[str, Session] = {}
         self._ended: dict[str, Session] = {}
@@ -120,7 +120,7 @@ class Sessions:
         return list(self._live.values())
 
     def find(self, session_id: str, *, ended: bool = False) -> Session | None:
-        """A session that lives or, with `ended`, is one of the last that did."""
+        """Returns a session that lives or, with `ended`, is one of the last that did."""
         return self._live.get(session_id) or (self._ended.get(session_id) if ended else None)
 
     async def open(
@@ -135,10 +135,10 @@ class Sessions:
         session_id: str = "",
         client: Client | None = None,
     ) -> tuple[Session, str]:
-        """Start a worker, or what `launch` starts; returned are the session and the ticket for its data connection.
+        """Starts a worker, or the process of `launch`; returns the session and the ticket for its data connection.
 
-        `acceptor`: an acceptor of this machine asks, whose connection only its own end can break. `session_id`: of
-        a session that moves here.
+        `acceptor`: the caller is an acceptor of this machine, whose connection only its own end can break.
+        `session_id`: the id of a session that moves here.
         """
         while refused := self._refused_by_limits(lease):
             if not await self._make_room(lease, client):
@@ -146,7 +146,7 @@ class Sessions:
         if lease.ended:
             raise SessionRefusedError("the lease has ended: start the program again under `remotegpu run`")
         if not (lease.running.is_set() or lease.arriving):
-            # It began while this waited for room. What it gave away is not there for a newcomer.
+            # The suspension began while this waited for room. The share that it gave away is not there for a newcomer.
             raise SessionRefusedError("the share is being suspended or moved: start the program again")
         if session_id in self._live:
             raise SessionRefusedError("a session of this name is there already")
@@ -177,7 +177,7 @@ class Sessions:
                 process.turns = None
             self._gateway.admit_session(session.session_id, ticket, gateway_end, resumes=session.grace_seconds > 0)
         except BaseException as error:
-            # The caller may have left, and be told nothing.
+            # The caller may have left, without an answer.
             if gateway_end is not None:
                 gateway_end.close()
             abandoned = self._spawn(self._abandon(session))
@@ -192,26 +192,26 @@ class Sessions:
         return session, ticket
 
     async def end(self, session: Session, code: int, reason: str) -> None:
-        """End a session; returns when its process is gone and its memory is nobody's."""
+        """Ends a session; returns when its process is gone and its memory is free."""
         session.ended = True
-        # Without a process it is just being opened: `open` sees that it has ended, and clears up.
+        # Without a process it is just being opened: `open` sees that it has ended, and cleans up.
         if session.process is not None:
             await session.process.end(code, reason)
             self._forget(session, await session.process.wait())
 
     def end_on(self, gpu: int, code: int, reason: str) -> None:
-        """End all sessions that have a part of this GPU."""
+        """Ends all sessions that have a part of this GPU."""
         for session in self.all():
             if gpu in session.lease.placement.gpus and not session.ended:
                 self._spawn(self.end(session, code, reason))
 
     async def close(self, session: Session) -> int:
-        """End a session, if it has not ended yet: the exit code of its process, or minus the signal that ended it."""
+        """Ends a session, if it lives; returns the exit code of its process, or minus the signal that ended it."""
         if session.process is None:
             await self.end(session, 0, "closed by its client")
             return 0
         try:
-            # Often its process is about to end, which nobody should take for our doing.
+            # Its process is often about to end by itself, which must not look like our doing.
             async with asyncio.timeout(_OWN_END_SECONDS):
                 return await session.process.wait()
         except TimeoutError:
@@ -221,8 +221,11 @@ class Sessions:
     async def ask(
         self, session: Session, packet: Packet, fds: Sequence[int] = (), *, size: int, seconds: float = 0.0
     ) -> Packet:
-        """Have a worker suspend, resume or move its session: what it says of that, or nothing if it ends. One that does
-        not answer in time is ended: `seconds` for what was given to the GPU, and some for `size` bytes of memory."""
+        """Asks a worker to suspend, resume or move its session; returns its answer, or {} if it ends.
+
+        A worker that does not answer in time is ended: `seconds` for work on the GPU, and some for `size` bytes of
+        memory.
+        """
         if session.process is None or session.session_id not in self._live:
             return {}
         answer = self.expect(session)
@@ -237,22 +240,22 @@ class Sessions:
             return {}
 
     def expect(self, session: Session) -> asyncio.Future[Packet]:
-        """What a worker will say of its session next, or nothing if it ends."""
+        """Returns a future for the worker's next answer about its session, {} if it ends."""
         session.answer = asyncio.get_running_loop().create_future()
         return session.answer
 
     def leave(self, session: Session) -> None:
-        """Have a session end that is elsewhere now; its client is not told."""
+        """Ends a session that has moved away, without telling its client."""
         session.ended = True
         if session.process is not None:
             session.process.send({"op": "leave"})
 
     def handed(self) -> list[State]:
-        """What `adopt` goes on with. Raises NoHandoverError if there is something that cannot be handed over."""
+        """Returns the state for `adopt`. Raises NoHandoverError if there is state that cannot be handed over."""
         return [_handed(session) for session in self._live.values()]
 
     def adopt(self, sessions: list[State]) -> None:
-        """Go on with the sessions that `handed` tells of, and their workers."""
+        """Takes over the sessions described by `handed`, and their workers."""
         leases = {lease.lease_id: lease for lease in self.leases()}
         for each in sessions:
             lease = leases[each["lease_id"]]
@@ -261,7 +264,7 @@ class Sessions:
             )
             session.since, session.lost_since, session.stats = each["since"], each["lost_since"], each["stats"]
             session.grace_seconds, session.on_gpu = each["grace_seconds"], each["on_gpu"]
-            # An appliance of an earlier version knows of none.
+            # An appliance of an earlier version knows no clients.
             session.client = Client.of(session.client_pid, each.get("client", ""))
             self._live[session.session_id] = lease.sessions[session.session_id] = session
             self.none_left.clear()
@@ -276,12 +279,11 @@ class Sessions:
                 asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
 
     async def end_group(self, lease: Lease) -> None:
-        """The lease has no session any more, and gets none."""
+        """Removes the group of a lease that has no session any more, and gets none."""
         await self._groups.leave(lease.lease_id)
 
     async def finish_ends(self) -> None:
-        """Wait until those that end, and those that just began, are gone or there, and every request for memory is
-        answered."""
+        """Waits until no session is beginning or ending, and every request for memory is answered."""
         while (
             between := [session for session in self.all() if is_going(session) or session.process is None]
         ) or self._returns.waiting:
@@ -293,7 +295,7 @@ class Sessions:
             session.connected.set()
 
     async def settled(self) -> None:
-        """Wait until nothing of ours runs in the background."""
+        """Waits until no task of ours runs in the background."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _refused_by_limits(self, lease: Lease) -> SessionRefusedError | None:
@@ -304,9 +306,9 @@ class Sessions:
         return None
 
     def _follow_client(self, session: Session) -> None:
-        """Have the session give way, and end soon, when its client's process has ended, or has left it by exec."""
+        """Makes the session give way, and end soon, when its client's process has ended or called exec."""
 
-        # A session may be over already, and is forgotten then.
+        # A session may be over already, and forgotten.
         if session.client is not None and self._live.get(session.session_id) is session:
             for other in session.lease.sessions.values():
                 if other is not session and session.client.is_same(other.client):
@@ -314,17 +316,16 @@ class Sessions:
             self._spawn(session.client.watch(functools.partial(_note_end, session)))
 
     def client_has_ended(self, session: Session) -> None:
-        """Another process of its lease, which sees it, says that the session's client has ended."""
+        """Handles the report of another process of the lease that the session's client has ended."""
         if session.client is not None and self._live.get(session.session_id) is session:
             session.client.ended = True
             _note_end(session)
 
     async def _make_room(self, lease: Lease, client: Client | None) -> bool:
-        """Wait for a session of a lease that ends, or end the one that has had no connection for longest.
+        """Waits for a session of a lease that ends, or ends the one that has had no connection for longest.
 
-        False if there is neither.
-
-        One that comes back in time is not ended: the caller looks again in any case.
+        False if there is neither. A session whose client comes back in time is not ended: the caller checks again in
+        any case.
         """
         lost = [(gives_way_in(each, client), each) for each in filter(is_lost, lease.sessions.values())]
         left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
@@ -341,19 +342,19 @@ class Sessions:
         return True
 
     async def _end_lost(self, lost: Session) -> None:
-        """End a session that has no connection, for another one."""
+        """Ends a session that has no connection, in favour of another one."""
         _log.info("session %s gives way to another one of its lease: it has no connection", lost.session_id[:8])
         why = "another process of the lease needed its place while it had no connection"
         await self.end(lost, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
 
     async def _give_way(self, lost: Session) -> None:
-        """End a session that has no connection, for another one that wants its memory."""
+        """Ends a session that has no connection, in favour of another one that wants its memory."""
         if lost.process is not None:
             lost.process.send({"op": "giveway"})
         await self._end_lost(lost)
 
     async def settle(self, lease: Lease) -> None:
-        """Have what its programs gave back counted."""
+        """Makes workers report the memory that the lease's programs gave back."""
         await self._returns.settle(lease)
 
     def _check_limits(self, lease: Lease) -> None:
@@ -373,7 +374,7 @@ class Sessions:
                     "end some of the processes that use CUDA, or take a larger share"
                 )
             running = sum(one.on_gpu and gpu in one.lease.placement.gpus for one in self._live.values())
-            # Each lease finds room for its first.
+            # Each lease finds room for its first session.
             others = [other for other in self.leases() if other != lease]
             kept = sum(gpu in other.placement.gpus and not _on_gpus(other) for other in others)
             if running + (kept if _on_gpus(lease) else 0) >= most:
@@ -398,16 +399,16 @@ class Sessions:
             )
 
     def _descriptors_for(self, tenant: str) -> float:
-        """Of the appliance's, those that a tenant may have. Where all are one, none are kept for others."""
+        """Returns how many of the appliance's descriptors a tenant may have; no limit if there are no tenants."""
         return self._most_descriptors if tenant else math.inf
 
     def _descriptors_of(self, tenant: str) -> int:
-        """Of the appliance's, those that are there for a tenant's sessions, and what these share."""
+        """Returns how many of the appliance's descriptors a tenant's sessions and their exports take."""
         leases = [lease for lease in self.leases() if tenant_of(lease) == tenant]
         return sum(OF_SESSION * len(lease.sessions) + len(lease.exports) for lease in leases)
 
     def _receive(self, session: Session, packet: Packet, file: FileIO | None) -> None:
-        """Answer a packet of a worker, which may be under its tenant's control: nothing in it is believed."""
+        """Answers a packet of a worker, which may be under its tenant's control: nothing in it is trusted."""
         process = session.process
         operation = packet.get("op")
         if operation == "log":
@@ -427,7 +428,7 @@ class Sessions:
             session.leaving, session.offers = True, packet.get("offers") is True
             all_settled(session)
             note_change(session.lease)
-            # One that says so and does not is killed.
+            # A worker that announces its end and does not end is killed.
             self._spawn(_see_off(process, "" if session.offers else "it ends"))
         elif operation == "left":
             self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
@@ -446,7 +447,7 @@ class Sessions:
     ) -> None:
         tenant = tenant_of(session.lease)
         if operation == "export" and self._descriptors_of(tenant) >= self._descriptors_for(tenant):
-            # It is told that there is no room.
+            # The worker learns that there is no room.
             if file is not None:
                 file.close()
             file = None
@@ -463,7 +464,7 @@ class Sessions:
         elif file is not None and session.arriving < _MOST_ARRIVALS:
             self._spawn(self._arrive(session, self._code.offer(tenant, name, whole_number(packet, "size"), file)))
         elif file is not None:
-            # Its worker sees that nobody reads, and that the image is not kept.
+            # The worker gets EPIPE, and learns that the image is not kept.
             file.close()
 
     async def _arrive(self, session: Session, offer: Coroutine[Any, Any, None]) -> None:
@@ -497,7 +498,7 @@ class Sessions:
                     self._on_unhealthy(gpu, message)
 
     def _ask(self, session: Session, answer: Coroutine[Any, Any, None]) -> None:
-        """Answer later. A worker has no more questions open than its own limit; one that has was taken over."""
+        """Answers later. A worker's own limit of open questions is lower; one that exceeds it was taken over."""
         if session.questions >= _MOST_QUESTIONS:
             answer.close()
             if not session.ended:
@@ -536,7 +537,7 @@ class Sessions:
 
     def _answer_grant(self, session: Session, process: SessionProcess, device: int, packet: Packet, got: Got) -> None:
         gpu = str(session.lease.placement.gpus[device])
-        # Nothing is asked for by who wants to know that all was heard.
+        # A request for nothing: the worker only wants to know that all its packets were read.
         if whole_number(packet, "least"):
             (self._counters.grants if got.size else self._counters.grants_refused).labels(gpu=gpu).inc()
         answer = {"op": "granted", "id": whole_number(packet, "id"), "size": got.size, "line": got.line}
@@ -571,13 +572,13 @@ class Sessions:
             self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
 
     def _forget(self, session: Session, code: int) -> None:
-        """The process is gone: the driver has freed its memory, the uid and the quota are free."""
-        # Another one may have its name by now, that has come back from another appliance.
+        """Cleans up after a process: the driver has freed its memory; the uid and the quota become free."""
+        # A later session that came back from another appliance may have its name.
         if self._live.get(session.session_id) is not session:
             return
         del self._live[session.session_id]
         if code < 0:
-            # Killed: nobody overwrote what it had.
+            # It was killed: its memory was not overwritten.
             self._counters.left_bytes.inc(session.granted_bytes)
         session.connected.set()
         session.lease.sessions.pop(session.session_id, None)
@@ -610,7 +611,7 @@ class Sessions:
 
 
 def _note_end(session: Session) -> None:
-    """Its client's process has ended, or has left it by exec: it gives way, and ends soon."""
+    """Tells a session that its client's process has ended or called exec: it gives way, and ends soon."""
     if session.process is not None and not is_going(session):
         # Its worker may get no processor to say so itself, and what it has is waited for from now on.
         session.lost_since = session.lost_since or time.monotonic()
@@ -626,7 +627,7 @@ def _let_go(session: Session) -> None:
 
 
 def _note(session: Session, packet: Packet) -> None:
-    """What a session says, in the log. Its process, which counts too, may be under its tenant's control."""
+    """Logs a session's line, up to a limit: the process has its own, but may be under its tenant's control."""
     if session.lines < _MOST_LINES:
         _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
     elif session.lines == _MOST_LINES:
@@ -635,7 +636,7 @@ def _note(session: Session, packet: Packet) -> None:
 
 
 async def _see_off(process: SessionProcess, reason: str) -> None:
-    """Wait for a process that ends by itself, and kill it if it does not; with a reason it shall end at once."""
+    """Waits for a process that ends by itself, and kills it if it does not; with a reason it shall end at once."""
     if reason:
         return await process.end(0, reason)
     try:
@@ -668,7 +669,7 @@ def _handed(session: Session) -> State:
 
 
 def _share(session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None) -> None:
-    """Answer what a worker says of memory that it shares with others of its lease."""
+    """Answers a worker's packet about memory that it shares with others of its lease."""
     exports, name = session.lease.exports, session.session_id
     match operation:
         case "export":
@@ -698,5 +699,5 @@ def _share(session: Session, process: SessionProcess, operation: str, packet: Pa
 
 
 def _on_gpus(lease: Lease) -> int:
-    """The sessions of a lease that have a place on its GPUs: an acceptor has none, the worker that it uses has one."""
+    """Returns how many of a lease's sessions are on its GPUs: an acceptor is not, the worker that it uses is."""
     return sum(session.on_gpu for session in lease.sessions.values())

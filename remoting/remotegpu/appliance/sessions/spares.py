@@ -1,7 +1,7 @@
 """Workers that have a context already, for the next session on their GPU: `--warm-contexts`.
 
-Each serves one session, and another one takes its place. It takes a user id of its own, and what a context takes of the
-GPU. A session on several GPUs at once gets a worker as ever.
+Each serves one session, and another one takes its place. It takes a user id of its own, and a context's memory on the
+GPU. A session on several GPUs at once gets an ordinary worker.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from remotegpu.appliance.sessions.workers import Worker, Workers
 
 _log = logging.getLogger(__name__)
 
-# The program that got the one before has the machine's CPUs for its own start.
+# The program that got the last one needs the machine's CPUs for its own start.
 _REFILL_SECONDS: Final = 1.0
 
 
@@ -36,14 +36,14 @@ class _Spare:
 
 
 class Spares:
-    """At most one for each GPU."""
+    """Spare workers, at most one for each GPU."""
 
     def __init__(self, workers: Workers, uids: Uids, gpus: int) -> None:
         self._workers = workers
         self._uids = uids
         self._gpus = range(gpus)
         self._ready: dict[int, _Spare] = {}
-        # Of which one is being started.
+        # GPUs whose spare is being started.
         self._starting: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -53,12 +53,12 @@ class Spares:
             self._spawn(self._fill(gpu))
 
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
-        """A `processes.Launch`: the spare worker of the session's GPU, or a new one."""
+        """A `processes.Launch`: returns the spare worker of the session's GPU, or a new one."""
         gpus = session.lease.placement.gpus
         spare = None
         if len(gpus) == 1:
             spare = self._ready.pop(gpus[0], None)
-            # Also where there was none: the last one may have died at its start.
+            # Also if there was none: the last one may have died at its start.
             asyncio.get_running_loop().call_later(_REFILL_SECONDS, lambda: self._spawn(self._fill(gpus[0])))
         if spare is None:
             return await self._workers.start(session, on_packet)
@@ -71,7 +71,7 @@ class Spares:
         return spare.worker, spare.gateway_end
 
     async def close(self) -> None:
-        """End them all; none is started any more."""
+        """Ends them all; starts none any more."""
         self._closed = True
         while self._tasks:
             await asyncio.gather(*self._tasks)
@@ -92,7 +92,7 @@ class Spares:
         try:
             uid = self._uids.take()
         except NoUidsError:
-            # Sessions need them all.
+            # Sessions need all user ids.
             return
         try:
             worker, gateway_end = await self._workers.start_on([gpu], uid, lambda _packet, _file: None, warm=True)

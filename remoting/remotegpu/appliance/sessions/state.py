@@ -1,4 +1,4 @@
-"""Leases and sessions as records. `leases.py` and `sessions.py` change them."""
+"""Records of leases and sessions. `leases.py` and `sessions.py` change them."""
 
 import asyncio
 import time
@@ -15,12 +15,12 @@ from remotegpu.appliance.shares.claims import Claim
 from remotegpu.appliance.shares.grants import Quota
 from remotegpu.rpc import pb
 
-# The gateway says every second what was used.
+# The gateway reports usage every second.
 _BUSY_SECONDS: Final = 2.5
 
 
 class SessionProcess(Protocol):
-    """What runs for one session, seen from here: a worker for CUDA calls, or an acceptor for Python (offload)."""
+    """The process of one session, seen from here: a worker for CUDA calls, or an acceptor for Python (offload)."""
 
     kind: str  # for people
     pid: int
@@ -28,33 +28,33 @@ class SessionProcess(Protocol):
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None: ...
 
     async def wait_until_ready(self) -> None:
-        """Raises ProcessError if that does not come to pass."""
+        """Waits until the process is ready. Raises ProcessError if it does not get ready."""
 
     async def wait(self) -> int:
-        """Its exit code, negative for a signal, once it has ended and what it said was heard."""
+        """Returns its exit code, negative for a signal, once it has ended and its last packets were read."""
 
     async def end(self, code: int, reason: str) -> None:
-        """Ask it to tell its client why and to exit; kill it if it does not. Returns when it is gone."""
+        """Asks it to tell its client why and to exit; kills it if it does not. Returns when it is gone."""
 
     async def kill(self) -> None: ...
 
     def close(self) -> None:
-        """It is gone: let go of what is held for it."""
+        """Releases all resources of an ended process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
     reason: str
-    bytes: int  # of its sessions' images
-    kept: tuple[int, ...]  # of each GPU: what the driver has for its sessions
+    bytes: int  # size of its sessions' images
+    kept: tuple[int, ...]  # bytes of each GPU that the driver keeps for its sessions
 
 
 @dataclass(slots=True)
 class Busy:
-    """How much of a GPU a lease uses."""
+    """A lease's use of a GPU."""
 
     total_nanoseconds: int = 0
-    part: float = 0.0  # of the time between the last two words of it
+    part: float = 0.0  # used part of the time between the last two reports
     heard: float = field(default_factory=time.monotonic)
 
     def add(self, nanoseconds: int) -> None:
@@ -64,7 +64,7 @@ class Busy:
         self.part = min(1.0, nanoseconds / 1e9 / passed) if passed > 0 else self.part
 
     def percent(self) -> int:
-        """Of the last seconds; nothing is said of who uses nothing."""
+        """The use in the last seconds; 0 if nothing was reported."""
         return 0 if time.monotonic() - self.heard > _BUSY_SECONDS else round(100 * self.part)
 
 
@@ -77,17 +77,17 @@ class Lease:
     devices: list[pb.Device]
     quotas: list[Quota]
     exports: Exports
-    parts: tuple[int, ...] = ()  # of its GPUs' sessions
+    parts: tuple[int, ...] = ()  # the most sessions on each of its GPUs
     since: float = field(default_factory=time.monotonic)
     sessions: "dict[str, Session]" = field(default_factory=dict)
     expiry: asyncio.TimerHandle | None = None
-    owner: str = ""  # whose token opened it
-    claim: Claim | None = None  # then nobody holds it by a connection or knows its secret
+    owner: str = ""  # the holder of the token that opened it
+    claim: Claim | None = None  # then no connection holds it, and no client knows its secret
     suspended: Suspended | None = None
     problem: str = ""  # why it could not be suspended or resumed
     resize_problem: str = ""  # why it has not the size that its claim says
     running: asyncio.Event = field(default_factory=asyncio.Event)  # not while it is suspended: it opens no session then
-    busy: list[Busy] = field(default_factory=list)  # of each of its GPUs, where their time is divided
+    busy: list[Busy] = field(default_factory=list)  # for each of its GPUs, if their time is divided
     ended: bool = False  # it opens no session any more
     arriving: bool = False  # its sessions are on their way from another appliance
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # when memory comes back, or a session goes
@@ -102,7 +102,7 @@ class Lease:
 
     @property
     def host_bytes(self) -> int:
-        """Of this machine's memory."""
+        """The sessions' memory of this machine."""
         return sum(session.host_bytes for session in self.sessions.values())
 
 
@@ -122,22 +122,22 @@ class Session:
     client: Client | None = None  # its client's process, where that is known
     ended: bool = False
     leaving: bool = False  # its worker says that it ends
-    offers: bool = False  # and that for a moment it hands on what others of its lease want
-    offers_on: set[int] = field(default_factory=set)  # devices: while it lives, it does so with what it has returned
-    heir: "tuple[Session, int] | None" = None  # whom it was told of that wants some of it, on which device
-    inherited: dict[int, int] = field(default_factory=dict)  # by device: what it got so, and has not been told of
-    settling: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # what the worker was asked to tell first
+    offers: bool = False  # its worker hands on memory for a moment while it ends
+    offers_on: set[int] = field(default_factory=set)  # devices: a living session hands on memory that it returned
+    heir: "tuple[Session, int] | None" = None  # the session that it shall hand memory on to, and the device
+    inherited: dict[int, int] = field(default_factory=dict)  # by device: memory that it got so and was not told of
+    settling: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # open requests to report returned memory
     grace_seconds: int = 0  # how long it lives without a connection
     on_gpu: bool = True  # its process has a context on the GPUs of the lease, or may have
-    host_bytes: int = 0  # of this machine's memory, when its process was last measured
+    host_bytes: int = 0  # this machine's memory that its process held at the last look
     stats: dict[str, int] = field(default_factory=dict)
-    lines: int = 0  # of the appliance's log that are what it said
+    lines: int = 0  # lines that it has written to the appliance's log
     complaints: int = 0  # how often it said that a GPU is broken
     arriving: int = 0  # images of its code that are on their way
-    questions: int = 0  # of its worker that are not answered yet
-    answer: asyncio.Future[Packet] | None = None  # of the worker, to what it was asked last
-    image: ImageFile | None = None  # what it had in the GPUs' memory, while its lease is suspended
-    kept: tuple[int, ...] = ()  # of each GPU, while it is: what the driver has
+    questions: int = 0  # unanswered questions of its worker
+    answer: asyncio.Future[Packet] | None = None  # the worker's answer to the last request
+    image: ImageFile | None = None  # its GPU memory, while its lease is suspended
+    kept: tuple[int, ...] = ()  # bytes of each GPU that the driver keeps meanwhile
 
     def __post_init__(self) -> None:
         self.kept = (0,) * len(self.lease.quotas)

@@ -1,4 +1,4 @@
-"""Starting and ending worker processes: own uid, scrubbed environment, two sockets and nothing else."""
+"""Starts and ends worker processes: own uid, scrubbed environment, two sockets and nothing else."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from remotegpu.appliance.sessions.state import Session
 from remotegpu.appliance.shares.views import PhysicalGpu
 
 _READY_SECONDS = 10.0
-# It tells its client, and overwrites its memory.
+# Time to tell its client, and to overwrite its memory.
 _END_SECONDS = 4.0
 _MOST_THREADS = 4096
 # In a shell, because Python code between fork and exec is not safe in a process with threads, and a container's root
@@ -42,7 +42,7 @@ class Worker:
         self._channel = PacketChannel(control, self._receive)
 
     def serve(self, on_packet: OnPacket) -> None:
-        """From now on this hears what the worker wants."""
+        """Sends the worker's packets to `on_packet` from now on."""
         self._on_packet = on_packet
 
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
@@ -91,7 +91,7 @@ class Worker:
 
     @classmethod
     def adopted(cls, state: State, on_packet: OnPacket) -> "Worker":
-        """One that `handed` tells of, and that is ready."""
+        """Takes over a worker described by `handed`, which is ready."""
         worker = cls(Adopted(state["pid"]), socket.socket(fileno=taken(state["control"])), on_packet)
         worker._ready.set_result(None)
         return worker
@@ -105,7 +105,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """What all workers are started with."""
+    """Starts workers; has the settings that all of them share."""
 
     program: Path
     arguments: Sequence[str]
@@ -114,13 +114,13 @@ class Workers:
     take_turns: bool = False  # at the GPUs
 
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
-        """A `processes.Launch`."""
+        """Starts a session's worker: a `processes.Launch`."""
         return await self.start_on(session.lease.placement.gpus, session.uid, on_packet)
 
     async def start_on(
         self, gpus: Sequence[int], uid: int | None, on_packet: OnPacket, *, warm: bool = False
     ) -> tuple[Worker, socket.socket]:
-        """`warm`: with a context on the first GPU."""
+        """Starts a worker. `warm`: with a context on the first GPU."""
         visible = ",".join(self.gpus[gpu].uuid_text for gpu in gpus)
         environment = {**self.environment, VISIBLE_DEVICES_ENV: visible}
         arguments = [*self.arguments, "--warm"] if warm else self.arguments
@@ -136,7 +136,7 @@ async def start_worker(
     *,
     take_turns: bool = False,
 ) -> tuple[Worker, socket.socket]:
-    """Start a worker; also returned: the gateway's end of its data socket."""
+    """Starts a worker; also returns the gateway's end of its data socket."""
     control, control_theirs = packet_pair()
     gateway_end, data_theirs = packet_pair()
     turns, turns_theirs = packet_pair() if take_turns else (None, None)
@@ -149,7 +149,7 @@ async def start_worker(
                 *_LAUNCH,
                 program,
                 *arguments,
-                # Where the uid is the session's alone: the kernel counts by it.
+                # Set if the uid is the session's alone: the kernel counts by uid.
                 *(() if uid is None else ("--threads", str(_MOST_THREADS))),
                 *("--control-fd", str(control_theirs.fileno()), "--data-fd", str(data_theirs.fileno())),
                 *(() if turns_theirs is None else ("--turns-fd", str(turns_theirs.fileno()))),

@@ -1,5 +1,4 @@
-"""Shares of GPUs, as this appliance counts them: what is asked for, what a claim means, which GPUs a lease gets, how
-much of them each session may map, and what the holder of a lease sees of a GPU.
+"""Shares of GPUs as this appliance counts them: requests, claims, GPUs of leases, grants of sessions, device views.
 
-Called by leases, sessions and claims. Pure: no I/O, no clock, and no knowledge of who asks or how.
+Called by leases, sessions and claims. Pure: no I/O, no clock, and no knowledge of callers.
 """

@@ -1,4 +1,4 @@
-"""Which GPUs a lease gets: best fit, first come first served. Pure state, no I/O; sums never exceed a GPU.
+"""Chooses the GPUs of a lease: best fit, first come first served. Pure state, no I/O; sums never exceed a GPU.
 
 A small request does not overtake a large one that came before it, because otherwise a stream of small ones would keep
 the large one waiting forever; but only for a time (`remotegpu.api.reservations`). Times are seconds of any one clock.
@@ -17,11 +17,11 @@ _EVERYBODY = "*"
 
 
 class ImpossibleError(Exception):
-    """The request can never be met by these GPUs, however long it waits."""
+    """These GPUs can never serve the request, however long it waits."""
 
 
 class NoRoomError(Exception):
-    """What somebody else has placed does not fit beside what there is."""
+    """A placement decided elsewhere does not fit next to the present ones."""
 
 
 @dataclass(slots=True)
@@ -39,13 +39,13 @@ class Capacity:
 
     @property
     def free_milli(self) -> int:
-        """Thousandths of its time that nobody is guaranteed."""
+        """Thousandths of its time that are not guaranteed."""
         return MILLI_PER_GPU - self.guaranteed
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedGpus:
-    """The GPUs of a lease, the bytes it has on each of them, and what it has of their time."""
+    """The GPUs of a lease, the bytes it has on each of them, and its part of their time."""
 
     gpus: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -54,7 +54,7 @@ class LeasedGpus:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    # What was placed, gave a part back and wants it again waits for its own GPUs.
+    # A placed request that gave a part back and wants it again waits for its own GPUs.
     ask: Ask | LeasedGpus
     since: float
 
@@ -62,7 +62,7 @@ class _Waiting:
 class GpuLeases:
     """GPUs, the leases on them, and the requests that wait.
 
-    `divides_time`: what leases are guaranteed of a GPU's time is together at most all of it.
+    `divides_time`: the guaranteed parts of a GPU's time add up to at most all of it.
     """
 
     def __init__(self, shareable: Iterable[int], *, divides_time: bool = False) -> None:
@@ -70,21 +70,21 @@ class GpuLeases:
         self.gpus = [Capacity(size) for size in shareable]
         self._placed: dict[str, LeasedGpus] = {}
         self._waiting: dict[str, _Waiting] = {}
-        # Of what is placed or waits, where somebody is named.
+        # Owners of placed and waiting requests, if they are named.
         self._owners: dict[str, str] = {}
 
     def has(self, key: str) -> bool:
-        """Whether something is placed or waits under this key."""
+        """Whether a request is placed or waits under this key."""
         return key in self._placed or key in self._waiting
 
     def submit(self, key: str, ask: Ask, now: float, owner: str = "") -> None:
-        """Put a request at the end of the queue; `settle` answers it. `owner`: whose it is, where that is known."""
+        """Puts a request at the end of the queue; `settle` answers it. `owner`: its owner, if known."""
         self._check(ask)
         self._waiting[key] = _Waiting(ask, now)
         self._owners[key] = owner
 
     def settle(self, now: float) -> list[tuple[str, LeasedGpus]]:
-        """Place requests in the order of the queue; none overtakes one that reserves what is free."""
+        """Places requests in the order of the queue; none overtakes one that reserves free memory."""
         placed = []
         kept_from: set[str | None] = set()
         for key, waiting in list(self._waiting.items()):
@@ -93,7 +93,7 @@ class GpuLeases:
             if not reservations.heeds(waited) or kept_from.isdisjoint((owner, _EVERYBODY)):
                 placement = self._best_fit(ask) if isinstance(ask, Ask) else self._whole_again(key, ask)
             if placement is None:
-                # Also one that its own tenant keeps from what is free: who comes after it waits behind it.
+                # Also a request that its own tenant keeps from free memory: later ones wait behind it.
                 kept_from |= self._keeps_from(key, now)
                 continue
             del self._waiting[key]
@@ -103,12 +103,12 @@ class GpuLeases:
         return placed
 
     def next_change(self, now: float) -> float | None:
-        """When `settle` may answer otherwise though nothing has happened; None if never."""
+        """Returns when `settle` may decide differently though nothing has happened; None if never."""
         changes = (reservations.next_change(each.since, now) for each in self._waiting.values())
         return min((each for each in changes if each is not None), default=None)
 
     def _keeps_from(self, key: str, now: float) -> set[str | None]:
-        """The owners whom a waiting request keeps from what is free."""
+        """Returns the owners that a waiting request keeps from free memory."""
         waiting, owner = self._waiting[key], self._owners.get(key)
         waited = now - waiting.since
         holds = isinstance(waiting.ask, Ask) and bool(owner) and owner in map(self._owners.get, self._placed)
@@ -116,8 +116,10 @@ class GpuLeases:
         return own | ({_EVERYBODY} if reservations.reserves(waited, holds=holds) else set())
 
     def place(self, key: str, placement: LeasedGpus, owner: str = "") -> None:
-        """Take exactly this, as the allocator of several appliances has decided. A GPU that is unwell keeps what was
-        placed on it: nothing new is decided here."""
+        """Takes exactly this placement, as the allocator of several appliances has decided.
+
+        An unhealthy GPU keeps its placements: nothing new is decided here.
+        """
         if key in self._placed:
             raise NoRoomError("what it had before is still being freed")
         for gpu, size in zip(placement.gpus, placement.sizes, strict=True):
@@ -130,20 +132,20 @@ class GpuLeases:
         self._owners[key] = owner
 
     def withdraw(self, key: str) -> None:
-        """Forget a waiting request or release a placed one; both ends may give up, so unknown keys are no error."""
+        """Forgets a waiting request or releases a placed one; both ends may give up, so unknown keys are no error."""
         self._waiting.pop(key, None)
         self._owners.pop(key, None)
         self._release(key)
 
     def shrink(self, key: str, sizes: tuple[int, ...]) -> None:
-        """Leave a placed request these bytes of its GPUs; it does not wait for more."""
+        """Reduces a placed request to these bytes of its GPUs; it does not wait for more."""
         self._waiting.pop(key, None)
         placed = self._placed[key]
         self._release(key)
         self._take(key, replace(placed, sizes=sizes))
 
     def resize(self, key: str, sizes: tuple[int, ...], now: float) -> LeasedGpus:
-        """Give a placed request so many bytes of its GPUs, as far as they are free and not reserved by those that wait.
+        """Gives a placed request so many bytes of its GPUs, if they are free and not reserved by waiting requests.
 
         Raises NoRoomError; then nothing has changed.
         """
@@ -165,15 +167,15 @@ class GpuLeases:
         return whole
 
     def submit_again(self, key: str, placement: LeasedGpus, now: float) -> None:
-        """Put a placed request at the end of the queue, for this much of the GPUs that it has a part of."""
+        """Puts a placed request at the end of the queue, for this much of the GPUs that it has a part of."""
         self._waiting[key] = _Waiting(placement, now)
 
     def ahead(self, key: str) -> int:
-        """How many requests stand before this one."""
+        """Returns how many requests stand before this one."""
         return list(self._waiting).index(key)
 
     def reason(self, key: str) -> str:
-        """Why this request waits, for people."""
+        """Returns why this request waits, for people."""
         ask, ahead = self._waiting[key].ask, self.ahead(key)
         gpus, wanted = tuple(range(len(self.gpus))), str(ask)
         if isinstance(ask, LeasedGpus):
@@ -191,7 +193,7 @@ class GpuLeases:
         return whole if fits else None
 
     def guaranteed(self, gpu: int, size: int, compute: Compute) -> int:
-        """Thousandths of a GPU's time that a share of it has; none where it is not divided."""
+        """Returns the thousandths of a GPU's time for a share of it; none if time is not divided."""
         return compute.guaranteed(size, self.gpus[gpu].shareable) if self.divides_time and size else 0
 
     def _has_time(self, gpu: int, size: int, compute: Compute, held: int = 0) -> bool:
@@ -221,7 +223,7 @@ class GpuLeases:
         return f"{part:.2f} ({format_bytes(gpu.free)}){time} free on gpu {index}"
 
     def _check(self, ask: Ask) -> None:
-        """Refuse what would not fit even if nothing were leased and all GPUs were well again."""
+        """Refuses a request that would not fit even if nothing were leased and all GPUs were healthy."""
         if ask.compute.is_given and not self.divides_time:
             raise ImpossibleError(
                 "a part of a GPU's time was asked for, and this appliance does not divide that (--compute-mode turns)"

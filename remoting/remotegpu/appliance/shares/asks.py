@@ -1,4 +1,4 @@
-"""Shares as requests of the wire name them, checked."""
+"""Parses and checks shares in requests of the wire."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _MOST_GPUS: Final = 1024
 
 
 def compute_of(milli: int, limit_milli: int) -> Compute:
-    """What was requested of a GPU's time, refused if it makes no sense; 0 is what was not said."""
+    """Returns the requested part of a GPU's time, refused if invalid; 0 means not given."""
     if milli <= (limit_milli or MILLI_PER_GPU) <= MILLI_PER_GPU:
         return Compute(milli, limit_milli or MILLI_PER_GPU)
     message = (
@@ -21,7 +21,7 @@ def compute_of(milli: int, limit_milli: int) -> Compute:
 
 
 def ask_of(count: int, milli: int, memory_bytes: int) -> Ask:
-    """What was requested as an `Ask`, refused if it makes no sense."""
+    """Returns the requested share as an `Ask`, refused if invalid."""
     if not 1 <= count <= _MOST_GPUS:
         message = f"{count} GPUs were asked for; ask for 1 to {_MOST_GPUS}"
     elif bool(milli) == bool(memory_bytes):

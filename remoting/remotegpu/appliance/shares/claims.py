@@ -1,6 +1,6 @@
-"""What a GPUClaim means to one appliance. Pure: objects of the API server in, leases that should exist out.
+"""Interprets GPUClaims for one appliance. Pure: objects of the API server in, leases that should exist out.
 
-Only what matters here is read, so that an operator of another version may write more.
+Only the fields needed here are read, so that an operator of another version may write more.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from remotegpu.api.quantities import TIME_AS_MEMORY, Compute, QuantityError
 
 
 class BadClaimError(Exception):
-    """The claim's status makes no sense; the message says what."""
+    """The claim's status is invalid; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Claim:
     resize: tuple[int, ...] = ()  # the bytes of its places that it shall have; empty: those that it has
 
     def has_place_of(self, other: "Claim") -> bool:
-        """Is it on the GPUs on which the other one is? Perhaps with more or less of them."""
+        """Whether it is on the same GPUs as the other one, perhaps with more or less of them."""
         return [gpu for gpu, _ in self.places] == [gpu for gpu, _ in other.places]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of its places."""
+        """The bytes of its places."""
         return self.resize or tuple(size for _, size in self.places)
 
     @property
@@ -55,8 +55,10 @@ class Claim:
 
 
 def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None:
-    """The part of a GPUClaim that this appliance serves; None if there is none (any more). Raises BadClaimError, and
-    nothing else whatever the claim contains."""
+    """Returns the part of a GPUClaim that this appliance serves; None if there is none (any more).
+
+    Raises BadClaimError, and nothing else whatever the claim contains.
+    """
     try:
         return _part_of(claim, appliance)
     except UNREADABLE as error:
@@ -68,7 +70,7 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
     phase = status.get("phase")
     if phase not in (Phase.ALLOCATED, Phase.SUSPENDED) or metadata.get("deletionTimestamp"):
         return None
-    # The operator decides: what the claim's spec says, it has seen or will see.
+    # The operator decides: it has seen the claim's spec or will see it.
     ends = phase == Phase.SUSPENDED or status.get("reason") in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
     allocations = tuple(map(Allocation.from_object, status.get("allocations") or ()))
     move = None if status.get("move") is None else Move.from_object(status["move"])
@@ -83,7 +85,7 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
         raise BadClaimError("its status names a GPU twice")
     if not places:
         return None
-    # What arrives runs, and is suspended afterwards.
+    # A claim that arrives runs first, and is suspended afterwards.
     suspended = f"as GPUClaim {metadata['name']} says" if ends and not arrives else ""
     return Claim(
         metadata["uid"],
@@ -102,7 +104,7 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Who may use a claim, wherever it is."""
+    """The pods that may use a claim, wherever it is."""
 
     namespace: str
     pods: frozenset[str]  # uids
@@ -113,7 +115,7 @@ def _consumers(status: Mapping[str, Any]) -> frozenset[str]:
 
 
 def users_of_claim(claim: Mapping[str, Any]) -> Users | None:
-    """None if that cannot be read."""
+    """Returns the claim's users; None if they cannot be read."""
     try:
         return Users(claim["metadata"]["namespace"], _consumers(claim.get("status") or {}))
     except UNREADABLE:
@@ -121,7 +123,7 @@ def users_of_claim(claim: Mapping[str, Any]) -> Users | None:
 
 
 def refusal_of_mode(claim: Claim | None, *, offload: bool) -> str:
-    """Why a claim has no session of this kind; empty if it has, as where there are no claims."""
+    """Returns why a claim has no session of this kind; empty if it has, or if there are no claims."""
     if claim is None or offload is (claim.mode is Mode.OFFLOAD):
         return ""
     if offload:

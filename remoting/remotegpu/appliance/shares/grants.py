@@ -1,19 +1,19 @@
-"""How much memory of a GPU each session of a lease may map. Pure state; the sum never exceeds the share."""
+"""Decides how much memory of a GPU each session of a lease may map. Pure state; the sum never exceeds the share."""
 
 from dataclasses import dataclass, field
 
-# While this part of the share stays free a session gets what it wants, beyond it what it needs at least: a process
-# that hoards would otherwise let another one of the lease fail although memory is unused.
+# While this part of the share stays free a session gets what it wants, beyond it only what it needs: otherwise a
+# process that hoards would let another one of the lease fail although memory is unused.
 _PLENTY = 4
 
 
 @dataclass(slots=True)
 class Quota:
-    """The share of one GPU, and what each session was granted of it."""
+    """The share of one GPU, and the grants of each session."""
 
     limit: int
     granted: dict[str, int] = field(default_factory=dict)
-    # Of that, what is overwritten before it comes back.
+    # The part of the grants that is being overwritten before it comes back.
     leaving: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -25,7 +25,7 @@ class Quota:
         return self.limit - self.used
 
     def grant(self, session: str, least: int, want: int) -> int:
-        """Grant `want` bytes while plenty is free, `least` near the limit, 0 past it."""
+        """Grants `want` bytes while plenty is free, `least` near the limit, 0 past it."""
         free = self.free
         if not 0 < least <= free:
             return 0
@@ -34,20 +34,19 @@ class Quota:
         return size
 
     def leave(self, session: str, size: int) -> None:
-        """Note that a session gives so much back soon; more than it has is not believed."""
+        """Notes that a session gives so much back soon; a claim of more than it has is ignored."""
         most = self.granted.get(session, 0) - self.leaving.get(session, 0)
         self.leaving[session] = self.leaving.get(session, 0) + max(0, min(size, most))
 
     def give_back(self, session: str, size: int) -> None:
-        """Take back part of what a session was granted; more than that is not believed."""
+        """Takes back part of a session's grants, at most all of them."""
         held, leaving = self.granted.get(session, 0), self.leaving.get(session, 0)
         back = max(0, min(size, held))
         self.granted[session] = held - back
         self.leaving[session] = leaving - min(back, leaving)
 
     def move(self, session: str, to: str, size: int, *, leaves: bool) -> bool:
-        """Count part of what a session was granted as another's; more than it has cannot be. `leaves`: part of what it
-        has given back."""
+        """Moves part of a session's grants to another; false if it has less. `leaves`: part of what it gives back."""
         held, leaving = self.granted.get(session, 0), self.leaving.get(session, 0)
         if not 0 < size <= (leaving if leaves else held - leaving):
             return False
@@ -57,6 +56,6 @@ class Quota:
         return True
 
     def forget(self, session: str) -> None:
-        """The session's process has ended, and the driver has freed all it had."""
+        """Removes a session whose process has ended; the driver has freed all its memory."""
         self.granted.pop(session, None)
         self.leaving.pop(session, None)

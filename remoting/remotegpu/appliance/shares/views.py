@@ -11,14 +11,14 @@ _PCI_BUS, _PCI_DEVICE, _PCI_DOMAIN = 33, 34, 50
 
 @dataclass(frozen=True, slots=True)
 class PhysicalGpu:
-    """A GPU as the worker's snapshot describes it; attributes of what is not provided read 0 there already."""
+    """A GPU as the worker's snapshot describes it; attributes of missing features read 0 there already."""
 
     name: str
     uuid: bytes
     memory_bytes: int
     pci: tuple[int, int, int]
     attributes: Mapping[int, int]
-    # GPUs of the snapshot whose memory this one reaches, by their place: CUdevice_P2PAttribute and its value.
+    # Peers: GPUs of the snapshot whose memory this one reaches, by index: CUdevice_P2PAttribute and its value.
     peers: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
     @property
@@ -27,13 +27,13 @@ class PhysicalGpu:
 
 
 def uuid_text(uuid: bytes) -> str:
-    """As nvidia-smi writes it and CUDA_VISIBLE_DEVICES reads it."""
+    """Returns the UUID as nvidia-smi writes it and CUDA_VISIBLE_DEVICES reads it."""
     digits = uuid.hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def device_of_share(gpu: PhysicalGpu, lease_id: str, memory_bytes: int) -> pb.Device:
-    """The device of one share. Everything is derived from GPU and lease, so it is the same whenever it is asked for."""
+    """Returns the device of one share. All values derive from GPU and lease, so they never change."""
     digest = hashlib.sha256(gpu.uuid + bytes.fromhex(lease_id)).digest()
     domain, bus, device = _pci_address(digest[16:20])
     attributes = {**gpu.attributes, _PCI_DOMAIN: domain, _PCI_BUS: bus, _PCI_DEVICE: device}
@@ -52,7 +52,7 @@ def device_of_share(gpu: PhysicalGpu, lease_id: str, memory_bytes: int) -> pb.De
 def devices_of_lease(
     gpus: Sequence[PhysicalGpu], places: Sequence[int], lease_id: str, sizes: Sequence[int]
 ) -> list[pb.Device]:
-    """The devices of a lease with shares of `sizes` bytes of the GPUs at `places`, and what they can do together."""
+    """Returns the devices of a lease with shares of `sizes` bytes of the GPUs at `places`, and their peer access."""
     devices = [device_of_share(gpus[place], lease_id, size) for place, size in zip(places, sizes, strict=True)]
     for device, place in zip(devices, places, strict=True):
         for index, other in enumerate(places):
@@ -62,7 +62,7 @@ def devices_of_lease(
 
 
 def _pci_address(digest: bytes) -> tuple[int, int, int]:
-    """A domain that no PC has, so that nobody finds a device of the user's own machine under this address."""
+    """Returns an address in a domain that no PC has, so that it never matches a device of the user's own machine."""
     return 0x8000 | int.from_bytes(digest[:2], "big") & 0x7FFF, digest[2], digest[3] & 0x1F
 
 
