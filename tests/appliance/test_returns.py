@@ -196,7 +196,7 @@ def test_memory_of_an_ended_client_is_waited_for_though_its_worker_says_nothing(
 
 @pytest.mark.parametrize("how", ["it ends", "it is lost"])
 def test_a_place_is_waited_for_no_longer_than_until_its_session_has_gone(how: str) -> None:
-    """Whoever opens a session waits for one that ends or has no connection: never a time that nothing cuts short."""
+    """Opening a session waits for one that ends or has no connection, and for no time that nothing cuts short."""
 
     async def turns() -> int:
         family, sessions = Family(), Sessions.__new__(Sessions)

@@ -34,6 +34,7 @@ from remotegpu.appliance.sessions.returns import (
     hand_on,
     is_going,
     is_lost,
+    let_go,
     note_change,
     settled,
 )
@@ -331,7 +332,7 @@ class Sessions:
         left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
         if going := list(filter(is_going, lease.sessions.values())):
             for session in going:
-                _let_go(session)
+                let_go(session)
             await changed(lease, left)
         elif first is None:
             return False
@@ -617,13 +618,6 @@ def _note_end(session: Session) -> None:
         session.lost_since = session.lost_since or time.monotonic()
         session.process.send({"op": "clientended"})
     note_change(session.lease)
-
-
-def _let_go(session: Session) -> None:
-    """One that only waits for who wants its memory ends now: its place is wanted more."""
-    if session.offers and session.heir is None and session.process is not None:
-        session.offers = False
-        session.process.send({"op": "end", "code": 0, "reason": "its place is needed"})
 
 
 def _note(session: Session, packet: Packet) -> None:
