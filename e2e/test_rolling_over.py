@@ -99,7 +99,7 @@ def test_in_a_full_pool_by_default_the_rollout_waits_and_says_for_what(namespace
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert old in said.stdout, said
-    # The rollout goes on when a person ends the old pod.
+    # The rollout continues when a person deletes the old pod.
     assert namespace.phase(old) == "Running"
     namespace("delete", "pod", old, "--wait=false")
     assert drained(namespace, old) > 10

@@ -22,8 +22,8 @@ def recall(file: Path) -> Pools | None:
 
 
 def remember(file: Path, pools: Pools) -> None:
-    """Writes the figures to `file`. If the node's disk is full or read-only, it logs a warning and goes on: the kubelet
-    gets the figures all the same."""
+    """Writes the figures to `file`. If the node's disk is full or read-only, it logs a warning and continues: the
+    kubelet still gets the figures."""
     new: Path | None = None
     try:
         # A name of its own: two plugins serve the node while one replaces the other.

@@ -1,4 +1,4 @@
-"""Adds on the GPU until SIGTERM, then goes on for a number of seconds like a server that drains; compares with NumPy.
+"""Adds on the GPU until SIGTERM, then continues for some seconds like a server that drains; compares with NumPy.
 
 The last line of output gives the number of correct steps after SIGTERM.
 """

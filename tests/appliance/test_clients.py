@@ -156,7 +156,7 @@ def test_another_process_of_the_lease_tells_of_an_end_that_the_appliance_does_no
     wrong.lease_secret = tenant.granted.lease_secret
     stub.CloseSession(wrong)
     until(lambda: first.ask("told") == ["clientended"], 10, "its worker is told")
-    # One that has its connection stays, whatever is said of it.
+    # A session that has its connection stays, whatever another process reports about it.
     assert following.grant(SHARE) == 0
     first.ask(LOST)
     since = time.monotonic()

@@ -1,5 +1,5 @@
-"""An appliance whose descriptors or memory are used up takes nothing new, says so, and goes on with what it has. One
-tenant cannot bring it there."""
+"""An appliance whose descriptors or memory are used up takes nothing new, says so, and keeps serving what it has.
+One tenant cannot bring it there."""
 
 from __future__ import annotations
 

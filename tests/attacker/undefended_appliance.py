@@ -214,7 +214,7 @@ def any_destination() -> None:
 
 
 def descriptors_stay_open() -> None:
-    """Ignores a descriptor that is no regular file: does not close it, and lets the conversation go on."""
+    """Ignores a descriptor that is not a regular file: does not close it, and lets the conversation continue."""
 
     def files(fds: Any) -> list[FileIO]:
         made = []

@@ -80,7 +80,7 @@ class Tenant:
         (self.worker,) = set(self.appliance.workers()) - before
 
     def look(self) -> str:
-        """Reads the program's output. Returns its last line that is no round; fails at one with "wrong"."""
+        """Reads the program's output. Returns its last line that is not a round; fails at one with "wrong"."""
         with contextlib.suppress(queue.Empty):
             while True:
                 line = self._lines.get_nowait()

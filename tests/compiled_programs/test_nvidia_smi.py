@@ -167,7 +167,7 @@ def test_a_loop_into_a_file_ends_with_its_count(runner: Run, tmp_path: Path) -> 
 
 
 def test_milliseconds_between_two_looks(runner: Run) -> None:
-    """It goes on until its reader has gone."""
+    """It continues until its reader has gone."""
     line = f"{SMI} --query-gpu=index --format=csv,noheader -lms 50 | head -n 3"
     run = runner("sh", "-c", line)
     assert run.stdout.split() == ["0", "0", "0"], run.stderr

@@ -78,7 +78,7 @@ PTX: Final = b"""
 Broken = Callable[..., int]
 
 # Seconds. A held stream is released when the call that waits for it does not return so soon, and in any case after
-# HELD, so that nothing stands for ever. LATE is for calls that must not wait, which a crowded machine delays.
+# HELD, so that nothing stands longer than that. LATE is for calls that must not wait, which a crowded machine delays.
 SOON, LATE, HELD = 0.05, 10.0, 15.0
 
 

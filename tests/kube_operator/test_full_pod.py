@@ -1,4 +1,4 @@
-"""An operator whose temporary folder is full or read-only talks to its appliances all the same: it writes no file."""
+"""An operator whose temporary folder is full or read-only still talks to its appliances: it writes no file."""
 
 from __future__ import annotations
 

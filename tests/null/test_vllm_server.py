@@ -124,7 +124,7 @@ def loses_what_answers(it: Server, appliance: Appliance) -> None:
 
 
 def leaves_its_engine(it: Server, appliance: Appliance) -> None:
-    """`run` goes on with another program, and the engine keeps its memory until it ends."""
+    """`run` continues with another program, and the engine keeps its memory until it ends."""
     engine = it.kill_what_answers()
     assert it.process.poll() is None
     assert appliance.used_bytes() > 30 * GIB

@@ -1,5 +1,5 @@
 """Leaves captures without an end: `abandon_capture.py exit|crash|return|thread`. With `thread` a thread begins one and
-ends, and the program goes on: prints what becomes of the capture, and how often its kernel ran."""
+ends, and the program continues: prints what becomes of the capture, and how often its kernel ran."""
 
 import os
 import signal

@@ -133,7 +133,7 @@ def patient() -> Iterator[Appliance]:
         yield it
 
 
-# What a connection may be without a byte before it is lost: then the session goes on with another one.
+# Longer than a connection may be without a byte: it counts as lost, and the session continues with another one.
 LONGER = pytest.param(2_000_000, 12, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])
 
 
@@ -147,7 +147,7 @@ LONGER = pytest.param(2_000_000, 12, marks=[pytest.mark.thorough, pytest.mark.ti
 def test_a_network_that_stands_still_holds_the_program_back(
     patient: Appliance, program: str, tmp_path: Path, how: str, stripes: str, carrier: str, launches: int, seconds: int
 ) -> None:
-    """Nothing reads or closes the connection for a while. Then it goes on, and nothing is lost."""
+    """Nothing reads or closes the connection for a while. Then the connection works again, and nothing is lost."""
     out, own = tmp_path / "statistics", patient.endpoint
     env = {"REMOTEGPU_CARRIER": carrier, "REMOTEGPU_STRIPES": stripes, "REMOTEGPU_STATS": str(out)}
     with before_data(patient, carrier=carrier) as network:

@@ -141,7 +141,7 @@ def through(directory: Path, appliance: ClaimAppliance, host: str) -> Callable[[
 def test_a_program_waits_for_its_pods_network(
     appliance: ClaimAppliance, claim: Claim, pod: Pod, tmp_path: Path, before: str
 ) -> None:
-    """A network policy learns of the pod late, or a sidecar starts next to it: then the program goes on."""
+    """A network policy learns of the pod late, or a sidecar starts next to it: then the program continues."""
     directory = appliance.pod_directory(tmp_path, claim, pod)
     make = through(directory, appliance, "127.0.0.4")
     with contextlib.ExitStack() as opened:

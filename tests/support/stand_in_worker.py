@@ -118,7 +118,7 @@ class Worker:
         raise ValueError(line)
 
     def send_folders(self, count: int) -> None:
-        """Sends packets with an open folder, which is no regular file."""
+        """Sends packets with an open folder, which is not a regular file."""
         folder = os.open("/", os.O_RDONLY)
         for _ in range(count):
             with contextlib.suppress(OSError):

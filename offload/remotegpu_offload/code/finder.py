@@ -55,7 +55,7 @@ class Finder(importlib.abc.MetaPathFinder):
         self.pages: dict[str, Page] = {}
         self.by_origin: dict[str, Page] = {}
         self.counters: Counter[str] = Counter()
-        # Called when changed modules were dropped: whoever holds something of the old ones drops it too.
+        # Called when changed modules were dropped: a component that holds objects of the old ones drops them too.
         self.on_changed: list[Callable[[], None]] = []
         # Absent and refused names, with the client's sentence.
         self.missing: dict[str, str] = {}

@@ -234,7 +234,7 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
     if isinstance(value, type):
         for rule in profiles.rules(config):
             if isinstance(rule, ClassRule) and rule.matches(name):
-                base = _shell(value, rule)
+                base = _shell(value)
                 where = name.rsplit(".", value.__qualname__.count(".") + 1)[0]
                 made = classes.stub(value, rule, lambda: of(session), where, base)
                 # One of `__main__` goes by value: for its name the whole script would be executed there.
@@ -248,12 +248,8 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
     return value
 
 
-def _shell(kind: type, rule: ClassRule) -> type[classes.Shell]:
+def _shell(kind: type) -> type[classes.Shell]:
     """Returns the shell from which the class's stub inherits."""
-    if isinstance(rule, profiles.ShellRule):
-        module, _, name = rule.shell.rpartition(".")
-        found: type[classes.Shell] = getattr(importlib.import_module(module), name)
-        return found
     return estimators.EstimatorShell if estimators.is_estimator(kind) else classes.Shell
 
 

@@ -162,7 +162,7 @@ def outgoing(value: Any) -> Any:
 def _stays_in_client(value: Any) -> bool:
     """Whether it is a function that cannot be found by a name there, or a method of this program's objects.
 
-    A function of a module is found by its name, there or by paging; `args: {f: ref}` makes it stay all the same.
+    A function of a module is found by its name, there or by paging; `args: {f: ref}` makes it stay even so.
     """
     match value:
         case types.FunctionType():

@@ -2,7 +2,7 @@
 
 A page's name is a hash of its content, so a changed array is another page; what a name means is decided by the end that
 sends it, and only its own later messages are read with it. Both ends forget the page that was used longest ago by the
-same rule. Where they disagree all the same (two threads' messages overtook each other), the receiver asks.
+same rule. Where they still disagree (two threads' messages overtook each other), the receiver asks.
 """
 
 import hashlib

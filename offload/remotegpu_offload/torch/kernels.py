@@ -306,7 +306,7 @@ def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
 def lstm_cell(
     inputs: Any, hidden: Any, cell: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Computes torch's fused cell with plain operations: composite kernels use it on every device that is no CPU."""
+    """Computes torch's fused cell with plain operations: composite kernels use it on every device but the CPU."""
     gates = inputs + hidden
     if input_bias is not None:
         gates = gates + input_bias + hidden_bias

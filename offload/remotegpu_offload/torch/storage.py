@@ -165,8 +165,8 @@ class Blueprint:
         count = len(meta.size)
         numbers = (ctypes.c_int64 * (2 * count + 1))(*meta.size, *meta.stride)
         where = ctypes.addressof(numbers)
-        # DLManagedTensor: data, device (type, index), dimensions, type (code, bits, lanes), shape, strides, offset;
-        # context, deleter.
+        # DLManagedTensor: data, device (type, index), dimensions, type (code, bits, vector length), shape, strides,
+        # offset; context, deleter.
         self._buffer = ctypes.create_string_buffer(
             struct.pack(
                 "<QiiiBBHQQQQQ",

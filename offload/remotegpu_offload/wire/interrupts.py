@@ -42,7 +42,7 @@ def nudge() -> None:
     """Makes the main thread notice a signal that this thread has just sent to it.
 
     The main thread releases the interpreter lock before it waits in a system call. That wakes this thread, which may
-    send the signal before that call has begun: then the signal is noted, and the call waits all the same. Another
+    send the signal before that call has begun: then the signal is recorded, and the call still waits. Another
     signal ends the wait.
     """
     if signal.getsignal(_NUDGE) is _nothing:

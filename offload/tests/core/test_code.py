@@ -169,7 +169,7 @@ def test_what_is_kept_is_refused_with_the_line_that_keeps_it(side: Callable[...,
         it.finder.find_spec("open.secrets", None)
     assert refused.value.name == "open.secrets"
     assert it.finder.find_spec("vault", None) is None
-    # A stranger asks all the same.
+    # A request that bypasses the finder's own checks is refused too.
     for name, key in (("vault", "never"), ("other", "page"), ("os", "page"), ("open.secrets", "never")):
         reply = it.finder.link.request(Service.CODE, {"op": "page", "name": name})
         assert name in reply.header["refused"] and f"code.{key}" in reply.header["refused"]

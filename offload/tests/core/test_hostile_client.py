@@ -1,6 +1,6 @@
-"""A client that asks for calls and objects in wrong ways: each answer is a failure, and the session goes on.
+"""A client that asks for calls and objects in wrong ways: each answer is a failure, and the session continues.
 
-What a client may run is no question here: the acceptor's process is its own, and the sandbox around it is tested
+What a client may run is not tested here: the acceptor's process is its own, and the sandbox around it is tested
 elsewhere.
 """
 

@@ -51,7 +51,7 @@ def test_context_managers_of_functions_enter_and_leave_in_the_acceptor(
         assert remote.told() == ["enter here"]
     assert remote.told() == ["exit here"]
     ours, theirs = said(local), said(remote)
-    # An exception that a call raises has the traceback over there as its cause.
+    # An exception that a call raises has the acceptor's traceback as its cause.
     assert [each.replace("RemoteTraceback", "LookupError") for each in theirs if "ValueError" not in each] == [
         each for each in ours if "ValueError" not in each
     ]

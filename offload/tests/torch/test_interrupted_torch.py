@@ -1,4 +1,4 @@
-"""Ctrl-C at any point of a training loop: the stream stays whole, and work goes on."""
+"""Ctrl-C at any point of a training loop: the stream stays whole, and work continues."""
 
 import os
 import random

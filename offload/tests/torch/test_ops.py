@@ -279,7 +279,7 @@ def test_a_late_error_names_the_operation(remote: Remote) -> None:
     after = wrong * 2 + 1
     with pytest.raises(IndexError, match=r"\b\d+, aten::embedding\(float32\[4, 6\], int64\[2\]\)"):
         table.sum().item()
-    # The error was reported; what does not depend on it goes on, what does fails for good and for the same reason.
+    # The error was reported. Work that does not depend on it succeeds; other work always fails, for the same reason.
     same(table.sum(), A.sum())
     for _ in range(2):
         with pytest.raises(IndexError, match="aten::embedding"):
@@ -344,7 +344,7 @@ def test_sparse_is_refused_by_name() -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_refused_for_its_name_is_not_dense(make: Any) -> None:
-    """The rule of `layouts.reason`, against what torch makes: here it is no dense tensor, there it is refused."""
+    """The rule of `layouts.reason`, against what torch makes: no dense tensor on the CPU, an error on the device."""
     assert layouts.kind(make(A)) is not None
     with pytest.raises(NotImplementedError):
         make(to_remote(A))

@@ -1,4 +1,4 @@
-"""Threads and processes of one program: whoever uses the device first, and whoever is started, has it."""
+"""Threads and processes of one program: all threads have the device, and each process that it starts has its own."""
 
 import json
 import os

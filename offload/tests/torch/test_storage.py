@@ -188,7 +188,7 @@ def test_a_destructor_may_use_the_device(remote: Remote) -> None:
 
 
 def test_a_forked_child_has_no_device(remote: Remote) -> None:
-    """It ends without a word to the acceptor, and its parent goes on."""
+    """The child ends without a message to the acceptor, and its parent continues."""
     x = to_remote(torch.ones(3))
     pid = os.fork()
     if pid == 0:

@@ -163,7 +163,7 @@ def test_a_kill_while_a_question_waits_is_answered_by_the_next_one(session: Sess
 
 
 class Disturbed(TorchDispatchMode):  # type: ignore[misc] # torch is not typed here
-    """Kills the acceptor just before the operation of this number, counted from 1, and waits until it is no more."""
+    """Kills the acceptor just before the operation of this number, counted from 1, and waits until it has ended."""
 
     def __init__(self, session: Session, at: int = 0) -> None:
         super().__init__()

@@ -293,7 +293,7 @@ def run_alone(lines: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_16_lazy_conjugation_ends() -> None:
-    """Without a kernel for `clone` that knows the bit it goes on in C++ until the stack is full: in its own process."""
+    """In its own process: without a kernel for `clone` that knows the bit, torch recurses until the stack is full."""
     done = run_alone(
         """
         x = torch.randn(3, 4, dtype=torch.complex64)
@@ -374,7 +374,7 @@ def test_there_is_one_remote_device() -> None:
 
 
 def test_a_lost_acceptor_is_named() -> None:
-    """Killed while operations are on their way: whoever asks next hears who is gone; later ones at once."""
+    """Killed while operations are on their way: the next request names the lost acceptor; later ones do so at once."""
     done = run_alone(
         """
         import os, signal

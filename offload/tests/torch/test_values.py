@@ -120,7 +120,7 @@ def test_a_result_with_a_history_in_the_acceptor_says_why_it_has_no_gradients(st
     same(y.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
     with pytest.raises(RuntimeError, match=r"\bremotegpu\.yaml\b.*\bbackward\(\)"):
         y.square().mean().backward()
-    # What is computed here goes on from it, in place too.
+    # Computation in this process continues with it, in place too.
     y.mul_(2)
     same(y.detach(), expected.detach() * 2, rtol=1e-5, atol=1e-6)
     weight = torch.ones(1, device=y.device, requires_grad=True)

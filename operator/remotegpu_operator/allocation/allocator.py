@@ -521,7 +521,7 @@ class Allocator:
             self._unsettled.update(self._queues)
 
     def _end_wait(self, uid: str) -> Request | None:
-        """Ends the request's wait for good; one that is only submitted again goes on waiting."""
+        """Ends the request's wait for good; one that is only submitted again keeps waiting."""
         self._waits.end(uid)
         return self._forget_waiting(uid)
 

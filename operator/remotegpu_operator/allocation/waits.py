@@ -40,7 +40,7 @@ class Waits:
         return changed
 
     def begin(self, request: Request) -> None:
-        """Starts a wait: from the creation, or from now if the request had GPUs before. A known wait goes on."""
+        """Starts a wait: from the creation, or from now if the request had GPUs before. A known wait continues."""
         if request.uid not in self._since:
             self._since[request.uid] = self._now if request.again else self._created(request)
             self._expect_change(request.uid)

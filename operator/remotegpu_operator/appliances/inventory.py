@@ -136,7 +136,7 @@ class Inventory:
                         self._carry(source, there, claim.lease_id)
                         return ""
             except (ApplianceError, OSError, KeyError) as error:
-                # The move may have happened all the same: the target knows.
+                # The move may still have happened: the target knows.
                 problem = str(error)
             self._closed.wait(INTERVAL_SECONDS)
         return problem or f"Unreachable: {target} has no address"

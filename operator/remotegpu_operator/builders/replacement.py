@@ -10,7 +10,7 @@ SERVING = frozenset({AppliancePhase.READY, AppliancePhase.DRAINING})
 def next_to_drain(
     phases: Mapping[str, AppliancePhase], outdated: Set[str], used: Mapping[str, int], draining: Set[str]
 ) -> str | None:
-    """Returns the next appliance to replace: one at a time, so that the pool goes on.
+    """Returns the next appliance to replace: one at a time, so that the pool keeps serving.
 
     First those that do not serve (not in SERVING), then those that no claim is on. Of those in use only one is closed
     to new claims. While a replaced one is not ready, no other is touched.

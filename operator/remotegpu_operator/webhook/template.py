@@ -172,7 +172,7 @@ def _applied(document: Object, path: Path, resource: str) -> set[str]:
     try:
         return {str(c.get("name")) for c in containers(at(json.loads(text), path)) if resource in limits(c)}
     except (ValueError, AttributeError):
-        return set()  # an annotation may hold any text; this is no manifest
+        return set()  # an annotation may hold any text; this one is not a manifest
 
 
 def _managed(document: Object, path: Path, resource: str, manager: str, operation: str = "") -> set[str]:

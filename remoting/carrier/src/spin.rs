@@ -27,8 +27,8 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Whether a wait, which begins now if none is under way, goes on without sleep. Never on one processor, where it would
-    /// keep the other end from running.
+    /// Whether a wait, which begins now if none is under way, continues without sleep. Never on one processor: that
+    /// would keep the other end from running.
     pub fn goes_on(&mut self) -> bool {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         let processors = *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, usize::from));

@@ -8,7 +8,7 @@ use std::thread;
 
 const STANDARD: usize = 3;
 
-/// The process whose thread is in [`apart`], or 0. A forked child may find its parent there, and goes on.
+/// The process whose thread is in [`apart`], or 0. A forked child may find its parent here, and takes its place.
 static INSIDE: AtomicI32 = AtomicI32::new(0);
 
 /// Runs `make` while the numbers of the standard streams are taken, so that its new descriptors have others.

@@ -80,7 +80,7 @@ impl Operation {
         Operation::new(kind, width, given.address, value, given.flags).map(Some)
     }
 
-    /// Whether a waiting stream goes on when it finds this word.
+    /// Whether a waiting stream continues when it finds this word.
     #[must_use]
     pub fn is_met_by(&self, found: u64) -> bool {
         let Operation { width, value, .. } = *self;

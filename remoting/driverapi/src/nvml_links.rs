@@ -47,7 +47,7 @@ pub struct PcieLink {
     pub max_width: u32,
 }
 
-/// Megabits per second of one lane of a generation: what PCI-SIG names gigatransfers.
+/// Returns the megabits per second of an x1 link of a generation: what PCI-SIG names gigatransfers.
 ///
 /// # Errors
 /// `NVML_ERROR_NOT_SUPPORTED` for a generation that the header does not know.

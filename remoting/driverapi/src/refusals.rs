@@ -78,7 +78,7 @@ pub fn failed(function: &str, code: CUresult, arguments: &[u64], say: impl FnOnc
 pub fn word<T: Copy>(argument: &T) -> u64 {
     let mut word = 0;
     if size_of::<T>() <= size_of::<u64>() {
-        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is no longer than a word.
+        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is at most as long as a word.
         unsafe { std::ptr::copy_nonoverlapping(argument, (&raw mut word).cast(), 1) };
     }
     word

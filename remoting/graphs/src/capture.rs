@@ -442,8 +442,9 @@ impl<W: Work> Captures<W> {
         self.events.remove(&event);
     }
 
-    /// Forgets a destroyed stream. A capture that it began is over; another one goes on, and still has to wait for the
-    /// stream's work (CUDA's documentation does not mention it; Warp makes the first stream wait by naming the nodes).
+    /// Forgets a destroyed stream. A capture that it began is over; another one continues, and still has to wait for
+    /// the stream's work (CUDA's documentation does not mention it; Warp makes the first stream wait by naming the
+    /// nodes).
     pub fn forget_stream(&mut self, stream: u64) {
         let Some(member) = self.members.remove(&stream) else { return };
         let number = member.capture;

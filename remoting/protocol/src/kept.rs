@@ -1,7 +1,7 @@
 //! One direction of a session's bytes, kept until the other end has received them.
 //!
-//! When a connection breaks, the next one goes on at the byte at which the other end stopped receiving. Counting bytes
-//! instead of frames makes a cut inside of a frame the same as one between two.
+//! When a connection breaks, the next one continues at the byte at which the other end stopped receiving. Counting
+//! bytes instead of frames makes a cut inside of a frame the same as one between two.
 
 use std::collections::VecDeque;
 

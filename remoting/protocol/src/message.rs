@@ -192,7 +192,7 @@ messages! {
     /// Like `SlabMap`, but maps memory that another process of the lease exported. Replies.
     0x801a SlabImport { device: u32, address: u64, size: u64, token: [u8; 16] }
     /// Whether `device` reaches the memory that the session has on `peer`, another one. Sent only when no running work
-    /// uses memory that is no longer reached.
+    /// uses memory that becomes unreachable.
     0x801d PeerAccess { device: u32, peer: u32, allowed: bool }
     /// `cuArray3DCreate`. The array is named by the first of its addresses: a place in the arena that the client chose, where
     /// no memory is, with the steps of `driverapi::arrays`. Copies name its bytes by them. Replies.

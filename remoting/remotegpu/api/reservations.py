@@ -12,8 +12,8 @@ from typing import Final
 RESERVES_SECONDS: Final = 1800.0
 # How long a request waits before that if its tenant holds a part of the GPUs.
 HOLDER_WAITS_SECONDS: Final = 600.0
-# No request waits longer for free GPUs, whoever reserved them: in a stream of requests that come before it by their
-# priority, each might reserve again.
+# No request waits longer for free GPUs, whichever requests reserved them: in a stream of requests that come before it
+# by their priority, each might reserve again.
 LONGEST_SECONDS: Final = HOLDER_WAITS_SECONDS + RESERVES_SECONDS
 _CHANGES: Final = (HOLDER_WAITS_SECONDS, RESERVES_SECONDS, LONGEST_SECONDS)
 

@@ -99,7 +99,7 @@ class Part:
 
 
 def events(packet: Packet) -> list[Event]:
-    """Parses a gateway's packet into events; none if it is no event, since it passes on what strangers send."""
+    """Parses a gateway's packet into events; none if it is not an event, as a gateway relays what strangers send."""
     some_id = str(packet.get("id", ""))
     if packet.get("op") == "used" and isinstance(times := packet.get("times"), list):
         return [_used(each) for each in times if isinstance(each, dict)]

@@ -98,7 +98,7 @@ async def check_new_code() -> None:
 
 
 def execute(state: State) -> NoReturn:
-    """Goes on as the installed code, with the same command line. Raises OSError."""
+    """Replaces this program with the installed code, with the same command line. Raises OSError."""
     file = os.memfd_create("remotegpu-handover", 0)
     with open(file, "w", closefd=False) as writer:
         json.dump({"format": FORMAT, **state}, writer)

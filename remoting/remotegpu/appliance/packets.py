@@ -72,7 +72,7 @@ class PacketChannel:
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
         """Sends in order, without waiting: packets that do not fit go when the other end has read.
 
-        A packet that is too long is not sent, with a line in the log; the channel goes on.
+        A packet that is too long is not sent, with a line in the log; the channel stays open.
         """
         if self.closed:
             return

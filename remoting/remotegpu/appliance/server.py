@@ -361,7 +361,7 @@ class Appliance:
         _log.info("goes on as %s with %d leases and %d sessions", PROGRAM, leases, sessions)
 
     async def _start_anew(self, server: grpc.aio.Server, asked: asyncio.Event) -> NoReturn:
-        """Goes on as the installed code whenever that is requested, without ending a session."""
+        """Hands over to the installed code when that is requested, without ending a session."""
         while True:
             await asked.wait()
             asked.clear()
@@ -577,7 +577,7 @@ def needs_landlock(settings: Settings) -> bool:
 def worker_arguments(
     settings: Settings, backend: Backend, context_bytes: int, shared_code_bytes: int, secret: list[Path]
 ) -> list[str]:
-    """Returns a worker's arguments besides its sockets: files hidden from it, whoever controls it, and its budgets."""
+    """Returns a worker's arguments besides its sockets: files to hide from it even if it is hostile, and budgets."""
     hidden = [("--hide", str(path)) for path in secret]
     files = () if backend.opens_files else ("--no-files",)
     writes = ("--write-devices-only",) if settings.worker_writes is WorkerWrites.DEVICES else ()

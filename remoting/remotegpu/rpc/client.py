@@ -151,7 +151,7 @@ class ApplianceClient:
         self._call(lambda: self._stub.CloseLease(request, timeout=_CLOSE_SECONDS))
 
     def suspend_lease(self, lease_id: str) -> AbstractContextManager[Iterator[pb.Progress]]:
-        """Suspends a lease: streams what is waited for, and at last the result. It goes on if the caller leaves."""
+        """Suspends a lease: streams what is waited for, and at last the result. It continues if the caller leaves."""
         return self._streaming(self._stub.SuspendLease, pb.SuspendLeaseRequest(lease_id=lease_id))
 
     def resume_lease(self, lease_id: str) -> AbstractContextManager[Iterator[pb.Progress]]:

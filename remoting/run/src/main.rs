@@ -132,7 +132,7 @@ fn with_own_token(endpoint: String, access: &Access, runtime: Option<String>) ->
     (endpoint, access)
 }
 
-/// One JSON object a line, for whoever the share is held for.
+/// Prints a JSON object as one line, for the program that had this one hold the share.
 fn print(object: &Value) {
     let mut output = std::io::stdout().lock();
     let _ = writeln!(output, "{object}").and_then(|()| output.flush());
@@ -142,7 +142,7 @@ fn print_place(lease: &Lease) {
     print(&json!({ "lease_id": lease.share.lease_id, "endpoint": lease.endpoint() }));
 }
 
-/// Whoever the share is held for has the other end, and ends with it.
+/// Waits for a signal or the end of standard input: the program that had this one hold the share has the other end.
 fn wait_for_end_of_input(signals: &Signals) -> Ended {
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {

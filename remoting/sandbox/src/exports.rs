@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_message_is_cut_to_its_room() {
         let mut room = *b"xxxxxx";
-        // SAFETY: the buffer lives longer than the calls, and its size is said.
+        // SAFETY: the buffer lives longer than the calls, and no call may write beyond it.
         unsafe {
             assert_eq!(refuse("because", room.as_mut_ptr(), 5), REFUSED);
             assert_eq!(refuse("because", std::ptr::null_mut(), 5), REFUSED);

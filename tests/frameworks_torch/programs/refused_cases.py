@@ -1,4 +1,4 @@
-"""Features that a share or the software GPU does not provide: each time torch's own error, and all else goes on."""
+"""Features that a share or the software GPU does not provide: each time torch's own error, and all else works."""
 
 from __future__ import annotations
 

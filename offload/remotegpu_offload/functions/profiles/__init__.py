@@ -1,25 +1,22 @@
 """Module mode: which functions and classes of a library are worth executing elsewhere, one file for each library.
 
 A profile is a list of rules of function mode, tested with the library that it names. A module has no proxy. Its keys:
-`classes` and `functions`, qualified names; `shells`, the shell class of a stub instead of `classes.Shell`; `instances =
-false`, where an acceptor's values must not hold instances of the library's classes.
+`classes` and `functions`, qualified names.
 """
 
 import functools
 import tomllib
-from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from remotegpu_offload.config.errors import ConfigError, Problem
 from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
 
-
-@dataclass(frozen=True, slots=True)
-class ShellRule(ClassRule):
-    """A class rule of a profile: the class's stub also inherits from this shell, "module.Class"."""
-
-    shell: str = ""
+# Profiles that the release before this one had, and what to write instead.
+_REMOVED: Final = {
+    "onnxruntime": "write a `function` rule for the function of the program that opens the session and runs it, as in "
+    "docs/offload.md",
+}
 
 
 def names() -> list[str]:
@@ -42,6 +39,8 @@ def missing(rule: ModuleRule) -> str:
     """Says why there is no profile for a rule, and what to do; empty if there is one."""
     if name_of(rule) in names():
         return ""
+    if instead := _REMOVED.get(name_of(rule)):
+        return f"the stub profile {name_of(rule)!r} was removed: {instead}"
     return (
         f"there is no stub profile {name_of(rule)!r}; there are {', '.join(names())}: write rules for the functions "
         "and classes that matter instead"
@@ -58,12 +57,7 @@ def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
         raise ConfigError("remotegpu.yaml", [Problem(rule.line, f"module {rule.module}", message)])
     profile = _profile(name_of(rule))
     functions = [FunctionRule(name, line=rule.line) for name in profile.get("functions", ())]
-    shells = profile.get("shells", {})
-    classes = [
-        ShellRule(name, line=rule.line, shell=shells[name]) if name in shells else ClassRule(name, line=rule.line)
-        for name in profile.get("classes", ())
-    ]
-    return [*functions, *classes]
+    return [*functions, *(ClassRule(name, line=rule.line) for name in profile.get("classes", ()))]
 
 
 def packages(config: Config) -> set[str]:
@@ -73,9 +67,7 @@ def packages(config: Config) -> set[str]:
         if isinstance(rule, FunctionRule | ClassRule):
             found.add(rule.pattern.partition(".")[0])
         elif isinstance(rule, ModuleRule):
-            expanded = expand(rule)
-            if _profile(name_of(rule)).get("instances", True):
-                found.update(each.pattern.partition(".")[0] for each in expanded)
+            found.update(each.pattern.partition(".")[0] for each in expand(rule))
     return found
 
 

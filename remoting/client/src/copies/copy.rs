@@ -120,7 +120,7 @@ pub fn check_written(live: &Live, to: Side, shape: Shape) -> Result<(), Code> {
 }
 
 /// # Errors
-/// The driver's code for a destination that is no device memory, or the session's sticky error.
+/// The driver's code for a destination that is not device memory, or the session's sticky error.
 pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());
@@ -161,7 +161,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
 }
 
 /// # Errors
-/// The driver's code for a source that is no device memory, or the copy's code.
+/// The driver's code for a source that is not device memory, or the copy's code.
 pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());

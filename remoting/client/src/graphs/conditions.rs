@@ -20,7 +20,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0xc0_4d17_1094_0000);
 static CONDITIONS: Mutex<Option<HashMap<u64, Arc<Condition>>>> = Mutex::new(None);
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a handle that is no graph's.
+/// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's.
 pub fn create(graph: usize, live: &Live, default: Option<u32>) -> Result<u64, Code> {
     GRAPHS.graph(graph)?;
     let handle = NEXT.fetch_add(1, Relaxed);

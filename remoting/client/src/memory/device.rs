@@ -161,8 +161,8 @@ impl DeviceMemory {
             }
             let least = size - unused;
             let ask = Grant { device: self.index, least, want: least.max(SLACK) };
-            // The answer may wait for other processes to return memory; this process goes on meanwhile, and may return
-            // some itself.
+            // The answer may wait for other processes to return memory; this process continues meanwhile, and may
+            // return some itself.
             drop(state);
             let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
             state = lock(&self.state);

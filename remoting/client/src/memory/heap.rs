@@ -18,7 +18,7 @@ pub struct Piece {
     /// The context that allocated it, and the pool if it came from one.
     pub context: u64,
     pub pool: u64,
-    /// A number that no other memory of the process gets; 0 for a piece that is no allocation by itself.
+    /// A number that no other memory of the process gets; 0 for a piece that is not an allocation by itself.
     pub id: u64,
 }
 

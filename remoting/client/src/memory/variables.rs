@@ -89,7 +89,7 @@ pub fn share(live: &Arc<Live>, name: &str, symbol: &Symbol) -> Result<(), Code> 
     })
 }
 
-/// Logs why a variable is not available. CUDA's runtime goes on without its address.
+/// Logs why a variable is not available. CUDA's runtime continues without its address.
 ///
 /// # Errors
 /// Always.

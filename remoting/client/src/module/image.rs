@@ -77,7 +77,7 @@ impl Image {
         let capability = 10 * number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
             + number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
         let executes = if number(PTX_ONLY) != 0 { Executes::PtxOnly } else { Executes::MachineCode };
-        // An image that is no container is used as it is, and the driver refuses a damaged one.
+        // An image that is not a container is used as it is, and the driver refuses a damaged one.
         match for_device(&self.bytes, capability, executes) {
             Ok(Some(trimmed)) => Upload::new(Cow::Owned(trimmed)),
             Ok(None) | Err(_) => self.whole(),

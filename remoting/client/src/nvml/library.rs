@@ -15,8 +15,8 @@ use super::memo::Memo;
 use crate::connect::{self, ConnectError, DeviceInfo, DeviceState, ErrorKind, Hello, Patience, Share};
 use crate::program::log;
 
-/// The base of the program's device handles: a handle is this plus the index. It is no pointer, so a wrong one does no
-/// harm.
+/// The base of the program's device handles: a handle is this plus the index. It is not a pointer, so a wrong one does
+/// no harm.
 const FIRST_HANDLE: usize = 0x6e76_0001;
 
 pub struct Library {

@@ -348,7 +348,7 @@ pub fn create(ordinal: i32, flags: u32) -> Result<Arc<Context>, Code> {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` for a handle that is no context of the program's own.
+/// `CUDA_ERROR_INVALID_CONTEXT` for a handle that is not a context which the program created.
 pub fn destroy(handle: CUcontext) -> Result<(), Code> {
     let context = get(handle)?;
     if context.is_primary {

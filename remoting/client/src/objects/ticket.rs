@@ -78,7 +78,7 @@ impl Ticket {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a file that is no ticket of this kind.
+    /// `CUDA_ERROR_INVALID_VALUE` for a file that is not a ticket of this kind.
     pub fn read(kind: Kind, file: BorrowedFd<'_>) -> Result<Ticket, Code> {
         let mut bytes = [0; 64];
         let read = pread(file, &mut bytes, 0).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;

@@ -96,7 +96,7 @@ impl Session {
 
     fn end_call(&self, token: u64, kind: Kind) {
         self.callbacks.outstanding(kind).fetch_sub(1, SeqCst);
-        // In a session that has failed no stream goes on.
+        // In a session that has failed no stream continues.
         let _ = self.post(0, &CallbackDone { token }).and_then(|_| self.flush());
     }
 

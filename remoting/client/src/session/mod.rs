@@ -274,7 +274,7 @@ impl Session {
         sys::receive_timeout(fd, Some(QUIET_SECONDS));
         let opened =
             session.open(opening).map_err(|code| format!("the worker of {peer} opens no session (code {code})"));
-        // A session that cannot reconnect waits for ever: the system finds out that a peer is gone.
+        // A session that cannot reconnect waits without a time limit: the system finds out that a peer is gone.
         sys::receive_timeout(fd, reconnect.is_some().then_some(QUIET_SECONDS));
         let opened = opened?;
         if let Some(reconnect) = reconnect {

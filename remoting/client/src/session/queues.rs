@@ -15,7 +15,7 @@ const BATCH: u32 = 1 << 10;
 const MOST: u32 = 24 << 10;
 const MOST_TOGETHER: u32 = 48 << 10;
 /// A long command counts once for each `COUNTED_BYTES`, since its worker keeps them, but at most `MOST_COUNTED` times,
-/// since a copy is one command all the same.
+/// since a copy is still one command.
 const COUNTED_BYTES: usize = 512;
 const MOST_COUNTED: usize = 16;
 

@@ -1,4 +1,4 @@
-//! A connection that broke is replaced by another one. The session goes on where both ends stopped receiving.
+//! A connection that broke is replaced by another one. The session continues where both ends stopped receiving.
 
 use super::Session;
 use crate::program::{log, process, sys};

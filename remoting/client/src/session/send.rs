@@ -226,7 +226,7 @@ impl Session {
         self.check()
     }
 
-    /// Goes on with a connection that replaces the one that broke: the worker has received `received` bytes. For the
+    /// Continues with a connection that replaces the one that broke: the worker has received `received` bytes. For the
     /// reader alone. The background thread sends what was not received: the reader may not wait for the worker to read.
     ///
     /// # Errors
@@ -276,7 +276,7 @@ impl Session {
         self.say(&mut lock(&self.outbox), Probe::CODE);
     }
 
-    /// Sends a frame that is no command. What the socket does not take at once, the background thread sends.
+    /// Sends a frame that is not a command. What the socket does not take at once, the background thread sends.
     fn say(&self, outbox: &mut Outbox, code: u32) {
         self.frame(outbox, Header { code, ..Header::default() }, 0, |_| ());
         let sent = if outbox.connected { sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0) } else { 0 };
@@ -312,7 +312,7 @@ impl Session {
                 }
                 let full = outbox.full;
                 drop(outbox);
-                // Not under the lock: the program goes on meanwhile.
+                // Not under the lock: the program continues meanwhile.
                 if full {
                     sys::wait_until_writable(self.fd(), ROOM);
                 } else {

@@ -18,7 +18,7 @@ const LEAST: u64 = 8 << 20;
 const PIECE: u64 = BULK_CHUNK as u64;
 /// The most pieces of a copy to the host that are assigned to a stripe in advance.
 const AHEAD: usize = 4;
-/// A thread that touches memory which is no longer needed ends within this, or its stripe does.
+/// A stripe's thread stops touching memory of an ended command within this time, or the stripe is closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes a new connection with this number, if there is a way.
@@ -185,7 +185,7 @@ impl Session {
         let _ = self.stripes.connect.set((count, Box::new(connect)));
     }
 
-    /// Ends the stripes: the session goes on where none of them may work. The next large copy opens others. For the
+    /// Ends the stripes: none of them may work where the session continues. The next large copy opens others. For the
     /// reader, which may not wait.
     pub(super) fn end_stripes(&self) {
         let mut open = match self.stripes.open.try_lock() {

@@ -167,7 +167,7 @@ class ClaimLeases:
             if lease is not None and lease.resize_problem:
                 self._resize(lease, claim)
             # A claim that had a lease before this appliance was started has no state to keep. The move itself makes the
-            # lease of a claim that moves, or it is no longer here.
+            # lease of a claim that moves, or the lease has left.
             if claim.suspended or claim.arrives or claim.leaves or lease is not None:
                 continue
             try:

@@ -98,7 +98,7 @@ class MemoryWatch:
         task.add_done_callback(tasks.discard)
 
     async def _kill(self, session: Session, sentence: str, *, told: bool) -> None:
-        """Kills a session. `told`: it was told to end already, and goes on."""
+        """Kills a session. `told`: it was already told to end, and has not ended."""
         process = session.process
         if told and process is not None:
             return await process.kill()

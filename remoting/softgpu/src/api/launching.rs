@@ -174,8 +174,8 @@ fn best_block(
 }
 
 /// Answers a question about the clusters of a function, or of none: cuBLAS 13.10 asks how many clusters there can be
-/// without naming a kernel, and goes on with an answer only. Then nothing but the device limits them; what a real GPU's
-/// driver answers is not measured.
+/// without naming a kernel, and needs an answer to continue. Then nothing but the device limits them; what a real
+/// GPU's driver answers is not measured.
 fn of_clusters<T>(which: CUfunction, answer: impl FnOnce(&Kernel, &Settings) -> R<T>) -> R<T> {
     if !which.is_null() {
         let function = function(which)?;

@@ -1,5 +1,5 @@
-//! How many registers a kernel is said to have. The interpreter's slots are no hardware registers: what counts is that
-//! blocks, registers and occupancy fit together.
+//! The number of registers that is reported for a kernel. The interpreter's slots are not hardware registers: what
+//! counts is that blocks, registers and occupancy fit together.
 
 use driverapi::registers::MAX_THREADS;
 

@@ -216,7 +216,7 @@ impl Texture {
         for axis in 0..AXES {
             let middle = place[axis] - 0.5;
             first[axis] = middle.floor() as i64;
-            // To the nearest, as `round` does, which is no single instruction.
+            // To the nearest, as `round` does, but `round` is not a single instruction.
             let part = (middle - middle.floor()) * 256.0;
             weight[axis] = (part.floor() + f32::from(part - part.floor() >= 0.5)) / 256.0;
         }

@@ -1,6 +1,6 @@
 //! Memory of the program that kernels and copies reach: what it registered. It may unmap or protect that while they are
-//! under way. A GPU goes on with the pages that it has; here the thread that computes gets pages in place of those that
-//! are gone. A thread of the program that reads such memory crashes as it would without CUDA.
+//! under way. A GPU continues with the pages that it has; here the thread that computes gets pages in place of those
+//! that are gone. A thread of the program that reads such memory crashes as it would without CUDA.
 
 use crate::memory::arena::PAGE;
 use std::cell::Cell;
@@ -74,7 +74,7 @@ fn is_registered(address: u64) -> bool {
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 fn install() {
-    // SAFETY: both structures are plain data; the kernel reads one and fills the other, which lives for ever.
+    // SAFETY: both structures are plain data; the kernel reads one and fills the other, which is never freed.
     unsafe {
         let mut before = Box::new(MaybeUninit::<libc::sigaction>::zeroed().assume_init());
         let mut ours = MaybeUninit::<libc::sigaction>::zeroed().assume_init();

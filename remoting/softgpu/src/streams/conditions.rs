@@ -84,7 +84,7 @@ pub fn run(conditional: &Conditional) -> Result<(), Fault> {
 
 impl Driver {
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is no graph's, `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's, `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn create_condition(&self, graph: usize, context: Arc<Context>, default: Option<u32>) -> R<u64> {
         self.graphs.graph(graph)?;
         let size = size_of::<u32>() as u64;

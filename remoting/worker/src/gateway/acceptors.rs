@@ -21,7 +21,7 @@ use super::{Gateway, pass, service};
 /// Limit on an acceptor's connections that were not handed to a worker. An acceptor that wants more waits.
 const MOST: usize = 32;
 
-/// Limits of the acceptors' door: none, because each acceptor has its own limit.
+/// Limits on connections of all acceptors together: none, because each acceptor has its own limit.
 pub const ANY: Most = Most { in_all: usize::MAX, of_peer: usize::MAX };
 
 /// Serves the acceptor of a session until it closes its socket.

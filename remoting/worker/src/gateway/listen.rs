@@ -60,7 +60,7 @@ async fn listen_local(path: &Path) -> UnixListener {
     }
 }
 
-/// Accepts clients on this machine for ever, as [`accept_for_ever`] does at the data port. If the data port demands
+/// Accepts clients on this machine without end, as [`accept_for_ever`] does at the data port. If the data port demands
 /// TLS, only connections for shared memory may come without TLS.
 pub async fn accept_local(gateway: Arc<Gateway>, path: PathBuf, door: Arc<Door>) {
     let listener = listen_local(&path).await;

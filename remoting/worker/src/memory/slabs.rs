@@ -59,7 +59,7 @@ pub struct Memory {
     pub granted: HashMap<u32, u64>,
     /// Part of the grant that is in use: mapped, or taken by the driver for modules and limits.
     pub used: HashMap<u32, u64>,
-    /// Shared memory that is no longer mapped here: kept until it is known who overwrites it.
+    /// Shared memory that was unmapped here: kept until it is known who overwrites it.
     pub parting: HashMap<Token, Slab>,
     /// Shared memory that is still mapped here at the end of the session.
     pub parting_at_end: HashSet<Token>,
@@ -175,7 +175,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends the charge for memory that is no longer in use.
+    /// Ends the charge for memory that is not in use any more.
     pub fn give_back(&mut self, device: u32, size: u64) {
         if let Some(used) = self.used.get_mut(&device) {
             *used -= size;

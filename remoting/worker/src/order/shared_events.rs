@@ -45,7 +45,7 @@ impl Page {
     /// Opens a page that another worker created.
     ///
     /// # Errors
-    /// If it is no such page.
+    /// If the file is not such a page.
     pub fn open(file: OwnedFd) -> io::Result<Page> {
         if fstat(&file)?.st_size as u64 != PAGE || !fcntl_get_seals(&file)?.contains(Page::SEALS) {
             return Err(io::ErrorKind::InvalidData.into());

@@ -10,7 +10,7 @@ const SHORTEST: Duration = Duration::from_nanos(500);
 const LONGEST: Duration = Duration::from_secs(60);
 /// Weight of what was known before, relative to what is learned.
 const KEPT: f64 = 0.9;
-/// Limit on known kernels: a program that loads and unloads modules for ever has ever new ones.
+/// Limit on known kernels: a program that loads and unloads modules in an endless loop always has new ones.
 const MOST: usize = 1 << 14;
 
 /// Decaying sums. An average of quotients would be wrong: completions are seen in bunches, so that one batch seems to

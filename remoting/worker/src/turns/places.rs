@@ -118,7 +118,7 @@ impl Places {
         may
     }
 
-    /// Notes that a launch waits for something other than its turn: the turn is wanted all the same.
+    /// Notes that a launch waits for something other than its turn: it still wants the turn.
     pub fn want(&mut self, device: u32) {
         self.places.entry(device).or_default().wants = true;
     }

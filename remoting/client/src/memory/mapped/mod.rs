@@ -254,7 +254,7 @@ impl Mirror {
 /// in [`host`], so that it gets no other mirror.
 ///
 /// # Errors
-/// The code of work that failed; the mirror has ended all the same.
+/// The code of work that failed; the mirror has ended even so.
 pub fn forget(host: usize) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
@@ -273,7 +273,7 @@ pub fn forget(host: usize) -> Result<(), Code> {
 /// Ends the mirrors of created memory that touch these bytes, which stay where they are.
 ///
 /// # Errors
-/// The code of work that failed; the mirrors have ended all the same.
+/// The code of work that failed; the mirrors have ended even so.
 pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
     let mut ended = Ok(());
     while COUNT.load(SeqCst) > 0 {

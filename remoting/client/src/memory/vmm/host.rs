@@ -77,7 +77,7 @@ impl Pages {
 /// Takes pages away after everything that uses them. Their bytes stay, and come back where they are shown next.
 ///
 /// # Errors
-/// The code of work that failed; the pages are gone all the same.
+/// The code of work that failed; the pages are gone even so.
 pub fn hide(at: &HostRange) -> Result<(), Code> {
     let waited = pinned::wait_for_uses(at.start, at.size);
     // The order matters: another thread's launch finds no memory that is about to lose its pages.
