@@ -57,7 +57,7 @@ class Decoded:
         return found
 
     def milliseconds(self) -> list[float]:
-        """Of each step."""
+        """Returns the milliseconds of each step."""
         *_, told = (line for line in self.stderr.splitlines() if line.startswith("ms:"))
         return [float(word) for word in told.split()[1:]]
 

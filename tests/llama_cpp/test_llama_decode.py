@@ -126,7 +126,7 @@ def test_many_sequences_make_no_more_round_trips(models: dict[str, Path], decode
 
 
 def test_a_token_takes_the_time_of_its_round_trips(models: dict[str, Path], decoder: Decoder, share: Appliance) -> None:
-    """What the network takes longer, a step takes longer once for each round trip."""
+    """A slower network delays a step once for each round trip."""
     short, long = (decoder.decode(models["f16"], WARM + more, share, delay_ms=0) for more in (0, TIMED_STEPS))
     counted = (long.count("round_trips") - short.count("round_trips")) / TIMED_STEPS
     best = {0: inf, DELAY_MS: inf}

@@ -83,7 +83,7 @@ class Table:
         return self.shards.index(shard) + 1
 
     def in_turn(self) -> list[Shard]:
-        """Those that a hash or a change may choose."""
+        """Returns the shards that a hash or a change may choose."""
         return [shard for shard in self.shards if not shard.by_hand]
 
 

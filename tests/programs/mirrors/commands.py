@@ -32,6 +32,7 @@ class Commands:
 
     def __init__(self, chance, memories, owned, functions, done, elsewhere):
         self.chance, self.memories, self.owned, self.done = chance, memories, owned, done
+        self.elsewhere = elsewhere
         #: The steps of this round so far.
         self.steps = []
         self.exchange, self.bump = functions

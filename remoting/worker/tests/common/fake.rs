@@ -33,7 +33,7 @@ pub struct World {
     physical: HashMap<u64, Vec<u8>>,
     mapped: BTreeMap<u64, u64>,
     pub launches: Vec<(usize, Vec<u8>)>,
-    /// Where each copy to the host was to read.
+    /// The address from which each copy to the host was to read.
     pub copied_to_host: Vec<u64>,
     /// The edges of each graph and each executable, by its handle.
     pub graphs: HashMap<usize, Vec<Edge>>,
