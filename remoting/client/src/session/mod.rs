@@ -171,7 +171,7 @@ pub struct Session {
     news: Mutex<Vec<News>>,
     news_bytes: AtomicUsize,
     landings: Landings,
-    /// The number of commands in streams that are not known to be complete.
+    /// The commands of all streams that are not known to be complete; a long command counts several times (`weight`).
     queued: AtomicU32,
     stripes: Stripes,
     arena: OnceLock<Arena>,
