@@ -34,6 +34,7 @@ from remotegpu.appliance.sessions.returns import (
     hand_on,
     is_going,
     is_lost,
+    let_go,
     note_change,
     settled,
 )
@@ -329,7 +330,9 @@ class Sessions:
         """
         lost = [(gives_way_in(each, client), each) for each in filter(is_lost, lease.sessions.values())]
         left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
-        if any(map(is_going, lease.sessions.values())):
+        if going := list(filter(is_going, lease.sessions.values())):
+            for session in going:
+                let_go(session)
             await changed(lease, left)
         elif first is None:
             return False
@@ -611,6 +614,8 @@ class Sessions:
 def _note_end(session: Session) -> None:
     """Tells a session that its client's process has ended or called exec: it gives way, and ends soon."""
     if session.process is not None and not is_going(session):
+        # Its worker may get no processor to say so itself, and what it has is waited for from now on.
+        session.lost_since = session.lost_since or time.monotonic()
         session.process.send({"op": "clientended"})
     note_change(session.lease)
 
