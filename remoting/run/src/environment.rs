@@ -39,6 +39,7 @@ pub fn of_share(
         set_default(of, "CUPY_COMPILE_WITH_PTX", "1".as_ref());
         set_default(of, "TRITON_PTXAS_PATH", ptxas.as_os_str());
         set_default(of, "TRITON_PTXAS_BLACKWELL_PATH", ptxas.as_os_str());
+        set_default(of, "USE_PYTORCH_KERNEL_CACHE", "0".as_ref());
         for library in stand_ins {
             prepend(of, "LD_PRELOAD", library.as_os_str());
         }
