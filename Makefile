@@ -284,9 +284,10 @@ lint: .venv/.installed prose ## mypy --strict, ruff, import contracts, clippy, r
 	@cargo fmt --all --check
 	@cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
 
-prose: .venv/.installed ## The Markdown: words, length of lines, links between files (.rumdl.toml)
+prose: .venv/.installed ## The Markdown, docstrings and comments: words, length of lines, links between files (.rumdl.toml)
 	@echo "==> Prose"
 	@.venv/bin/rumdl check --quiet .
+	@$(PYTHON) tools/plain_english.py
 
 docs: .venv/.installed ## The documentation as a site in target/site, which fails on dead links; man pages in target/man
 	@echo "==> Site"
@@ -365,7 +366,6 @@ generate: .venv/.installed ## Regenerate what the function table and the .proto 
 	@$(PYTHON) tools/generate_admission.py
 	@$(PYTHON) tools/generate_boards.py
 	@$(PYTHON) tools/write_version.py
-	@$(PYTHON) tools/list_files.py
 
 calls: build ## Record anew which driver functions each test program calls; then `make generate`
 	@$(PYTHON) tests/compiled_programs/calls.py

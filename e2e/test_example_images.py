@@ -33,7 +33,7 @@ def test_each_image_runs_on_the_client_or_is_refused(namespace: Namespace, check
 
 
 def test_every_process_of_the_container_has_the_client_and_none_is_disturbed(namespace: Namespace) -> None:
-    """A shell, its children, and nvidia-smi; what the loader has to say about preloading would be on stderr."""
+    """Covers a shell, its children, and nvidia-smi; a complaint of the loader about preloading would be on stderr."""
     script = "nvidia-smi -L; for i in 1 2 3; do ls / >/dev/null; done; grep -o '/usr/lib/remotegpu/.*' /proc/self/maps"
     command = ["sh", "-c", f"({script} | sort -u; printenv NVIDIA_VISIBLE_DEVICES) 2>&1"]
     lines = namespace.run(pod("processes", command, fraction="0.25")).splitlines()
@@ -45,7 +45,7 @@ def test_every_process_of_the_container_has_the_client_and_none_is_disturbed(nam
 
 
 def test_a_container_that_has_no_share_is_left_alone(namespace: Namespace) -> None:
-    """Of two containers of a pod, the one without a limit."""
+    """The pod has two containers; the one without a limit is unchanged."""
     nothing = "test ! -e /etc/ld.so.preload && test ! -e /dev/nvidiactl && ! command -v nvidia-smi"
     made = pod("two", ["sh", "-c", f"{nothing} && echo untouched"])
     (alone,) = made["spec"]["containers"]

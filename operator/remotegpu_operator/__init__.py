@@ -1,1 +1,1 @@
-"""The operator: pools become appliances, claims become allocations, and gates are lifted. And the webhook beside it."""
+"""The operator: pools become appliances, claims become allocations, and gates are lifted. The webhook is here too."""

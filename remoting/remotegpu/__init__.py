@@ -9,12 +9,12 @@ __version__ = "0.1.0"
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext remotegpu` in a notebook."""
+    """Adds `%remotegpu` to a notebook: `%load_ext remotegpu`."""
     # By name: in a pod these packages are found by their paths, without the entry points of an installation.
     magics = importlib.import_module("remotegpu_offload.jupyter.magics")
     shell.register_magics(magics.OffloadMagics(shell, _notebook_share))
 
 
 def _notebook_share() -> Any:
-    # Not before a share is asked for: a pod has one, and none of the packages that this needs.
+    # Imported only when a share is asked for: a pod has one, and none of the packages that a share needs here.
     return importlib.import_module("remotegpu.cli.run.notebook").NotebookShare()

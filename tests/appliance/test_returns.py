@@ -12,13 +12,13 @@ import pytest
 from support.stand_in import LOST, Session, StandIn, Tenant
 from support.system import MIB, until
 
-from remotegpu.appliance import returns
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.grants import Quota
-from remotegpu.appliance.sessions import Sessions
-from remotegpu.appliance.state import Lease, SessionProcess
-from remotegpu.appliance.state import Session as SessionState
+from remotegpu.appliance.sessions import returns
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.sessions import Sessions
+from remotegpu.appliance.sessions.state import Lease, SessionProcess
+from remotegpu.appliance.sessions.state import Session as SessionState
+from remotegpu.appliance.shares.allocation import LeasedGpus
+from remotegpu.appliance.shares.grants import Quota
 
 SHARE = 256 * MIB
 HUNG_UP = 'raw {"op": "connection", "connected": false, "closed": true}'

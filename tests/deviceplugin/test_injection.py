@@ -1,4 +1,4 @@
-"""What the kubelet is told to give a container, as a whole."""
+"""The whole answer by which the plugin tells the kubelet what a container gets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_whole_answer(keep_ptx: bool, mounts: dict[str, str], variables: dic
                 {"containerPath": path, "hostPath": f"{FILES}/{file}", "readOnly": True}
                 for path, file in mounts.items()
             ),
-            # Of appliances on the same node.
+            # The sockets of appliances on the same node.
             {"containerPath": "/run/remotegpu", "hostPath": str(LOCAL), "readOnly": True},
         ],
     }

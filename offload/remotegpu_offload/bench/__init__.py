@@ -1,1 +1,2 @@
-"""What `remotegpu offload bench` runs in the user's interpreter: ordinary programs that end with a line of JSON."""
+"""Programs that `remotegpu offload bench` runs in the user's interpreter: ordinary ones that end with a line of
+JSON."""

@@ -1,4 +1,4 @@
-"""What `remotegpu.yaml` says: which parts of a program run elsewhere, and what may cross to there and back."""
+"""The rules in `remotegpu.yaml`: which parts of a program run elsewhere, and what may cross to there and back."""
 
 from remotegpu_offload.config.dump import dump
 from remotegpu_offload.config.errors import ConfigError, Problem

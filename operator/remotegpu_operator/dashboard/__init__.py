@@ -1,1 +1,1 @@
-"""The page that shows pools and claims: read-only, live, and of what its reader may list."""
+"""The page that shows pools and claims: read-only, live, and limited to what its reader may list."""

@@ -1,1 +1,1 @@
-"""Handlers: one file per kind, thin. kopf calls them; they wake whoever has to look."""
+"""Handlers: one file per kind, thin. kopf calls them; they wake the reconciler."""

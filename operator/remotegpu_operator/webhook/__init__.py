@@ -1,1 +1,1 @@
-"""The webhook: pods and pod templates that ask for a share are rewritten. `server` is the I/O, all else is pure."""
+"""The webhook rewrites pods and pod templates that ask for a share. `server` does the I/O, all else is pure."""

@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    # Imported here: what a plain `run` needs is imported in some milliseconds, the rest takes a third of a second.
+    # Imported here: a plain `run` needs only imports of some milliseconds, the rest takes a third of a second.
     from remotegpu.cli.run import plain as plain_run  # noqa: PLC0415
 
     plain_run.start(sys.argv[1:])

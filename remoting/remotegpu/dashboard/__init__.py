@@ -1,1 +1,1 @@
-"""The page that shows GPUs and who has them: its files, what makes it safe, and what it shows of one appliance."""
+"""The page that shows GPUs and their holders: its files, its protection, and its data for one appliance."""

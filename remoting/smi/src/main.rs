@@ -5,6 +5,7 @@ mod clock;
 mod details;
 mod fields;
 mod library;
+mod manual;
 mod monitor;
 mod options;
 mod query;
@@ -69,8 +70,7 @@ fn main() -> ExitCode {
 fn shown(output: &Output, system: &System) -> String {
     match output {
         Output::List => table::list(system),
-        Output::Gpus(query) => query.gpus(system),
-        Output::Processes(query) => query.processes(system),
+        Output::Fields(query) => query.lines(system),
         Output::Details { xml: true, sections } => details::xml(system, sections),
         Output::Details { xml: false, sections } => details::text(system, sections),
         Output::Monitor(monitor) => monitor.values(system),

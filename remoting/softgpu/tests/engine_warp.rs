@@ -56,7 +56,8 @@ fn predicated_accesses_do_not_touch_memory() {
 
 #[test]
 fn shuffles() {
-    // 9.7.9.9: c holds the clamp (low) and the segment mask (from bit 8); the predicate tells whether the lane was in range.
+    // 9.7.9.9: c holds the clamp (low) and the segment mask (from bit 8); the predicate tells whether the lane was in
+    // range.
     let body = "add.u32 %r1, %t, 100;
         shfl.sync.up.b32 %r2|%p1, %r1, 3, 0, -1; selp.u32 %r3, 1, 0, %p1;
         shfl.sync.down.b32 %r4|%p2, %r1, 2, 0x181f, -1; selp.u32 %r5, 1, 0, %p2;
@@ -157,7 +158,8 @@ fn a_block_may_wait_for_a_later_one() {
     assert_eq!(output.u32s()[0], 7);
 }
 
-/// Block 0 stores vectors of equal elements until block 1 has loaded 100,000: how often that found two numbers in one.
+/// Block 0 stores vectors of equal elements until block 1 has loaded 100,000; returns how often a load found two
+/// numbers in one vector.
 fn torn(access: &str, element: &str, registers: &[&str]) -> u32 {
     let (first, last) = (registers[0], registers[registers.len() - 1]);
     let (equal, all) = (vec![first; registers.len()].join(", "), registers.join(", "));

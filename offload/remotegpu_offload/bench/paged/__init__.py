@@ -1,4 +1,4 @@
-"""What `paging.py` imports: modules that import each other, and one that nobody has."""
+"""The package that `paging.py` imports: modules that import each other, and one that does not exist."""
 
 import contextlib
 

@@ -1,5 +1,5 @@
-//! The exported functions, thin: they follow the caller's pointers, call what does the work, and store results.
-//! `generated.rs` (beside `lib.rs`) holds those that follow from the function table alone.
+//! The exported functions, thin: they follow the caller's pointers, call the code that does the work, and store
+//! results. `generated.rs` (next to `lib.rs`) holds those that follow from the function table alone.
 
 mod arrays;
 mod batch;

@@ -155,7 +155,7 @@ fn destroy(stream: CUstream) -> Result<(), Code> {
     Ok(())
 }
 
-/// A stream that is waited for or asked about, and is given nothing.
+/// Finds a stream to wait for or to query, without giving it work.
 fn asked(stream: CUstream, default: DefaultStream) -> Result<Target, Code> {
     let target = stream::find(stream, default)?;
     mapped::send(&target.live.session)?;

@@ -1,1 +1,1 @@
-"""Where GPUs come from: a driver library, an inventory and health. Knows nothing of leases and sessions."""
+"""Back ends for GPUs: a driver library, an inventory and health. No knowledge of leases and sessions."""

@@ -1,1 +1,1 @@
-"""Commands about an appliance: starting and preparing one, draining it, and suspending or moving what runs on it."""
+"""Commands about an appliance: to start, prepare and drain it, and to suspend or move its leases."""

@@ -1,4 +1,4 @@
-"""Commands about a cluster: its claims, its appliances, who waits and why, and what was used.
+"""Commands about a cluster: its claims, its appliances, waiting claims and why they wait, and usage.
 
-`objects` reads the API server with the user's own rights. The operator's package is imported by `why` alone.
+`objects` reads the API server with the user's own rights. Only `why` imports the operator's package.
 """

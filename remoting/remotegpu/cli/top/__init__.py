@@ -1,1 +1,1 @@
-"""`remotegpu top`: what appliances or a cluster have and who has it, live in a terminal."""
+"""`remotegpu top`: GPUs and shares of appliances or of a cluster, live in a terminal."""

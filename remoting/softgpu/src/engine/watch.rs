@@ -1,5 +1,5 @@
-//! Who is told of the memory that kernels touch. Off, handlers are the same as without it: `exec` chooses others when a
-//! program is compiled while it is on.
+//! The observer of the memory that kernels touch. While it is off, handlers are the same as without it: `exec` chooses
+//! others when a program is compiled while it is on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

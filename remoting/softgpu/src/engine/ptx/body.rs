@@ -23,7 +23,7 @@ struct Scope<'a> {
     pending: Vec<(&'a str, Place)>,
 }
 
-/// Where a pending name stands.
+/// The place of a pending name.
 #[derive(Clone, Copy)]
 enum Place {
     Operand(usize, usize),

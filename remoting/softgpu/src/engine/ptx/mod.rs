@@ -10,7 +10,7 @@ mod types;
 pub use module::parse;
 pub use types::Ty;
 
-/// Where the text stopped making sense.
+/// The line at which the text stopped making sense, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyntaxError {
     pub line: usize,

@@ -28,7 +28,7 @@ pub fn refuse<T>(why: impl Into<String>) -> Lowering<T> {
 /// Larger liveness tables than this are refused.
 const MAX_TABLE_BITS: usize = 1 << 32;
 
-/// Where a variable of a function lives.
+/// The location of a function's variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Param(u32),
@@ -38,7 +38,7 @@ pub enum Place {
     Nowhere,
 }
 
-/// What the `imm` of a lowered instruction counts in, to be rebased when functions are put together.
+/// The unit in which the `imm` of a lowered instruction counts, to be rebased when functions are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Index {
     Nothing,
