@@ -22,7 +22,7 @@ with open(sys.argv[2], "rb") as file:
 
 
 def asked_by(folder: Path, version: str) -> str:
-    """What a process is told that has loaded the library of this version of Triton."""
+    """The answer to a process that has loaded the library of this version of Triton."""
     (folder / "triton" / "_C").mkdir(parents=True)
     (folder / "triton" / "__init__.py").write_text(f'"""isort:skip_file"""\n__version__ = {version!r}\n\nimport os\n')
     library = folder / "triton" / "_C" / "libtriton.so"

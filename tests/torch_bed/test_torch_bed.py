@@ -22,7 +22,7 @@ CONTENT = bytes(range(256)) * 4000
 
 
 class Mirror(http.server.BaseHTTPRequestHandler):
-    """Has one file; cuts the first answer in the middle, and goes on from there if it is asked to."""
+    """A server of files. It cuts the first `cuts` answers in the middle, and sends the rest if it is asked to."""
 
     files: dict[str, bytes]
     asked: list[tuple[str, str | None]]

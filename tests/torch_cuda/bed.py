@@ -60,7 +60,7 @@ def share() -> Iterator[list[str]]:
 
 @functools.cache
 def both(program: str, arguments: tuple[str, ...], seconds: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What it prints natively, and on a share."""
+    """Runs it natively and on a share."""
     native = run(["--native"], program, arguments, seconds)
     with share() as where:
         return native, run(where, program, arguments, seconds)

@@ -3,8 +3,8 @@
 PYTHONPATH=tools python -m torch_bed FOLDER [--cudnn]
 
 It uses neither the machine's C library nor its Python. What it fetches is in packages.txt beside this file. The mirrors
-are those of apt's sources, or REMOTEGPU_DEBIAN_MIRROR. Interrupted, it goes on where it was. `--cudnn` fetches the real
-cuDNN, too; else a stub refuses whatever torch asks of cuDNN.
+are those of apt's sources, or REMOTEGPU_DEBIAN_MIRROR. Interrupted, it continues where it was. `--cudnn` fetches the
+real cuDNN, too; else a stub refuses whatever torch asks of cuDNN.
 """
 
 from __future__ import annotations

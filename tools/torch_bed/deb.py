@@ -21,7 +21,7 @@ class NoPackageError(Exception):
 
 
 class Part(io.RawIOBase):
-    """What lies in a file from where it is up to `size` bytes on."""
+    """The next `size` bytes of a file."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.left = file, size
@@ -50,7 +50,7 @@ def data(file: IO[bytes]) -> tuple[str, Part]:
 
 
 def within(root: Path, member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """What is laid below `root` for a member: an absolute link leads below it too, and there are no devices."""
+    """Keeps a member below `root`: an absolute link leads below it too, and there are no devices."""
     if member.isdev():
         return None
     if member.issym() and member.linkname.startswith("/"):

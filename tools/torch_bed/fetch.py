@@ -1,4 +1,4 @@
-"""Fetches a file from one of several mirrors: it goes on where it stopped, and keeps nothing whose sum is wrong."""
+"""Fetches a file from one of several mirrors: continues where it stopped, and keeps nothing whose sum is wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NotFetchedError(Exception):
 
 
 def apt(*command: str) -> str:
-    """What one of apt's programs prints; nothing where there is no apt."""
+    """Gives the output of one of apt's programs; nothing where there is no apt."""
     if shutil.which(command[0]) is None:
         return ""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -38,7 +38,7 @@ def sources() -> str:
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """What fetches by the proxies of the environment, as apt does; else by those of apt's own settings."""
+    """Makes a client that uses the proxies of the environment, as apt does; else those of apt's own settings."""
     proxies = urllib.request.getproxies()
     for scheme in ("http", "https"):
         said = apt("apt-config", "dump", "--format", "%v", f"Acquire::{scheme}::Proxy").strip()

@@ -76,7 +76,7 @@ def distance(got: Tensor, want: Tensor) -> float:
 
 
 def compared(got: list[Tensor], want: list[Tensor], exact: list[Tensor] | None, within: float) -> str:
-    """What is wrong, or nothing."""
+    """Says what is wrong, or nothing."""
     if [each.shape for each in got] != [each.shape for each in want]:
         return f"shapes {[tuple(each.shape) for each in got]}, on the CPU {[tuple(each.shape) for each in want]}"
     if [each.dtype for each in got] != [each.dtype for each in want]:

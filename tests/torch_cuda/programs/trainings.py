@@ -258,7 +258,7 @@ def out_of_memory() -> Iterator[Value]:
 
 
 def jiterated() -> Iterator[Value]:
-    """What torch compiles with NVRTC, without any setting."""
+    """Operators that torch compiles with NVRTC, without any setting."""
     x = torch.linspace(0.05, 4, 999, dtype=torch.float64)
     z = torch.complex(x, x.flip(0))
     functions: list[tuple[Callable[[Tensor], Tensor], Tensor]] = [

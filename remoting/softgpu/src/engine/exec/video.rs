@@ -42,7 +42,7 @@ const OPS: [Op; 15] = [
     Op::Ge,
 ];
 
-/// What is done with a result and the operand `c`.
+/// The use of a result with the operand `c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Second {
@@ -64,7 +64,7 @@ pub mod flag {
     pub const SATURATE: u32 = 8;
     /// The distance of a shift wraps, instead of ending at 32.
     pub const WRAP: u32 = 16;
-    /// Of `Mad`: the product or `c` is negated, or one is added.
+    /// `Mad` negates the product or `c`, or adds one.
     pub const NEGATE_PRODUCT: u32 = 32;
     pub const NEGATE_C: u32 = 64;
     pub const PLUS_ONE: u32 = 128;
