@@ -186,7 +186,7 @@ def test_memory_of_an_ended_client_is_waited_for_though_its_worker_says_nothing(
             returns.note_change(session.lease)
 
         client.ended = True
-        _note_end(family.first)
+        _note_end(family.first, seen=True)
         return await returns.Returns(give_way).grant(family.heir, 0, SHARE, SHARE), gave_way
 
     got, gave_way = asyncio.run(ask())

@@ -314,7 +314,7 @@ class Sessions:
             for other in session.lease.sessions.values():
                 if other is not session and session.client.is_same(other.client):
                     _note_end(other)
-            self._spawn(session.client.watch(functools.partial(_note_end, session)))
+            self._spawn(session.client.watch(functools.partial(_note_end, session, seen=True)))
 
     def client_has_ended(self, session: Session) -> None:
         """Handles the report of another process of the lease that the session's client has ended."""
@@ -611,11 +611,14 @@ class Sessions:
         return task
 
 
-def _note_end(session: Session) -> None:
-    """Tells a session that its client's process has ended or called exec: it gives way, and ends soon."""
+def _note_end(session: Session, *, seen: bool = False) -> None:
+    """Tells a session that its client's process has ended or called exec: it gives way, and ends soon.
+
+    `seen`: the kernel says so, and the memory is waited for though the worker may get no processor to say the same.
+    """
     if session.process is not None and not is_going(session):
-        # Its worker may get no processor to say so itself, and what it has is waited for from now on.
-        session.lost_since = session.lost_since or time.monotonic()
+        if seen:
+            session.lost_since = session.lost_since or time.monotonic()
         session.process.send({"op": "clientended"})
     note_change(session.lease)
 
