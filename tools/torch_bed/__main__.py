@@ -108,9 +108,9 @@ def unpack(wanted: list[packages.Package], final: Path) -> None:
 
 
 def lay_cudnn(final: Path, real: bool) -> None:
-    """Makes the folder `cudnn`, which the loader searches first: the real one or the stub."""
+    """Makes the folder `cudnn`, which the loader searches first: the real one or the stub. A real one stays."""
     place, libraries = final / "cudnn", final / launcher.LIBRARIES
-    if (place / (REAL if real else stub.NAME)).exists() and (real or not (place / REAL).exists()):
+    if (place / REAL).exists() or (not real and (place / stub.NAME).exists()):
         return
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
