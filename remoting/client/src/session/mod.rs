@@ -442,7 +442,7 @@ impl Session {
         self.synchronise_stream_beside(stream_id, || Ok(()))
     }
 
-    /// As [`Session::synchronise_stream`]; `meanwhile` is done when the question, and all work before it, has been sent.
+    /// Synchronises a stream; `meanwhile` is done when the question, and all work before it, has been sent.
     ///
     /// # Errors
     /// As [`Session::synchronise`], or that of `meanwhile`.
