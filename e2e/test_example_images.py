@@ -39,7 +39,7 @@ def test_every_process_of_the_container_has_the_client_and_none_is_disturbed(nam
     lines = namespace.run(pod("processes", command, fraction="0.25")).splitlines()
     # This cluster has software GPUs only, so frameworks are kept from making machine code.
     preloaded = {line.removeprefix("/usr/lib/remotegpu/") for line in lines if line.startswith("/")}
-    stand_ins = {f"stand-ins/libnvJitLink.so.{version}" for version in (12, 13)}
+    stand_ins = {f"stand-ins/{name}.so.{version}" for name in ("libnvJitLink", "libnvrtc") for version in (12, 13)}
     assert preloaded == {"libcuda.so.1", "libremotegpu.so"} | stand_ins
     assert [line.partition(":")[0] for line in lines if not line.startswith("/")] == ["GPU 0", "void"]
 

@@ -61,4 +61,5 @@ def _variables(*, keep_ptx: bool) -> dict[str, str]:
         # As `remotegpu run` does for a software GPU, which executes PTX.
         ptxas = str(FOLDER / "ptxas")
         variables |= {"CUPY_COMPILE_WITH_PTX": "1", "TRITON_PTXAS_PATH": ptxas, "TRITON_PTXAS_BLACKWELL_PATH": ptxas}
+        variables |= {"USE_PYTORCH_KERNEL_CACHE": "0"}
     return variables

@@ -22,8 +22,11 @@ def keep_ptx(environment: dict[str, str], dist: Dist) -> None:
     environment.setdefault("CUPY_COMPILE_WITH_PTX", "1")
     environment.setdefault("TRITON_PTXAS_PATH", str(dist.ptxas))
     environment.setdefault("TRITON_PTXAS_BLACKWELL_PATH", str(dist.ptxas))
+    # Torch keeps on the disk what NVRTC made, under a key that says machine code, which with us is PTX.
+    environment.setdefault("USE_PYTORCH_KERNEL_CACHE", "0")
     # Without nvJitLink, numba and cuda.core link with the driver. They find the real library in their own folder,
-    # unless one of its name is loaded already; ours has none of its functions.
+    # unless one of its name is loaded already; ours has none of its functions. The one of NVRTC's name passes each call
+    # on to the real one, and gives PTX to programs that ask for machine code.
     for library in dist.stand_ins:
         prepend(environment, "LD_PRELOAD", str(library))
 

@@ -53,7 +53,7 @@ def test_the_environment_of_a_share(run: list[str], appliance: StandIn, dist: Pa
     assert seen["LD_LIBRARY_PATH"] == f"{dist / 'client'}:/mine"
     assert seen["PATH"].startswith(f"{dist / 'bin'}:")
     assert seen["CUDA_VISIBLE_DEVICES"] == "0", "it is the client's to understand"
-    assert seen["CUPY_COMPILE_WITH_PTX"] == "1"
+    assert (seen["CUPY_COMPILE_WITH_PTX"], seen["USE_PYTORCH_KERNEL_CACHE"]) == ("1", "0")
     assert seen["TRITON_PTXAS_PATH"] == seen["TRITON_PTXAS_BLACKWELL_PATH"] == str(dist / "native" / "ptxas")
     assert not {"REMOTEGPU_TOKEN", "GRPC_VERBOSITY", "GRPC_ENABLE_FORK_SUPPORT"} & set(seen)
 

@@ -34,6 +34,7 @@ PTX = {
     "CUPY_COMPILE_WITH_PTX": "1",
     "TRITON_PTXAS_PATH": "/usr/lib/remotegpu/ptxas",
     "TRITON_PTXAS_BLACKWELL_PATH": "/usr/lib/remotegpu/ptxas",
+    "USE_PYTORCH_KERNEL_CACHE": "0",
 }
 
 

@@ -92,6 +92,8 @@ fn keep_ptx(of: &mut Environment, dist: &Path, stand_ins: &[PathBuf]) {
     set_default(of, "CUPY_COMPILE_WITH_PTX", "1".as_ref());
     set_default(of, "TRITON_PTXAS_PATH", ptxas.as_os_str());
     set_default(of, "TRITON_PTXAS_BLACKWELL_PATH", ptxas.as_os_str());
+    // Torch keeps on the disk what NVRTC made, under a key that says machine code, which with us is PTX.
+    set_default(of, "USE_PYTORCH_KERNEL_CACHE", "0".as_ref());
     for library in stand_ins {
         prepend(of, "LD_PRELOAD", library.as_os_str());
     }

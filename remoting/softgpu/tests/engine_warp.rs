@@ -247,6 +247,40 @@ fn atomics() {
 }
 
 #[test]
+fn atomics_on_vectors() {
+    // 9.7.13.3, 9.7.13.5: each element by itself; 33 threads each add the same. A result may be where a later source was.
+    let body = "ld.param.u64 %d3, [in]; mov.f32 %f1, 0f3F000000; mov.f32 %f2, 0f3F800000; mov.b32 %r3, 0x3c003800;
+        mov.b32 %r4, 0x4000bc00; mov.b32 {%h1, %h2}, %r3; mov.b32 %r5, 0x3f80bf80; mov.b32 {%h3, %h4}, %r5;
+        red.global.add.v2.f32 [%d3], {%f1, %f2}; red.global.add.noftz.v2.f16x2 [%d3+8], {%r3, %r4};
+        red.global.max.noftz.v2.f16 [%d3+16], {%h1, %h2}; red.global.min.noftz.v4.bf16 [%d3+24], {%h3, %h4, %h4, %h3};
+        atom.global.max.noftz.v2.bf16x2 {%r6, _}, [%d3+32], {%r5, %r5};
+        atom.global.add.v4.f32 {%f2, %f1, %f3, %f4}, [%d3+48], {%f1, %f2, %f2, %f1};
+        st.global.u32 [%out], %r6; st.global.v4.f32 [%out+16], {%f2, %f1, %f3, %f4};";
+    let (input, output) = (Buffer::of_u32(&[0; 16]), Buffer::new(33 * 64));
+    let gpu = Gpu::new(&[&kernel(body)]);
+    gpu.run("k", 1, 33, &[Arg::Ptr(&input), Arg::Ptr(&output)]);
+    let (words, floats) = (input.u32s(), input.f32s());
+    assert_eq!(floats[..2], [16.5, 33.0]);
+    // 33 * (1, 0.5) and 33 * (2, -1) in f16, and the larger of 0 and (1, 0.5).
+    assert_eq!(words[2..5], [0x5020_4c20, 0x5420_d020, 0x3c00_3800]);
+    // The smaller of 0 and (-1, 1, 1, -1) in bf16, and the larger of 0 and (1, -1) twice.
+    assert_eq!(words[6..10], [0x0000_bf80, 0xbf80_0000, 0x3f80_0000, 0x3f80_0000]);
+    assert_eq!(floats[12..], [16.5, 33.0, 33.0, 16.5]);
+    // The last thread saw what the others left.
+    assert_eq!(output.u32s()[32 * 16], 0x3f80_0000);
+    assert_eq!(output.f32s()[32 * 16 + 4..32 * 16 + 8], [16.0, 32.0, 32.0, 16.0]);
+    for (text, why) in [
+        ("red.global.add.v2.u32 [%d3], {%r1, %r2};", "no such vector"),
+        ("red.global.add.v8.f32 [%d3], {%f1, %f1, %f1, %f1, %f1, %f1, %f1, %f1};", "no such vector"),
+        ("red.global.add.v4.f32 [%d3], {%f1, %f2};", "another length"),
+        ("red.global.min.f16x2 [%d3], %r1;", "the type is not supported"),
+    ] {
+        let program = softgpu::engine::Program::compile(&[&kernel(text)]).unwrap();
+        assert!(program.kernels()[0].unsupported.as_ref().unwrap().contains(why), "{text}");
+    }
+}
+
+#[test]
 fn functions_recurse_and_are_called_by_address() {
     let text = ".version 8.4\n.target sm_80\n.address_size 64
         .func (.param .b32 r) fib(.param .b32 n) { .reg .b32 %r<8>; .reg .pred %p; ld.param.u32 %r1, [n];

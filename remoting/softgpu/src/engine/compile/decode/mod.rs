@@ -18,6 +18,7 @@ mod memory;
 mod moves;
 mod pairs;
 mod textures;
+mod video;
 mod warp;
 mod wide;
 mod wmma;
@@ -102,6 +103,7 @@ pub fn instruction<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering
         || convert::decode(lower, instr, mods)?
         || half::decode(lower, instr, mods)?
         || float::decode(lower, instr, mods)?
+        || video::decode(lower, instr, mods)?
         || int::decode(lower, instr, mods)?
         || atomic::decode(lower, instr, mods)?
         || warp::decode(lower, instr, mods)?
