@@ -10,11 +10,11 @@ FUZZ_LONGER_SECONDS ?= 60
 SHARD = PYTHONPATH=tests $(PYTHON) tools/shard.py
 LIBRARIES := PYTHONPATH=tests $(PYTHON) tools/libraries.py
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
-RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas remoting/softgpu/nvjitlink.c remoting/client/sanitizer.c Cargo.toml Cargo.lock
+RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas remoting/softgpu/nvjitlink.c remoting/softgpu/nvrtc.c remoting/client/sanitizer.c Cargo.toml Cargo.lock
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving llama-cpp test-serving-values demo-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -142,6 +142,10 @@ libraries: build ## Run every library of docs/libraries.md natively and on a sha
 	@$(LIBRARIES) install
 	@$(LIBRARIES) run --write
 
+# The cases of a program stay in one process, which loads torch once.
+shard-torch-cuda: build torch-bed
+	@$(PYTHON) -m pytest --part torch-cuda
+
 shard-security: target/undefended/.built test-decoders-longer
 
 shard-chart-and-cli: target/portable/.built prometheus chromium
@@ -197,7 +201,7 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 # A person's `make test-all`, and nothing that CI runs: pods come and go for half an hour, and faults for a quarter.
 test-everything: export REMOTEGPU_CHURN_MINUTES ?= 30
 test-everything: export REMOTEGPU_CHAOS_SECONDS ?= 900
-test-everything: build target/undefended/.built target/portable/.built release-fixture llama-cpp headers system-tools cluster-programs
+test-everything: build target/undefended/.built target/portable/.built release-fixture llama-cpp torch-bed headers system-tools cluster-programs
 	@$(LIBRARIES) install
 	@echo "==> Python and program tests: core and every shard"
 	@$(PYTHON) -m pytest
@@ -249,7 +253,13 @@ test-serving-values: build ## llama.cpp's whole test of its own operations on th
 	@echo "==> Every operation of llama.cpp on the software GPU"
 	@$(PYTHON) -m pytest -m serving_values tests/llama_cpp
 
-demo-torch: build target/null-frameworks/.installed ## Train and generate with unmodified torch programs on a share of a null GPU: what a step costs, no results
+torch-bed: .venv/.installed ## torch 2.6 with CUDA 12.4 of Debian trixie into target/torch-bed, whose kernels the software GPU runs: 1.45 GB to fetch, 4.2 GB on the disk; CUDNN=1 adds cuDNN, 0.6 GB more
+	@PYTHONPATH=tools $(PYTHON) -m torch_bed target/torch-bed $(if $(CUDNN),--cudnn)
+
+demo-torch: build torch-bed ## Train with an unmodified torch, eager, on 0.25 of a software GPU, and compare with the CPU's losses; fetches 1.45 GB the first time
+	@$(PYTHON) examples/17-torch/demo.py target/torch-bed/python3
+
+cost-torch: build target/null-frameworks/.installed ## Train and generate with unmodified torch programs on a share of a null GPU: what a step costs, no results
 	@PYTHONPATH=tests $(PYTHON) tests/null/demo.py
 
 target/null-frameworks/.installed: tests/null/requirements.txt
@@ -273,9 +283,10 @@ lint: .venv/.installed prose ## mypy --strict, ruff, import contracts, clippy, r
 	@cargo fmt --all --check
 	@cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
 
-prose: .venv/.installed ## The Markdown: words, length of lines, links between files (.rumdl.toml)
+prose: .venv/.installed ## The Markdown, docstrings and comments: words, length of lines, links between files (.rumdl.toml)
 	@echo "==> Prose"
 	@.venv/bin/rumdl check --quiet .
+	@$(PYTHON) tools/plain_english.py
 
 docs: .venv/.installed ## The documentation as a site in target/site, which fails on dead links; man pages in target/man
 	@echo "==> Site"
@@ -354,7 +365,6 @@ generate: .venv/.installed ## Regenerate what the function table and the .proto 
 	@$(PYTHON) tools/generate_admission.py
 	@$(PYTHON) tools/generate_boards.py
 	@$(PYTHON) tools/write_version.py
-	@$(PYTHON) tools/list_files.py
 
 calls: build ## Record anew which driver functions each test program calls; then `make generate`
 	@$(PYTHON) tests/compiled_programs/calls.py

@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What stops or removes parts comes after what needs them; a sort keeps the rest as it was."""
+    """Moves tests that stop or remove parts behind the tests that need them; the sort is stable."""
     last = ("test_deviceplugin_faults", "test_webhook_down", "test_faults", "test_upgrade")
     items.sort(key=lambda item: last.index(item.path.stem) + 1 if item.path.stem in last else 0)
 
@@ -35,7 +35,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         item.stash[FAILED] = True
-    # A test is one row: its call, or that which kept it from being called.
+    # Each test is one row: its call, or the phase that kept it from being called.
     if report.when == "call" or not report.passed:
         reason = str(report.longrepr[2]) if report.skipped and isinstance(report.longrepr, tuple) else ""
         item.config.stash[REPORT].rows.append(Row(item.nodeid, report.outcome, round(report.duration, 2), reason))
@@ -43,7 +43,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where the cluster must be had (CI), a run that skipped a test has failed."""
+    """Fails a run that skipped a test if the cluster is required (CI)."""
     rows = session.config.stash[REPORT].rows
     if os.environ.get("REMOTEGPU_E2E_REQUIRED") and (not rows or any(row.result == "skipped" for row in rows)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -76,7 +76,7 @@ def nodes(kubectl: Kubectl) -> list[str]:
 
 @pytest.fixture(scope="session")
 def installation(kubectl: Kubectl) -> Installation:
-    """The chart with the images of `make images`, installed or brought up to date."""
+    """Installs the chart with the images of `make images`, or brings it up to date."""
     installation = Installation(kubectl)
     installation.upgrade()
     installation.wait_until_ready()

@@ -1,4 +1,4 @@
-"""What a user may get wrong: refused with the sentence that helps, or exactly right; and nothing is left behind."""
+"""User mistakes: each is refused with a helpful sentence, or handled exactly right; and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def limits(made: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-# What is wrong; how the pod gets it; words that the refusal must say, one of them the value or name at fault.
+# The mistake; how the pod gets it; words that the refusal must contain, one of them the value or name at fault.
 REFUSED: dict[str, tuple[Change, tuple[str, ...]]] = {
     "0": (lambda p: limits(p).update({FRACTION: 0}), (FRACTION, "0", "greater than 0|at least|more than 0|0.001")),
     "-1": (lambda p: limits(p).update({FRACTION: -1}), (FRACTION, "-1")),
     "1.5": (lambda p: limits(p).update({FRACTION: 1.5}), (FRACTION, "1.5", "whole")),
-    # The API server's own answer: it reads quantities before it asks anybody.
+    # The API server's own answer: it parses quantities before it calls any webhook.
     "abc": (lambda p: limits(p).update({FRACTION: "abc"}), ("quantities must match",)),
     "request differs from limit": (
         lambda p: p["spec"]["containers"][0].update(
@@ -76,7 +76,7 @@ def test_a_pod_without_a_share_cannot_say_that_it_has_one(namespace: Namespace) 
 
 
 def test_both_names_mean_the_fraction(namespace: Namespace) -> None:
-    """A LimitRange puts the whole number beside what the user wrote; the user's word counts."""
+    """A LimitRange puts the whole number next to what the user wrote; the user's value counts."""
     made = pod("both", ["true"], limits={FRACTION: "0.25", MILLI: 500})
     namespace.create(made)
     found = namespace.get("pod", "both")
@@ -86,7 +86,7 @@ def test_both_names_mean_the_fraction(namespace: Namespace) -> None:
 
 
 def test_a_fourth_decimal_is_rounded_up(namespace: Namespace) -> None:
-    """By the API server, as of every resource, before anybody else sees the pod."""
+    """The API server rounds it, as for every resource, before any other component sees the pod."""
     namespace.create(pod("little", ["true"], fraction="0.0001"))
     found = namespace.get("pod", "little")
     assert found

@@ -1,4 +1,4 @@
-"""The cluster's own network: what the tests of our NetworkPolicies stand on. Nothing of remotegpu takes part."""
+"""The cluster's own network, on which the tests of our NetworkPolicies rely. No part of remotegpu takes part."""
 
 from __future__ import annotations
 

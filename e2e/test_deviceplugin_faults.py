@@ -34,7 +34,7 @@ def sound(installation: Installation, checker: Checker) -> Iterator[None]:
 
 
 def offered(kubectl: Kubectl) -> dict[str, tuple[int, int]]:
-    """Of each node, milli and clients that a scheduler may count on."""
+    """Returns each node's allocatable milli and clients."""
     nodes = {node["metadata"]["name"]: node["status"]["allocatable"] for node in kubectl.all("nodes")}
     return {name: (quantity(found.get(MILLI, "0")), quantity(found.get(CLIENT, "0"))) for name, found in nodes.items()}
 
@@ -64,7 +64,7 @@ def test_every_node_offers_twice_the_pools_and_the_clients(kubectl: Kubectl, che
 
 
 def test_plugins_that_die_while_pods_start_delay_them_only(namespace: Namespace, installation: Installation) -> None:
-    """A pod that the kubelet turns away in between is made anew by its Deployment."""
+    """The Deployment makes a new pod for one that the kubelet turns away in between."""
     namespace.create(deployment("many", program("hold.py", "--mib", "1"), replicas=8, fraction="0.1"))
     for _ in range(3):
         kill_plugins(installation)
@@ -78,7 +78,7 @@ def test_plugins_that_die_while_pods_start_delay_them_only(namespace: Namespace,
 
 
 def jobs(namespace: Namespace, prefix: str, count: int) -> None:
-    """One attempt each: a pod that a kubelet turns away is a Job that has failed."""
+    """Starts Jobs with one attempt each: a pod that a kubelet turns away is a failed Job."""
     namespace.create(*(job(f"{prefix}-{number}", ["true"], fraction="0.01") for number in range(count)))
 
 
@@ -113,7 +113,7 @@ def test_updates_turn_no_pod_away(namespace: Namespace, kubectl: Kubectl) -> Non
 def test_plugins_deleted_by_force_turn_no_pod_away(
     namespace: Namespace, installation: Installation, kubectl: Kubectl
 ) -> None:
-    """One that was deleted serves until its successor does, and gates stay while a node has none."""
+    """A deleted plugin serves until its successor does, and gates stay while a node has none."""
     made = 0
     for number in range(20):
         plugins = sorted(installation.pods("deviceplugin"), key=lambda each: str(each["spec"].get("nodeName")))
@@ -130,7 +130,7 @@ def test_plugins_deleted_by_force_turn_no_pod_away(
 def test_a_container_finds_the_client_again_after_kubelet_and_plugin(
     namespace: Namespace, installation: Installation, kubectl: Kubectl
 ) -> None:
-    """It starts again with what its pod was given at first; no plugin is asked a second time."""
+    """The container starts again with what its pod got at first; no plugin is asked a second time."""
     made = pod("again", program("hold.py", "--mib", "1"), fraction="0.1")
     made["spec"]["restartPolicy"] = "Always"
     namespace.create(made)
@@ -139,7 +139,7 @@ def test_a_container_finds_the_client_again_after_kubelet_and_plugin(
     assert running is not None
     restart_kubelets()
     kill_plugins(installation)
-    # A kubelet takes back what runs before it starts anything new.
+    # A kubelet takes its running pods back before it starts new ones.
     new = pod("new", ["true"])
     new["spec"]["nodeSelector"] = {"kubernetes.io/hostname": running["spec"]["nodeName"]}
     namespace.run(new)
@@ -154,7 +154,7 @@ def test_a_container_finds_the_client_again_after_kubelet_and_plugin(
 
 
 def test_the_kubelet_remembers_which_files_a_pod_was_given(namespace: Namespace, tmp_path: Path) -> None:
-    """What old versions are kept for; the kubelet's own file, whose format is nobody's promise."""
+    """Shows why old versions are kept. Reads the kubelet's own file, whose format is not guaranteed."""
     namespace.create(pod("holds", program("hold.py", "--mib", "1"), fraction="0.1"))
     namespace.wait_for_line("holds", "round 1")
     found = namespace.get("pod", "holds")

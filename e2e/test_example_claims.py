@@ -76,7 +76,7 @@ def test_a_claim_waits_and_says_why(namespace: Namespace, checker: Checker) -> N
         assert found["phase"] == "Pending"
         assert sentence in found["message"]
         assert sentence in namespace.describe(CLAIMS, name)
-    # What waits for something else holds up nobody.
+    # A claim that waits for something else holds up no other claim.
     namespace.apply(claim("small", fraction="0.1"))
     status(namespace, "small", "Allocated")
     checker.settled(20)

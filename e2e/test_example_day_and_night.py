@@ -21,7 +21,7 @@ NOON, MIDNIGHT = 12, 0
 
 
 def time_zone(hour: int) -> str:
-    """A time zone in which it is this hour of the day."""
+    """Returns a time zone in which it is this hour of the day."""
     ahead = (hour - datetime.datetime.now(datetime.UTC).hour + 11) % 24 - 11
     # Signs are as POSIX has them.
     return f"Etc/GMT{-ahead:+d}" if ahead else "Etc/UTC"
@@ -55,14 +55,14 @@ def clock(kubectl: Kubectl, nodes: list[str], namespace: Namespace) -> Iterator[
 
 
 def begin(namespace: Namespace, name: str) -> None:
-    """The example's job, with as many steps as the test has time for."""
+    """Starts the example's job, with as many steps as the test has time for."""
     job = yaml.safe_load((EXAMPLE / f"{name}.yaml").read_text())
     job["spec"]["template"]["spec"]["containers"][0]["command"][-1] = str(STEPS)
     namespace.create(job)
 
 
 def reasons(namespace: Namespace, shift: str) -> list[str]:
-    """Of the claims of these pods, which have their labels."""
+    """Returns the reasons of this shift's claims, which carry their pods' labels."""
     claims = [each for each in namespace.claims() if each["metadata"].get("labels", {}).get("shift") == shift]
     return [str(each["status"]["reason"]) for each in claims]
 

@@ -33,19 +33,19 @@ def test_each_image_runs_on_the_client_or_is_refused(namespace: Namespace, check
 
 
 def test_every_process_of_the_container_has_the_client_and_none_is_disturbed(namespace: Namespace) -> None:
-    """A shell, its children, and nvidia-smi; what the loader has to say about preloading would be on stderr."""
+    """Covers a shell, its children, and nvidia-smi; a complaint of the loader about preloading would be on stderr."""
     script = "nvidia-smi -L; for i in 1 2 3; do ls / >/dev/null; done; grep -o '/usr/lib/remotegpu/.*' /proc/self/maps"
     command = ["sh", "-c", f"({script} | sort -u; printenv NVIDIA_VISIBLE_DEVICES) 2>&1"]
     lines = namespace.run(pod("processes", command, fraction="0.25")).splitlines()
     # This cluster has software GPUs only, so frameworks are kept from making machine code.
     preloaded = {line.removeprefix("/usr/lib/remotegpu/") for line in lines if line.startswith("/")}
-    stand_ins = {f"stand-ins/libnvJitLink.so.{version}" for version in (12, 13)}
+    stand_ins = {f"stand-ins/{name}.so.{version}" for name in ("libnvJitLink", "libnvrtc") for version in (12, 13)}
     assert preloaded == {"libcuda.so.1", "libremotegpu.so"} | stand_ins
     assert [line.partition(":")[0] for line in lines if not line.startswith("/")] == ["GPU 0", "void"]
 
 
 def test_a_container_that_has_no_share_is_left_alone(namespace: Namespace) -> None:
-    """Of two containers of a pod, the one without a limit."""
+    """The pod has two containers; the one without a limit is unchanged."""
     nothing = "test ! -e /etc/ld.so.preload && test ! -e /dev/nvidiactl && ! command -v nvidia-smi"
     made = pod("two", ["sh", "-c", f"{nothing} && echo untouched"])
     (alone,) = made["spec"]["containers"]

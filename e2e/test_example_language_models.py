@@ -33,7 +33,7 @@ SECONDS: Final = 300
 
 @pytest.fixture
 def one_gpu(kubectl: Kubectl, nodes: list[str], namespace: Namespace) -> Iterator[str]:
-    """A pool of one GPU, so that both replicas are there."""
+    """A pool of one GPU, so that both replicas share it."""
     name = "language-models"
     kubectl.apply(software_pool(name, node=nodes[0], memory="2Gi"))
     until(lambda: ((kubectl.get(POOLS, name) or {}).get("status") or {}).get("phase") == "Ready", 90, "it is ready")
@@ -71,7 +71,7 @@ def model(kubectl: Kubectl, namespace: Namespace) -> Iterator[Path]:
 
 
 def deploy(namespace: Namespace, pool: str) -> None:
-    """The example, with the test's image and pool."""
+    """Deploys the example with the test's image and pool."""
     deployment, service = yaml.safe_load_all(EXAMPLE.read_text())
     template = deployment["spec"]["template"]
     template["metadata"]["annotations"] = {"remotegpu.io/pool": pool}
@@ -81,12 +81,12 @@ def deploy(namespace: Namespace, pool: str) -> None:
 
 
 def pods(namespace: Namespace) -> list[Object]:
-    """Those that are not about to end."""
+    """Returns the pods that are not being deleted."""
     return [pod for pod in namespace.pods(app=NAME) if "deletionTimestamp" not in pod["metadata"]]
 
 
 class Asked:
-    """A pod, or all of them by the Service, through the API server."""
+    """A client of one pod, or of all of them by the Service, through the API server."""
 
     def __init__(self, namespace: Namespace, path: str) -> None:
         self._namespace = namespace

@@ -41,7 +41,7 @@ def pool(kubectl: Kubectl, installation: Installation, nodes: list[str]) -> Iter
 
 
 def result(log: str) -> dict[str, str]:
-    """What the program prints, by line."""
+    """Parses the program's output into its values by line."""
     patterns = ("program runs on", "described on", "features", "accuracy")
     found = {name: re.search(rf"^{name} (.*)$", log, re.MULTILINE) for name in patterns}
     assert all(found.values()), log
@@ -77,7 +77,7 @@ def test_a_program_offloads_what_its_config_map_says(
 
 
 def test_a_claim_serves_only_what_it_is_for(namespace: Namespace, pool: Object) -> None:
-    """A pod in the wrong pool, or with the wrong claim, is told so and waits."""
+    """A pod in the wrong pool, or with the wrong claim, waits with that reason."""
     document = yaml.safe_load((EXAMPLE / "pod.yaml").read_text())
     document["metadata"] = {"name": "elsewhere", "annotations": {"remotegpu.io/offload": "offload-rules"}}
     namespace.create(document)

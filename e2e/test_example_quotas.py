@@ -1,4 +1,4 @@
-"""What a namespace may have, what its pods get by default, and who of those that wait is served first."""
+"""A namespace's quota, the default share of its pods, and the order in which waiting claims are served."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUOTA = 1000
 
 @pytest.fixture(scope="module")
 def pool(kubectl: Kubectl, nodes: list[str], installation: object) -> Iterator[str]:
-    """One GPU for these tests alone."""
+    """Yields a pool of one GPU for these tests alone."""
     kubectl.apply(software_pool(POOL, node=nodes[0], memory="1Gi"))
 
     def ready() -> bool:
@@ -52,12 +52,12 @@ def urgent(kubectl: Kubectl) -> Iterator[str]:
 
 
 def held(namespace: Namespace) -> int:
-    """Thousandths of GPUs that the claims of the namespace have at this moment."""
+    """Returns the thousandths of GPUs that the claims of the namespace have at this moment."""
     return sum(share["milli"] for each in namespace.claims() for share in each["status"].get("allocations", ()))
 
 
 def waits_for(namespace: Namespace, name: str, reason: str) -> str:
-    """The message of a claim that waits for this reason."""
+    """Waits until the claim waits for this reason; returns its message."""
 
     def told() -> str | None:
         found = namespace.get(CLAIMS, name)

@@ -60,7 +60,7 @@ def test_four_quarters_run_and_the_fifth_waits_and_says_why(
     assert not namespace.logs(pod)
     assert checker.wrong() == []
 
-    # Its share comes from a neighbour that has ended, whose pod is still there.
+    # Its share comes from a neighbour that has ended, whose pod still exists.
     namespace.wait_for_line(pod, "started", seconds=90)
     ended = [each["metadata"]["name"] for each in namespace.pods() if each["status"]["phase"] == "Succeeded"]
     assert ended

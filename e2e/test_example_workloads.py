@@ -19,7 +19,7 @@ from remotegpu.api.kubernetes import FRACTION, MILLI
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 EXAMPLE = ROOT / "examples" / "03-workloads"
-# What controllers make of a template: a new one of these is a rollout.
+# Objects that controllers make of a template: a new one is a rollout.
 REVISIONS = ("replicasets", "controllerrevisions", "pods")
 KINDS = tuple(sorted(file.stem for file in EXAMPLE.glob("*.yaml")))
 
@@ -39,13 +39,13 @@ def templates(namespace: Namespace) -> dict[str, tuple[int, str]]:
 
 
 def logs(namespace: Namespace) -> dict[str, str]:
-    """What each pod says."""
+    """Returns the log of each pod."""
     return {each["metadata"]["name"]: namespace.logs(each["metadata"]["name"]) for each in namespace.pods()}
 
 
 def test_all_kinds_run_and_are_applied_again_without_a_rollout(namespace: Namespace, checker: Checker) -> None:
     (whole,) = {size // MIB for truth in checker.truths() for size in truth.shareable.values()}
-    # One each; as many daemons as nodes; of the pod template none, of the cron job the one that is asked for.
+    # One each; as many daemons as nodes; none of the pod template; of the cron job the one that the test starts.
     pods = 6 + len(namespace.kubectl.all("nodes"))
     namespace("apply", "-f", str(EXAMPLE))
     namespace("create", "job", "once", "--from=cronjob/cronjob")
@@ -68,7 +68,7 @@ def test_all_kinds_run_and_are_applied_again_without_a_rollout(namespace: Namesp
     namespace("apply", "-f", str(EXAMPLE))
     assert namespace.kubectl.try_to("diff", "-n", namespace.name, "-f", str(EXAMPLE))[:2] == (0, "")
     assert (templates(namespace), revisions(namespace)) == before
-    # From now on by server-side apply, which has its own record of who wrote what.
+    # From now on by server-side apply, which keeps its own record of who wrote each field.
     namespace("apply", "--server-side", "--force-conflicts", "-f", str(EXAMPLE))
     namespace("apply", "--server-side", "-f", str(EXAMPLE))
     taken_over = templates(namespace)
@@ -91,7 +91,7 @@ def manifest(fraction: float | None) -> str:
 
 
 def rolled_out(namespace: Namespace) -> Object:
-    """The deployment, once its pods are those of its template."""
+    """Waits until the deployment's pods are those of its template, and returns it."""
     namespace("rollout", "status", "deployment/deployment", "--timeout=90s", seconds=100)
     found = namespace.get("deployment", "deployment")
     assert found
@@ -99,7 +99,7 @@ def rolled_out(namespace: Namespace) -> Object:
 
 
 def shares(namespace: Namespace) -> list[str | None]:
-    """The thousandths in the template, and in every pod that stays."""
+    """Returns the thousandths in the template, and in every pod that stays."""
     template = rolled_out(namespace)["spec"]["template"]["spec"]
     pods = [each for each in namespace.pods(app="deployment") if "deletionTimestamp" not in each["metadata"]]
     specs = [template, *(each["spec"] for each in pods)]

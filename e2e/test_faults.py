@@ -19,7 +19,7 @@ from support.system import MIB, until
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SETTLED = 60
-# For so long a program looks for an appliance that is lost: the default of `spec.connectionGrace`.
+# A program looks so many seconds for a lost appliance: the default of `spec.connectionGrace`.
 GRACE = 60
 CLAIMS = 100
 FOREIGN_PODS = 5_000
@@ -27,7 +27,7 @@ FOREIGN_PODS = 5_000
 
 @pytest.fixture(autouse=True)
 def sound(installation: Installation, checker: Checker) -> Iterator[None]:
-    """Each fault meets a cluster that is well, and leaves one."""
+    """Each fault finds a healthy cluster, and leaves one."""
     installation.wait_until_ready(SETTLED)
     yield
     installation.wait_until_ready(SETTLED)
@@ -82,7 +82,7 @@ def test_appliance_killed(namespace: Namespace, installation: Installation, chec
 def test_appliance_vanishes_from_the_network(
     namespace: Namespace, installation: Installation, checker: Checker
 ) -> None:
-    """As when its machine loses power: no connection is closed."""
+    """Simulates a machine that loses power: no connection is closed."""
     victim, *others = tenants(namespace, installation)
     with cut_off(installation, appliance_of(installation, victim)):
         begun = time.monotonic()
@@ -98,7 +98,7 @@ def test_appliance_pod_deleted_at_once(namespace: Namespace, installation: Insta
     victim, *others = tenants(namespace, installation)
     name = appliance_of(installation, victim)["metadata"]["name"]
     namespace.kubectl("delete", "pod", "-n", SYSTEM, name, "--grace-period=0", "--force")
-    # Nobody is there any more who could say that its session is gone.
+    # No process is left that could say that its session is gone.
     victim.fails(GRACE + 10)
     untouched(others)
     checker.settled(SETTLED)
@@ -133,7 +133,7 @@ def test_kubelets_killed(namespace: Namespace, installation: Installation, nodes
 
 
 def run_anew(namespace: Namespace, name: str) -> str:
-    """As a controller does: until its device plugins have registered again, a kubelet refuses pods for good."""
+    """Retries like a controller: until its device plugins have registered again, a kubelet refuses pods for good."""
     for number in range(20):
         try:
             return namespace.run(pod(f"{name}-{number}", program("vector_add.py"), fraction="0.2"))
@@ -146,7 +146,7 @@ def run_anew(namespace: Namespace, name: str) -> str:
 def test_operators_memory_does_not_move_with_foreign_pods(
     namespace: Namespace, installation: Installation, kubectl: Kubectl
 ) -> None:
-    """Five thousand pods that are none of ours; gates keep scheduler and kubelet out of it."""
+    """Five thousand foreign pods; gates keep scheduler and kubelet out of it."""
     operators = [processes.main_process(each) for each in installation.pods("operator")]
     before = [process.resident_bytes() for process in operators]
     spec = pod("foreign", ["true"])["spec"] | {"schedulingGates": [{"name": "example.com/never"}], "volumes": []}

@@ -1,4 +1,4 @@
-"""Faults as often and as long as was asked for: what may take how long (docs/testing.md, F2, F4, F6, F9)."""
+"""Faults of configurable number and length, with limits on each recovery time (docs/testing.md, F2, F4, F6, F9)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WEBHOOK = "deployment/remotegpu-webhook"
 
 @pytest.fixture(autouse=True)
 def sound(installation: Installation, checker: Checker) -> Iterator[None]:
-    """Each fault meets a cluster that is well, and leaves one."""
+    """Each fault finds a healthy cluster, and leaves one."""
     installation.wait_until_ready(SETTLED)
     yield
     installation.wait_until_ready(180)
@@ -75,7 +75,7 @@ def hit(how: str, installation: Installation, victim: Object) -> Iterator[None]:
 
 
 def computing(namespace: Namespace, name: str, *, but: str = "") -> str | None:
-    """The pod of a Job that has made two rounds."""
+    """Returns the pod of a Job that has made two rounds."""
     for each in namespace.pods(**{"job-name": name}):
         found = str(each["metadata"]["name"])
         if found != but and "round 2" in namespace.logs(found):
@@ -89,8 +89,11 @@ def place(found: Object) -> str:
 
 @pytest.mark.timeout(1500)
 def test_appliances_lost_nine_times(namespace: Namespace, installation: Installation, checker: Checker) -> None:
-    """Killed, deleted and cut off in turn. A program has an error in 10 s, a claim that stays says so in 10 s, and a
-    Job computes again in 30 s, 10 of which Kubernetes waits before its second attempt; elsewhere if nothing is left."""
+    """Kills, deletes and cuts off appliances in turn.
+
+    A program has an error in 10 s, and a claim that stays says so in 10 s. A Job computes again in 30 s, 10 of which
+    Kubernetes waits before its second attempt; elsewhere if no appliance is left.
+    """
     times = Times()
     # On each appliance one that no pod's end takes away.
     namespace.create(claim("kept-0", memory="1100Mi"), claim("kept-1", memory="1100Mi"))
@@ -135,7 +138,7 @@ def phase_of(namespace: Namespace, name: str) -> tuple[str, str]:
 
 
 def was_lost(namespace: Namespace, name: str) -> bool:
-    """An appliance that is back in a second has its claim again before somebody looks: the Event stays."""
+    """Whether the claim was lost. An appliance back in a second has its claim again unnoticed, but the Event stays."""
     if phase_of(namespace, name) == ("Lost", "ApplianceLost"):
         return True
     events = namespace.all("events")
@@ -210,7 +213,7 @@ def test_the_webhook_is_away_for_long(namespace: Namespace, installation: Instal
 
 @pytest.mark.timeout(600)
 def test_the_webhooks_node_is_drained(namespace: Namespace, installation: Installation, kubectl: Kubectl) -> None:
-    """Pods with a share are made all the time; what is on the other node does not notice."""
+    """Pods with a share are made all the time; pods on the other node are not affected."""
     running = tenants(namespace, installation)
     node = installation.pods("webhook")[0]["spec"]["nodeName"]
     stays = [each for each in running if place_of(installation, each.appliance) != node]
@@ -254,7 +257,7 @@ def place_of(installation: Installation, appliance: str) -> str:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(AWAY < 300, reason="a node that does not come back takes all tests with it: `make test-e2e-all`")
 def test_all_nodes_start_anew(namespace: Namespace, installation: Installation, kubectl: Kubectl) -> None:
-    """At once, without a goodbye: every process and all of /run is gone. What controllers own runs again by itself."""
+    """All nodes crash at once: every process and all of /run is gone. What controllers own runs again by itself."""
     namespace.create(deployment("serves", program("hold.py"), replicas=2, fraction="0.3"))
     namespace("rollout", "status", "deployment/serves", "--timeout=60s", seconds=70)
     with contextlib.ExitStack() as crashed:
@@ -262,7 +265,7 @@ def test_all_nodes_start_anew(namespace: Namespace, installation: Installation, 
             crashed.callback(start_again, node)
             crash(node)
         begun, moment = time.monotonic(), f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
-    # Until the kubelets look, the API server has what was before.
+    # Until the kubelets report, the API server has the state from before.
     until(lambda: all(started(each) >= moment for each in kubectl.all("pods", SYSTEM)), 240, "all pods start again")
     installation.wait_until_ready(240)
     assert "ok" in namespace.run(pod("next", program("vector_add.py"), fraction="0.2"), seconds=120)
@@ -278,7 +281,7 @@ def test_all_nodes_start_anew(namespace: Namespace, installation: Installation, 
 
 
 def started(found: Object) -> str:
-    """When the pod's only container did, as Kubernetes writes it; empty if it does not run."""
+    """Returns when the pod's only container started, as Kubernetes writes it; empty if it does not run."""
     statuses = found["status"].get("containerStatuses") or [{}]
     return str(statuses[0].get("state", {}).get("running", {}).get("startedAt", ""))
 
@@ -294,7 +297,7 @@ def test_the_api_server_is_away_for_long(
     checker: Checker,
     away: Callable[[str], AbstractContextManager[None]],
 ) -> None:
-    """Programs go on, one ends while nobody can say so; 90 s after all is right."""
+    """Programs go on, and one ends unseen by the API server; 90 s later all is right."""
     with temporary(kubectl) as namespace:
         running = tenants(namespace, installation)
         namespace.create(pod("ends", program("hold.py", "--rounds", "100"), fraction="0.1"))

@@ -1,5 +1,4 @@
-"""A claim moves from one appliance to another while its pod computes: as it names that one, or as its appliance is
-replaced."""
+"""A claim moves to another appliance while its pod computes: it names that one, or its appliance is replaced."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def place(namespace: Namespace, claim: str) -> str:
 
 
 def computing(namespace: Namespace, pool: Pool, rounds: int) -> str:
-    """A pod that computes, and the name of its claim."""
+    """Starts a pod that computes; returns the name of its claim."""
     namespace.create(pool.pod("trainer", "0.75", "/programs/counting.py", str(rounds)))
     namespace.wait_for_line("trainer", "checked 10", seconds=90)
     (claim,) = [each["metadata"]["name"] for each in namespace.claims()]
@@ -81,7 +80,7 @@ def test_a_claim_moves_to_the_appliance_that_it_names_and_back(namespace: Namesp
     send(namespace, claim, second)
     until(lambda: place(namespace, claim) == second, 60, "the claim is on the other appliance")
     until(lambda: "has moved" in namespace.logs("trainer"), 20, "its program says so")
-    # Who has the first GPU now keeps the claim from coming back, until it ends.
+    # The present user of the first GPU keeps the claim from coming back, until it ends.
     namespace.create(two_gpus.pod("visitor", "0.9", "/programs/counting.py", "100000"))
     namespace.wait_for_line("visitor", "checked 10", seconds=90)
     send(namespace, claim, first)
@@ -135,7 +134,7 @@ def test_a_claim_gets_more_of_its_gpu_and_gives_back_what_its_programs_do_not_ha
             return (now["reason"], now["milli"]) == (reason, milli)
 
         until(reached, 40, f"its share is {milli} thousandths")
-        # As a program that starts now sees it.
+        # The size that a program sees which starts now.
         return namespace("exec", "trainer", "--", "nvidia-smi", seconds=60)
 
     assert " 972MiB |" in becomes("0.95", "Allocated", 950)

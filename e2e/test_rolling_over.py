@@ -25,7 +25,7 @@ def server(fraction: float, **rolling_update: Any) -> Object:
 
 
 def serving(namespace: Namespace, *others: str) -> str:
-    """The name of the pod that serves, of those that are not `others`."""
+    """Waits for the pod that serves, other than `others`, and returns its name."""
 
     def found() -> str | None:
         names = [each["metadata"]["name"] for each in namespace.pods(app="server")]
@@ -36,7 +36,7 @@ def serving(namespace: Namespace, *others: str) -> str:
 
 
 def drained(namespace: Namespace, pod: str) -> int:
-    """Steps that were right after SIGTERM, once it has drained."""
+    """Waits until the pod has drained; returns the number of correct steps after SIGTERM."""
 
     def found() -> int | None:
         said = re.search(r"drained, right after (\d+) steps", namespace.logs(pod))
@@ -99,7 +99,7 @@ def test_in_a_full_pool_by_default_the_rollout_waits_and_says_for_what(namespace
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert old in said.stdout, said
-    # The rollout goes on when somebody ends the old pod.
+    # The rollout continues when a person deletes the old pod.
     assert namespace.phase(old) == "Running"
     namespace("delete", "pod", old, "--wait=false")
     assert drained(namespace, old) > 10

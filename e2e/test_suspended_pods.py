@@ -56,7 +56,7 @@ def test_another_pod_has_the_gpu_while_one_is_suspended(namespace: Namespace, on
     becomes(namespace, claim, "Suspended")
     until(lambda: "is suspended" in namespace.logs("trainer"), 20, "its program says so")
     before = namespace.logs("trainer")
-    # The operator that decided it may go.
+    # The operator that decided it may end.
     kubectl("-n", "remotegpu-system", "delete", "pod", "-l", "app.kubernetes.io/component=operator", "--wait=false")
     namespace.create(share("visitor", "0.9", one_gpu, "/programs/vector_add.py"))
     namespace.wait_for_phase("visitor", "Succeeded", seconds=120)

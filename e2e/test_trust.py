@@ -22,7 +22,7 @@ from remotegpu.api.kubernetes import AUDIENCE, COMPONENT_LABEL, CONTROL_PORT, DA
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 EXAMPLE = ROOT / "examples" / "08-trust"
-# It has Python and the control service's stubs.
+# This image has Python and the control service's stubs.
 STUBS_IMAGE = "localhost/remotegpu-appliance:dev"
 
 
@@ -31,7 +31,7 @@ def address(appliance: Object) -> str:
 
 
 def stranger(name: str, host: str, port: int = CONTROL_PORT) -> Object:
-    """The example's pod, told whom to dial."""
+    """Returns the example's pod with this host and port as its target."""
     made: Object = yaml.safe_load((EXAMPLE / "stranger.yaml").read_text())
     made["metadata"]["name"] = name
     made["spec"]["containers"][0]["env"] = [{"name": "ENDPOINT", "value": joined(host, port)}]
@@ -57,7 +57,7 @@ def appliance(installation: Installation) -> Object:
 
 @pytest.fixture
 def without_policy(kubectl: Kubectl, installation: Installation) -> Iterator[None]:
-    """Everybody may reach the appliances for as long as the test runs: what policies allow adds up."""
+    """Lets every pod reach the appliances during the test: what policies allow adds up."""
     everybody = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -92,7 +92,7 @@ def test_and_without_policy_by_the_appliance(
     holder = pod("holder", program("hold.py"), fraction="0.1")
     namespace.create(holder)
     claim = namespace.wait_for_claim("holder", "Allocated")
-    # It knows everything that is not secret, and has a token of its own for the right audience.
+    # It knows everything that is not secret, and has its own token for the right audience.
     place = next(iter(claim["status"]["endpoints"]))
     session = {
         "claim": {"namespace": namespace.name, "name": claim["metadata"]["name"], "uid": claim["metadata"]["uid"]},
@@ -114,7 +114,7 @@ def test_and_without_policy_by_the_appliance(
     assert refused["seconds"] < 1
 
 
-# Tries again for some seconds: a node hears of a new pod's labels a little after the pod has started.
+# Tries again for some seconds: a node learns of a new pod's labels a little after the pod has started.
 MONITOR = """
 import sys, time, urllib.request
 patience = time.monotonic() + float(sys.argv[1])
@@ -143,7 +143,7 @@ for host, port in ((sys.argv[1], 9000), (os.environ["KUBERNETES_SERVICE_HOST"], 
 def test_metrics_are_for_the_namespaces_that_are_named(
     namespace: Namespace, kubectl: Kubectl, installation: Installation
 ) -> None:
-    """From another namespace, under the policies: of an appliance, operator, webhook and device plugin."""
+    """Reads them from another namespace, under the policies: of an appliance, operator, webhook and device plugin."""
 
     def read(name: str, patience: int) -> list[str]:
         parts = [address(installation.pods(part)[0]) for part in ("operator", "webhook", "deviceplugin")]
@@ -164,7 +164,7 @@ def test_metrics_are_for_the_namespaces_that_are_named(
 
 
 def listens(namespace: Namespace) -> str:
-    """The address of a pod that takes connections at port 9000."""
+    """Starts a pod that takes connections at port 9000; returns its address."""
     namespace.create(pod("listens", listening(9000)))
     namespace.wait_for_line("listens", "listens")
     found = namespace.get("pod", "listens")
@@ -215,7 +215,7 @@ def test_a_pod_with_a_share_gets_nothing_else(
 
 
 def test_the_share_of_a_hostile_pod_is_the_claims(namespace: Namespace) -> None:
-    """Whatever it says, it is shown what CUDA shows to an honest pod of the same fraction."""
+    """The pod sees what CUDA shows to an honest pod of the same fraction, whatever it says."""
     shown = answer(namespace.run(hostile("hostile", "honest")))
     honest = json.loads(namespace.run(pod("honest", program("limit.py"), fraction="0.1")).splitlines()[-1])
     assert shown["devices"] == [honest["total"]]

@@ -35,7 +35,7 @@ def next_image() -> Iterator[str]:
 
 
 def images(installation: Installation) -> dict[str, str]:
-    """Of each appliance that has a pod."""
+    """Returns the image of each appliance that has a pod."""
     return {
         each["metadata"]["labels"][APPLIANCE_LABEL]: each["spec"]["containers"][0]["image"]
         for each in installation.appliances()
@@ -107,12 +107,12 @@ def test_removal_with_claims_and_waiting_pods_leaves_nothing(
             lambda: "Insufficient remotegpu/milli" in namespace.describe("pod", "waits"), 30, "why it is not scheduled"
         )
         assert "remotegpu was uninstalled" in namespace.describe("pod", "waits")
-        # Of the claims only the one that was made by hand, as if nobody had seen it.
+        # Only the claim made by hand stays, as if no operator had seen it.
         claims = {each["metadata"]["name"]: each["status"]["reason"] for each in namespace.claims()}
         assert claims == {"kept": "NotSeen"}
         kubectl("delete", "namespace", namespace.name, "--timeout=60s", seconds=70)
 
-        # Kubelet forgets a device plugin after five minutes; a Job takes off what it leaves, and then itself.
+        # Kubelet forgets a device plugin after five minutes; a Job removes what it leaves, and then itself.
         until(lambda: not kubectl.all("jobs", SYSTEM), 480, "the Job nodekeys has ended and is gone")
         assert '"remotegpu/' not in kubectl("get", "nodes", "-o", "json")
         until(lambda: "remotegpu" not in kubectl("get", RIGHTS, "-o", "name"), 30, "our rights are gone")

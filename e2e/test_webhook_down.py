@@ -22,7 +22,7 @@ WEBHOOK = "deployment/remotegpu-webhook"
 
 @pytest.fixture
 def at_work(namespace: Namespace, installation: Installation) -> Namespace:
-    """While the webhook was there: a deployment, a job, a pod that holds what is left, and one that waits for it."""
+    """Made while the webhook ran: a deployment, a job, a pod that holds what is left, and one that waits for it."""
     namespace.apply(
         deployment("serves", program("hold.py"), replicas=2, fraction="0.1", max_surge=0),
         job("counts", program("hold.py", "--rounds", "60"), fraction="0.1"),
@@ -41,7 +41,7 @@ def at_work(namespace: Namespace, installation: Installation) -> Namespace:
 @pytest.fixture
 def without_webhook(at_work: Namespace, kubectl: Kubectl) -> Iterator[Namespace]:
     kubectl("scale", WEBHOOK, "--replicas=0", "-n", SYSTEM)
-    # A replica that is told to stop answers until nobody asks it any more.
+    # A stopping replica answers until no client asks it any more.
     until(lambda: not kubectl.all("pods", SYSTEM, {COMPONENT_LABEL: "webhook"}), 60, "the webhook is away")
     yield at_work
     restore(kubectl)
@@ -53,9 +53,9 @@ def restore(kubectl: Kubectl) -> None:
 
 
 def test_without_the_webhook(without_webhook: Namespace, kubectl: Kubectl, checker: Checker) -> None:
-    """One test of many facts, for each costs the time of bringing the scene about."""
+    """Tests many facts in one, since each would cost the time of the set-up."""
     namespace = without_webhook
-    # Strangers do not notice.
+    # Pods without a share are not affected.
     namespace.run(pod("plain", ["true"]))
     # A pod that asks for a share is refused with the reason, and nothing is stored.
     for made in (
@@ -71,7 +71,7 @@ def test_without_the_webhook(without_webhook: Namespace, kubectl: Kubectl, check
     namespace.wait_for_phase("waits", "Succeeded", seconds=60)
     # A job with a share completes.
     namespace("wait", "job/counts", "--for=condition=complete", "--timeout=90s", seconds=100)
-    # A deployment with a share is scaled and told to roll; what it rolls to waits for the webhook.
+    # A deployment with a share is scaled and rolled; its new pods wait for the webhook.
     namespace("scale", "deployment/serves", "--replicas=0")
     until(lambda: not namespace.pods(app="serves"), 30, "it scales to none")
     namespace("rollout", "restart", "deployment/serves")

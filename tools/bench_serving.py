@@ -1,9 +1,9 @@
-"""What clients of vLLM's server wait for, natively and on a share of a null H100: `vllm bench serve` against it.
+"""Latencies of vLLM's server for its clients, natively and on a share of a null H100: `vllm bench serve` against it.
 
 PYTHONPATH=tests .venv/bin/python tools/bench_serving.py [--json FILE] [--only NAME...]
 
 It prints the table of docs/benchmarks.md, in minutes, and needs what `make test-null-serving` installs. The null GPU
-computes nothing, so a step takes what processors and the network take, and no more: all of it is on this machine.
+computes nothing, so a step takes the time of processors and network only: all of it is on this machine.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SHARE: Final = "0.45"
 CLIENTS: Final = (1, 8, 32)
 # Requests for each client, and tokens of each.
 REQUESTS, PROMPT, ANSWER = 6, 64, 128
-# What the second tenant's clients ask for meanwhile.
+# The second tenant's clients, and the number of their requests: enough for the whole measurement.
 TENANT: Final = 8
 ENOUGH: Final = 4000
 GENERATED: Final = "vllm:generation_tokens_total"
-# To the first token, between two pieces of an answer as they come, and an answer's time by its tokens.
+# Time to the first token, time between two pieces of an answer, and an answer's time per token.
 FIGURES: Final = ("p50_ttft_ms", "p99_ttft_ms", "p50_itl_ms", "p99_itl_ms", "p50_tpot_ms", "p99_tpot_ms")
 
 

@@ -3,7 +3,7 @@
 #   bin/     remotegpu-worker remotegpu-gateway remotegpu-bench remotegpu-connect remotegpu-run nvidia-smi
 #   client/  libcuda.so.1 libnvidia-ml.so.1   the client, under the names without .1 too: what a user's program loads
 #   native/  libcuda.so.1 libnvidia-ml.so.1   the software GPU, and what keeps PTX for it: ptxas, and libraries
-#                                             (stand-ins/) that are found in place of nvJitLink and refuse
+#                                             (stand-ins/) that are found in place of nvJitLink, and refuse, and of NVRTC
 #   lib/     libremotegpu_sandbox.so          what an acceptor of offload shuts itself in with
 #   python/  remotegpu (api, paths), remotegpu_offload, cloudpickle, yaml: for interpreters that do not have our package
 #   frameworks/  a plugin that makes JAX look for GPUs where there are no device files
@@ -55,6 +55,13 @@ for name in libnvJitLink.so.12 libnvJitLink.so.13; do
     echo "$name { local: stand_in_*; };" >"$made.versions"
     cc -O2 -Wall -shared -fPIC "-DSONAME=$name" "-Wl,-soname,$name,--version-script,$made.versions" \
         remoting/softgpu/nvjitlink.c remoting/client/sanitizer.c -o "$made"
+    put "$made" "$dist/native/stand-ins/$name"
+done
+for name in libnvrtc.so.12 libnvrtc.so.13; do
+    made=$server_built/$name
+    echo "$name { global: nvrtc*; __nvrtc*; __asan_default_options; local: *; };" >"$made.versions"
+    python -m ziglang cc -target x86_64-linux-gnu.2.17 -O2 -Wall -Wextra -shared -fPIC -fvisibility=hidden "-DSONAME=\"$name\"" \
+        "-Wl,-soname,$name,--version-script,$made.versions" remoting/softgpu/nvrtc.c remoting/client/sanitizer.c -ldl -lpthread -o "$made"
     put "$made" "$dist/native/stand-ins/$name"
 done
 # Taichi and Dr.Jit open the names without a version, which a driver's development links have.

@@ -44,17 +44,17 @@ class Loss:
 
 
 def kind(document: Document) -> tuple[str, int, str]:
-    """Of the machine and the appliance; ratios are compared within one."""
+    """Returns the kind of the machine and the appliance; ratios are compared within one."""
     return document["machine"]["cpu"], document["machine"]["cpus"], document["appliance"]
 
 
 def ratios(document: Document) -> dict[tuple[str, str], float]:
-    """By configuration and figure; all are times, so less is better."""
+    """Returns ratios by configuration and figure; all are times, so less is better."""
     return {key: ratio for key, (ratio, _) in measured(document).items()}
 
 
 def measured(document: Document) -> dict[tuple[str, str], tuple[float, float]]:
-    """As `ratios`, with the time of each, which is one divided by a bandwidth; in any unit."""
+    """Returns the ratios, and with each its time, which is one divided by a bandwidth; in any unit."""
     return {
         (result["name"], figure): (ratio, 1 / value if figure.endswith("_gbps") else value)
         for result in document["configurations"]
@@ -64,7 +64,8 @@ def measured(document: Document) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def losses(stored: Document, repeats: Sequence[Document]) -> list[Loss]:
-    """What every repeat has more than 15 % above the stored run. What only one of them measured is not compared."""
+    """Lists figures that every repeat has more than 15 % above the stored run. Figures that a repeat lacks are not
+    compared."""
     before, now = measured(stored), [measured(document) for document in repeats]
     common = [key for key in before if all(key in each for each in now)]
     return [
@@ -75,18 +76,18 @@ def losses(stored: Document, repeats: Sequence[Document]) -> list[Loss]:
 
 
 def runs(folder: Path) -> list[Document]:
-    """All that is stored, oldest first."""
+    """Returns all stored runs, oldest first."""
     documents = [json.loads(file.read_text()) for file in folder.glob("*.json")]
     return sorted(documents, key=lambda document: str(document["measured_at"]))
 
 
 def last(documents: Sequence[Document], like: Document) -> Document | None:
-    """The newest that a run may be compared with."""
+    """Returns the newest run with which this one may be compared."""
     return next((each for each in reversed(documents) if kind(each) == kind(like)), None)
 
 
 def store(document: Document, folder: Path) -> Path:
-    """In a file that is named by time and commit."""
+    """Stores a run in a file that is named by time and commit."""
     folder.mkdir(exist_ok=True)
     time = document["measured_at"][:16].replace(":", "")
     file = folder / f"{time}-{document['commit']}.json"
@@ -103,7 +104,7 @@ def measure(*options: str) -> Document:
 
 
 def draw(documents: Sequence[Document], target: Path) -> None:
-    """A panel for each configuration: its ratios from run to run."""
+    """Draws a panel for each configuration: its ratios from run to run."""
     import matplotlib as mpl  # noqa: PLC0415 (`check` needs none)
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415
@@ -135,7 +136,7 @@ def draw(documents: Sequence[Document], target: Path) -> None:
 
 
 def check(documents: Sequence[Document]) -> Iterator[str]:
-    """What is wrong, a line each."""
+    """Yields what is wrong, a line each."""
     repeats = [measure("--runs", "1") for _ in range(REPEATS)]
     stored = last(documents, repeats[0])
     if stored is None:

@@ -113,7 +113,7 @@ def lines(rows: Iterable[Row], table: Mapping[str, Library]) -> list[str]:
 
 
 def page(text: str, rows: Mapping[str, Row]) -> str:
-    """The page with the table between its marks made anew."""
+    """Returns the page with the table between its marks made again."""
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
     table = libraries.load()

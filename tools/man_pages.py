@@ -59,9 +59,7 @@ def _lines(context: Any, page: str, below: list[Any]) -> Iterator[str]:
 def _without_python(command: Any) -> str:
     names = [max(each.opts, key=len) for each in command.params if each.param_type_name == "option"]
     lacking = ", ".join(name for name in names if name not in plain_run.OPTIONS)
-    return (
-        f"The program remotegpu-run does the same without Python, on one appliance that is named. It lacks {lacking}."
-    )
+    return f"The program remotegpu-run does the same without Python, on appliances that are named. It lacks {lacking}."
 
 
 def _page_of(path: str) -> str:

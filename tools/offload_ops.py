@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from remotegpu_offload.torch import acceptor, device
+from remotegpu_offload.torch import device
+from remotegpu_offload.torch.acceptor import acceptor
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs/offload-ops.md"
@@ -48,7 +49,7 @@ EXPLAINED = {
 
 
 def table(backend: str) -> str:
-    """The page for an acceptor of a back end."""
+    """Returns the page for an acceptor of a back end."""
     device.prepare()
     available = frozenset(acceptor.operations(backend))
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -77,7 +78,7 @@ def table(backend: str) -> str:
 
 
 def _compared(figures: dict[str, Any]) -> list[str]:
-    """What was measured, for people."""
+    """Formats the measured figures for people."""
     names = {
         "forward": "results, float32",
         "backward": "gradients, float64",

@@ -1,4 +1,4 @@
-"""Make docs/pictures/*.svg: diagrams from the *.dot files beside them, and nvidia-smi.svg from a real run.
+"""Makes docs/pictures/*.svg: diagrams from the *.dot files next to them, and nvidia-smi.svg from a real run.
 
 python tools/pictures.py (`make pictures`; needs Graphviz's `dot` and what `make build` builds)
 """
@@ -41,7 +41,7 @@ SVG = """\
 
 
 def digest(source: Path) -> str:
-    """What tests/layout compares: an SVG carries the hash of the source that it was made from."""
+    """Returns the hash that tests/layout compares: an SVG carries that of the source from which it was made."""
     return hashlib.sha256(source.read_bytes()).hexdigest()
 
 
@@ -51,7 +51,7 @@ def drawn(source: Path) -> str:
 
 
 def terminal(command: list[str]) -> str:
-    """The command's output as a picture of a terminal."""
+    """Returns the command's output as a picture of a terminal."""
     program = str(ROOT / ".venv" / "bin" / command[0])
     ran = subprocess.run([program, *command[1:]], check=True, capture_output=True, text=True)
     lines = [f"$ {' '.join(command)}", *ran.stdout.rstrip().splitlines()]

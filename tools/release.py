@@ -1,14 +1,15 @@
-"""What `make release` puts into dist/, from target/portable (`make release` builds it) and the files of this clone:
+"""Builds the files that `make release` puts into dist/, from target/portable (`make release` builds it) and the files
+of this clone:
 
     remotegpu-VERSION-….whl                      command line, appliance, client, worker, gateway, software GPU
     remotegpu-VERSION-linux-x86_64.tar.gz        remotegpu-run and the client, for machines without Python
     kubectl-remotegpu-VERSION.tar.gz, .yaml      the plugin of kubectl for krew, with the wheel inside, and its manifest
-    remotegpu-VERSION.cdx.json                   what is linked into the programs of the wheel, or lies beside them
+    remotegpu-VERSION.cdx.json                   what is linked into the programs of the wheel, or is copied into it
     remotegpu-VERSION.tgz                        the chart
     remotegpu-PART-VERSION.oci.tar, .cdx.json    images and their bills, where `make images` has built them
     RELEASE_NOTES.md, SHA256SUMS
 
-What this machine cannot make is left out, and said.
+If this machine lacks the tools for a file, the file is left out, and a message says so.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from remotegpu import __version__ as version
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "dist"
-# Of target/dist, what an installation uses; `pod` is mounted into containers, by the device plugin's image.
+# The parts of target/dist that an installation uses; `pod` is mounted into containers, by the device plugin's image.
 PARTS = ("bin", "client", "dashboard", "frameworks", "lib", "native", "python", "trace")
-# Of it, what a machine without Python uses to run programs on an appliance.
+# The parts of target/dist that a machine without Python uses to run programs on an appliance.
 ARCHIVED = ("bin/nvidia-smi", "bin/remotegpu-run", "client", "frameworks", "native/ptxas", "native/stand-ins")
 # Where `man` looks, below the folder in whose `bin` the program is.
 MAN = "share/man/man1"
@@ -71,7 +72,7 @@ def main() -> int:
 
 
 def make_wheel(folder: Path, dist: Path) -> Path:
-    """The Python packages with what was built inside, tagged for the oldest glibc that all of it runs on."""
+    """Builds the Python packages with the built programs inside, tagged for the oldest glibc that all of it runs on."""
     with tempfile.TemporaryDirectory() as name:
         work, packed = Path(name), Path(name, "packed")
         packed.mkdir()
@@ -90,7 +91,7 @@ def make_wheel(folder: Path, dist: Path) -> Path:
 
 
 def make_archive(folder: Path, dist: Path) -> Path:
-    """One folder, `remotegpu-VERSION`, for machines without Python."""
+    """Packs one folder, `remotegpu-VERSION`, for machines without Python."""
     made = folder / f"remotegpu-{version}-linux-x86_64.tar.gz"
     with tempfile.TemporaryDirectory() as name:
         unpacked = Path(name, f"remotegpu-{version}")
@@ -110,7 +111,7 @@ def _write_man_pages(folder: Path, only: str = "*") -> None:
 
 
 def make_plugin(folder: Path, wheel: Path) -> Path:
-    """What krew installs, and beside it the manifest by which it does."""
+    """Packs the archive that krew installs, and writes the manifest for krew next to it."""
     made = folder / f"kubectl-remotegpu-{version}.tar.gz"
     with tempfile.TemporaryDirectory() as name:
         for file in (ROOT / "packaging/krew/kubectl-remotegpu", ROOT / "LICENSE", wheel):
@@ -123,7 +124,7 @@ def make_plugin(folder: Path, wheel: Path) -> Path:
 
 
 def _pack(made: Path, folder: Path) -> None:
-    """Into a .tar.gz that is the same whenever the files are."""
+    """Packs a folder into a .tar.gz that is the same whenever the files are."""
     same = ("--sort=name", f"--mtime=@{_epoch()}", "--owner=0", "--group=0", "--numeric-owner")
     names = sorted(each.name for each in folder.iterdir())
     packed = ("--create", "--use-compress-program=gzip -9n", f"--file={made}", f"--directory={folder}")
@@ -131,12 +132,12 @@ def _pack(made: Path, folder: Path) -> None:
 
 
 def _epoch() -> str:
-    """All files have the time of the commit, so that the same files make the same release."""
+    """Returns the time of the commit, which all files get, so that the same files make the same release."""
     return os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "log", "-1", "--format=%ct").strip()
 
 
 def lay_out(dist: Path, folder: Path, parts: Iterable[str] = PARTS) -> None:
-    """As it is in `dist`, without debug information and without links, which a wheel cannot have."""
+    """Copies the parts of `dist`, without debug information and without links, which a wheel cannot have."""
     for part in parts:
         source, target = dist / part, folder / part
         if not source.exists():
@@ -154,8 +155,8 @@ def lay_out(dist: Path, folder: Path, parts: Iterable[str] = PARTS) -> None:
 
 
 def _replace_link(link: Path) -> None:
-    """A library without code in place of a link to another one: it needs that one, by its place beside it, and whoever
-    looks for a function in it finds the other's."""
+    """Replaces a link to a library by a library without code, which needs that one by its place next to it: a search
+    for a function in it finds the other's."""
     other = link.parent / link.readlink()
     link.unlink()
     options = ("--no-as-needed", "--disable-new-dtags", "-rpath,$ORIGIN", f"-soname,{link.name}")
@@ -164,7 +165,7 @@ def _replace_link(link: Path) -> None:
 
 
 def glibc_of(files: Iterable[Path]) -> tuple[int, int]:
-    """The newest version of glibc that the symbols of these programs and libraries need."""
+    """Returns the newest version of glibc that the symbols of these programs and libraries need."""
     needed = {OLDEST_GLIBC}
     for file in files:
         if _is_elf(file):
@@ -188,7 +189,8 @@ def _tag(unpacked: Path, glibc: tuple[int, int]) -> None:
 
 
 def bill_of(name: str) -> str:
-    """The wheel's bill of materials: crates, the dashboard's scripts, and the Python packages that are copied in."""
+    """Returns the wheel's bill of materials: crates, the dashboard's scripts, and the Python packages that are copied
+    in."""
     linked = contents.crates(f"remotegpu-{crate}" for crate in CRATES) | contents.scripts()
     found = contents.Contents(name, sorted(_copied(builds.DIST / "python")), [])
     return contents.bill(found, linked, ComponentType.APPLICATION)
@@ -201,7 +203,7 @@ def _copied(folder: Path) -> Iterator[contents.Package]:
 
 
 def notes_of(changelog: str, number: str) -> str:
-    """The changelog's section of this version; without one, that of what is not released yet."""
+    """Returns the changelog's section of this version; without one, that of the unreleased changes."""
     pattern = re.compile(r"^## \[([^\]]+)\][^\n]*\n(.*?)(?=^## \[|\Z)", re.MULTILINE | re.DOTALL)
     sections = {name: text.strip() for name, text in pattern.findall(changelog)}
     text = sections.get(number) or sections.get("Unreleased")
@@ -213,7 +215,7 @@ def notes_of(changelog: str, number: str) -> str:
 
 
 def make_chart(folder: Path) -> Path | None:
-    """Nothing where there is no Helm."""
+    """Packs the chart; None where there is no Helm."""
     own = PROGRAMS / "helm"
     helm = shutil.which("helm") or (str(own) if own.exists() else None)
     if helm is None:
@@ -234,7 +236,7 @@ def _copy_images() -> None:
     for part, image in zip(builds.PARTS, built, strict=True):
         name = f"remotegpu-{part}"
         with (OUT / f"{name}-{version}.oci.tar").open("wb") as file:
-            # What the chart asks for, unless its values name a registry.
+            # The name for which the chart asks, unless its values name a registry.
             images.write_archive(image, file, f"localhost/{name}:{version}")
         shutil.copy(image.bill, OUT / f"{name}-{version}.cdx.json")
 

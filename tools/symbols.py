@@ -2,8 +2,8 @@
 
 Wheels are loaded with `pip download` into target/symbols (3 GB). A name counts where the whole string stands in a
 library: in its list of undefined symbols, or among the strings that it gives to dlsym and cuGetProcAddress. Names of
-functions that CUDA's runtime (libcudart) lists are left out: every library with the runtime inside has them all.
-A `fallback` in the file is written by hand, from a run, and stays when the rest is made anew.
+functions that CUDA's runtime (libcudart) lists are left out: every library with the runtime inside has them all. A
+`fallback` in the file is written by hand, from a run, and stays when the rest is made again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ HEAD: Final = """\
 
 
 def names_in(library: IO[bytes]) -> set[str]:
-    """What reads as a function's name. What touches an end of a piece is looked at again with the next one."""
+    """Finds strings that look like a function's name. One that touches an end of a piece is checked again with the next
+    piece."""
     names: set[bytes] = set()
     seen = b"\0"
     while True:

@@ -1,4 +1,4 @@
-"""How many devices of a resource a node offers, in the form that the kubelet expects."""
+"""The number of devices of a resource that a node offers, in the form that the kubelet expects."""
 
 import itertools
 from collections.abc import Collection, Iterable
@@ -24,7 +24,7 @@ APPLIANCES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """What a node must know of all pools together."""
+    """The figures of all pools together that a node needs."""
 
     milli: int
     # No pool has a GPU that executes machine code.
@@ -39,8 +39,9 @@ class Pools:
         )
 
     def since(self, before: "Pools | None") -> "Pools":
-        """What to tell after `before`: never less. A pod may hold any of the ids, and a kubelet that starts with the
-        node does not take back a pod whose ids are no longer offered. The figure only has to be enough."""
+        """Returns the figures to advertise after `before`; `milli` never shrinks. A pod may hold any of the ids, and a
+        kubelet that starts with the node does not take back a pod whose ids are no longer offered. The figure only has
+        to be large enough."""
         return self if before is None else replace(self, milli=max(self.milli, before.milli))
 
     @property
@@ -48,7 +49,7 @@ class Pools:
         """`remotegpu/milli` of every node: twice what there is.
 
         The operator counts, not the scheduler. The share of a pod that is being deleted may be another pod's already,
-        while the scheduler still counts the first one: with the exact figure it would preempt somebody.
+        while the scheduler still counts the first one: with the exact figure it would preempt a pod.
         """
         return 2 * self.milli
 
@@ -58,7 +59,8 @@ def fitting(wanted: int) -> int:
 
 
 def listing(count: int, unhealthy: Collection[str] = ()) -> ListAndWatchResponse:
-    """Health does not follow allocation, which would reach the scheduler ten seconds late: see `health.py`."""
+    """Builds the kubelet's list of devices. Health does not follow allocation, which would reach the scheduler ten
+    seconds late: see `health.py`."""
     marked = set(itertools.islice(unhealthy, _MOST_UNHEALTHY))
     health = {True: "Unhealthy", False: "Healthy"}
     return ListAndWatchResponse(

@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError
 
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse
 
-# The kubelet's memory of what it was told for which pod, beside its socket. Not a public format: whatever is not as
-# expected means that nothing is removed.
+# The kubelet's record of its answers from plugins for each pod, next to its socket. Not a public format: if anything is
+# not as expected, nothing is removed.
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
 _LEFT_SECONDS: Final = 600.0
@@ -35,9 +35,9 @@ class InstallError(Exception):
 
 
 def install(source: Path, host: Path) -> Path:
-    """Copy `source` to a folder of `host` that is named by its content, unless it is there; the folder.
+    """Copies `source` to a folder of `host` that is named by its content, unless it is there, and returns that folder.
 
-    Raises InstallError; nothing is left then of what was begun, and what was there stays.
+    Raises InstallError; then the unfinished copy is removed, and what was there stays.
     """
     try:
         return _install(source, host)
@@ -80,9 +80,9 @@ def _install(source: Path, host: Path) -> Path:
 
 
 def local_sockets(host: Path) -> Path | None:
-    """The folder beside `host` where the appliances of this node, which are not root, put their sockets; nobody removes
-    another one's. None, and a line in the log, if the node's disk does not take it: copies take the network then.
-    """
+    """Returns the folder next to `host` in which the appliances of this node, which are not root, put their sockets;
+    none of them can remove another one's. None, and a line in the log, if the node's disk does not take it: copies take
+    the network then."""
     folder = host.with_name("local")
     try:
         if not folder.is_dir():
@@ -101,7 +101,7 @@ def local_sockets(host: Path) -> Path | None:
 
 
 def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
-    """Remove the versions that no pod of this node was given."""
+    """Removes the versions that no pod of this node was given."""
     others = [path for path in host.iterdir() if path.is_dir() and path != current]
     if not others:
         return
@@ -126,7 +126,7 @@ def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
 
 
 def used_versions(checkpoint: Path, host: Path) -> set[str]:
-    """The versions that pods of this node were given, as the kubelet remembers it."""
+    """Returns the versions that pods of this node were given, by the kubelet's record."""
     used = set()
     for entry in json.loads(checkpoint.read_text())["Data"]["PodDeviceEntries"] or []:
         told = ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"]))
@@ -140,7 +140,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _digest(folder: Path) -> str:
-    """Of names, contents and what links point to."""
+    """Hashes the names, the contents and the targets of links in a folder."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         digest.update(f"{path.relative_to(folder)}\0".encode())

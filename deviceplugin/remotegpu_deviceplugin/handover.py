@@ -2,8 +2,9 @@
 
 A kubelet before kubernetes/kubernetes#135437 takes the end of any stream of a resource for the end of the one that
 registered last: it closes that one's connection, and pods that start are turned away until it has registered again. So
-the streams of a plugin that ends must not end: its successor registers once more, so that it is asked from now on, and
-then holds the old connections open, without a word, until the kubelet itself closes them.
+the streams of a plugin that ends must not end: its successor registers again, so that the kubelet asks the successor
+from now on. The successor then holds the old connections open and sends nothing on them, until the kubelet itself
+closes them.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ class Successor:
         connection.settimeout(_ANSWER_SECONDS)
         _, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, _MOST)
         if not descriptors:
-            return  # somebody looked whether we live
+            return  # only a probe whether this plugin is alive (`remove_dead`)
         taken = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         await self._register()
         for each in taken:
@@ -79,7 +80,7 @@ class Successor:
         asyncio.get_running_loop().add_reader(connection, self._unless_closed, connection)
 
     def _unless_closed(self, connection: socket.socket) -> None:
-        """What the kubelet still says there is for nobody."""
+        """Discards what the kubelet still sends on an old connection, and closes the connection at EOF."""
         try:
             gone = not connection.recv(1 << 16)
         except BlockingIOError:
@@ -93,7 +94,7 @@ class Successor:
 
 
 async def hand_over(folder: Path, sockets: Path, seconds: float) -> bool:
-    """Give the kubelet's connections of this process to another plugin of the node; False if none took them in time.
+    """Gives the kubelet's connections of this process to another plugin of the node; False if none took them in time.
 
     `sockets` is the folder in which plugins listen. After True the process must end without closing what it has open:
     gRPC shuts connections down for all who hold them.
@@ -131,13 +132,14 @@ def _given(successor: Path, connections: list[socket.socket]) -> bool:
 
 
 def _connections() -> list[socket.socket]:
-    """Of this process, those that somebody opened to a socket with a name; each as a descriptor of its own."""
+    """Returns this process's connected or bound Unix sockets that have a name and do not listen, each as a duplicated
+    descriptor."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
             each = socket.socket(fileno=os.dup(int(entry.name)))
         except OSError:
-            continue  # it is no socket, or was that of this listing
+            continue  # not a socket, or the descriptor of this listing
         listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if each.family == socket.AF_UNIX and each.getsockname() and not listens:
             found.append(each)
@@ -147,12 +149,12 @@ def _connections() -> list[socket.socket]:
 
 
 def _successors(folder: Path) -> list[Path]:
-    """The newest first."""
+    """Lists the sockets of successors, newest first."""
     return sorted(folder.glob(f"{_PREFIX}*.sock"), key=_made, reverse=True)
 
 
 def _made(path: Path) -> float:
-    """When, in seconds since 1970; now, if it is gone."""
+    """Returns the modification time in seconds since 1970; the current time if the file is gone."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -160,7 +162,7 @@ def _made(path: Path) -> float:
 
 
 def remove_dead(paths: Iterable[Path]) -> None:
-    """Remove the sockets that a killed process left; a young one may be on the way to being listened to."""
+    """Removes the sockets that a killed process left. It spares a young one, whose process may be about to listen."""
     for path in paths:
         if time.time() - _made(path) < _YOUNG_SECONDS:
             continue

@@ -1,4 +1,5 @@
-"""What a container is given: the client where any program finds it, with no variable set and no command changed."""
+"""The kubelet's answer for a container: mounts that put the client where any program finds it, with no variable set and
+no command changed."""
 
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -17,11 +18,12 @@ _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def answer(files: Path, local: Path | None, *, keep_ptx: bool) -> ContainerAllocateResponse:
-    """`files` is one version of the client's files on the node, `local` the folder of its appliances' sockets.
+    """Builds the answer for a container with a share.
 
-    `keep_ptx`: every GPU is a software GPU.
+    `files` is one version of the client's files on the node, `local` the folder of its appliances' sockets. `keep_ptx`:
+    every GPU is a software GPU.
 
-    The order counts: where /usr/lib64 is a link to /usr/lib, the client must come to lie over musl's sentence.
+    The order counts: where /usr/lib64 is a link to /usr/lib, the client's file must be mounted over the one for musl.
     """
     mounts = [
         ("/etc/ld.so.preload", PRELOAD_PTX if keep_ptx else PRELOAD),
@@ -43,13 +45,15 @@ def answer(files: Path, local: Path | None, *, keep_ptx: bool) -> ContainerAlloc
 
 
 def answer_to_appliance(local: Path | None) -> ContainerAllocateResponse:
-    """The folder in which appliances of this node put their sockets; nothing where the node's disk takes none."""
+    """Builds the answer for an appliance: the folder in which appliances of this node put their sockets; no mount where
+    the node's disk takes none."""
     mounts = [Mount(container_path=LOCAL, host_path=str(local), read_only=False)] if local else []
     return ContainerAllocateResponse(mounts=mounts)
 
 
 def _variables(*, keep_ptx: bool) -> dict[str, str]:
-    """None is needed to find the client. Triton asks `ldconfig -p`, which knows nothing of mounts."""
+    """Returns the variables for a container. None is needed to find the client. Triton asks `ldconfig -p`, which does
+    not list mounts."""
     variables = {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": str(FOLDER)}
     # As `remotegpu run` does: ranks of NCCL use each other's memory or fail at their start. What the pod sets wins.
     variables |= {"NCCL_P2P_LEVEL": "SYS", "NCCL_RUNTIME_CONNECT": "0", "NCCL_SET_THREAD_NAME": "1"}
@@ -57,4 +61,5 @@ def _variables(*, keep_ptx: bool) -> dict[str, str]:
         # As `remotegpu run` does for a software GPU, which executes PTX.
         ptxas = str(FOLDER / "ptxas")
         variables |= {"CUPY_COMPILE_WITH_PTX": "1", "TRITON_PTXAS_PATH": ptxas, "TRITON_PTXAS_BLACKWELL_PATH": ptxas}
+        variables |= {"USE_PYTORCH_KERNEL_CACHE": "0"}
     return variables

@@ -19,7 +19,7 @@ FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 SOCKET: Final = "kubelet.sock"
 VERSION: Final = "v1beta1"
 
-# A kubelet that starts deletes every socket in its folder and makes its own anew: two looks a second, at two files.
+# A kubelet that starts deletes every socket in its folder and makes its own again: two looks a second, at two files.
 _LOOK_SECONDS: Final = 0.5
 _CALL_SECONDS: Final = 5
 # A kubelet opens the stream at once when it has accepted a registration.

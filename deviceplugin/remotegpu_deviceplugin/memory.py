@@ -1,6 +1,6 @@
-"""What was last known of the pools, kept on the node.
+"""The last known figures of the pools, kept on the node.
 
-A plugin that starts while the API server is away must not tell the kubelet that there is nothing.
+A plugin that starts while the API server is away must not tell the kubelet that there are no devices.
 """
 
 import json
@@ -22,7 +22,8 @@ def recall(file: Path) -> Pools | None:
 
 
 def remember(file: Path, pools: Pools) -> None:
-    """A node whose disk is full or read-only does without: what is known is told all the same."""
+    """Writes the figures to `file`. If the node's disk is full or read-only, it logs a warning and continues: the
+    kubelet still gets the figures."""
     new: Path | None = None
     try:
         # A name of its own: two plugins serve the node while one replaces the other.

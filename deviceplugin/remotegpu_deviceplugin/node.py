@@ -1,4 +1,4 @@
-"""What the kubelet and the containers of this node are told."""
+"""The answers to the kubelet: which devices this node offers, and what its containers get."""
 
 import logging
 from pathlib import Path

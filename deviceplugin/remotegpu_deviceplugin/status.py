@@ -16,7 +16,7 @@ _TYPE: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
 
 class Figures(Collector):
-    """What is offered, and whether the kubelet listens."""
+    """Metrics: how many devices this node offers, and whether the kubelet listens."""
 
     def __init__(self, plugins: Sequence[Plugin]) -> None:
         self._plugins = plugins
@@ -36,7 +36,7 @@ class Figures(Collector):
 
 @contextlib.asynccontextmanager
 async def served(address: str, plugins: Sequence[Plugin]) -> AsyncIterator[None]:
-    """Ready: the kubelet listens for every resource."""
+    """Serves probes and metrics. Ready: the kubelet listens for every resource."""
     registry = CollectorRegistry()
     registry.register(Figures(plugins))
 

@@ -135,7 +135,10 @@ def _pool_is_ready(kube: Kube) -> bool:
 
 
 def _settled(kube: Kube, allocated: int, waiting: int) -> bool:
-    """What a reader sees: so many have a share, so many say why not, and no GPU is given away twice."""
+    """Whether exactly `allocated` claims have a share and `waiting` claims wait for capacity.
+
+    Fails if any GPU has given away more memory than it has.
+    """
     found = kube.items(CLAIMS.format(NAMESPACE))
     given: Counter[str] = Counter()
     phases: Counter[str] = Counter()
@@ -153,7 +156,7 @@ def events(kube: Kube) -> int:
 
 
 def calls(kube: Kube) -> Counter[str]:
-    """How often the API server was called, by verb and resource, as it counts itself."""
+    """Returns how often the API server was called, by verb and resource, by its own count."""
     found: Counter[str] = Counter()
     for line in kube.text("/metrics").splitlines():
         if line.startswith("apiserver_request_total{"):

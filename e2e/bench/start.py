@@ -1,4 +1,4 @@
-"""How much later a pod starts because it has a share, by phase.
+"""Measures how much later a pod starts because it has a share, by phase.
 
 Pairs of the same pod with 0.25 of a GPU and without, one after the other, on the cluster of `make cluster` with the
 chart installed. Phases are seen through a watch and by the pod's own clock, which is this machine's.
@@ -33,7 +33,7 @@ CUDA: Final = ("cuda.bindings imported", "first answer of the GPU")
 
 
 class Watch:
-    """When each pod was first seen in each state."""
+    """Records when each pod was first seen in each state."""
 
     def __init__(self) -> None:
         self.seen: dict[str, dict[str, float]] = {}

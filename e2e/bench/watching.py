@@ -1,7 +1,7 @@
-"""What an event of the API server costs a reader: the operator's own cache, and kopf's `on.event` in its place.
+"""Compares what an event of the API server costs two readers: the operator's own cache, and kopf's `on.event`.
 
-Both fill the same store with the same 2,000 claims, and are then told of 4,000 changes twice: as they are made, and
-in one go after they slept. A reader is a process of its own; the rest of the machine is left to the API server.
+Both fill the same store with the same 2,000 claims. Then each gets 4,000 changes twice: as they are made, and all at
+once after a sleep. A reader is a process of its own; the rest of the machine is left to the API server.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import IO, Any, Final, Literal
 import kopf
 
 from remotegpu.api.kubernetes import CLAIMS, GROUP, VERSION
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.claims import GPUCLAIMS
-from remotegpu_operator.kube import Api, Object, configuration
+from remotegpu_operator.claims.claims import GPUCLAIMS
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import Api, Object, configuration
 
 ROOT: Final = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "e2e")]
@@ -49,7 +49,7 @@ READERS: Final[Sequence[Reader]] = ("cache", "kopf")
 
 @dataclass(frozen=True)
 class Phase:
-    """What the reader was told from one mark to the next; `seconds` is wall time since the reader could begin."""
+    """The events that the reader received between two marks; `seconds` is wall time since the reader could begin."""
 
     events: int
     seconds: float
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 class Told:
-    """Counts what the store is told, and says so when every object has reached the wanted state."""
+    """Counts the store's changes, and reports when every object has reached the wanted state."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -118,7 +118,7 @@ async def _read(reader: Reader, kubeconfig: str) -> None:
 
 
 async def _kopf(cache: Cache) -> None:
-    """As lean as kopf can be: no annotations, no events of its own, no look for other kinds, on this loop."""
+    """Runs kopf in its leanest form: no annotations, no events of its own, no scan for other kinds, on this loop."""
     logging.getLogger("kopf").setLevel(logging.ERROR)
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     settings.posting.enabled = False

@@ -56,7 +56,7 @@ class Result:
     handler_p99_ms: float
     requests_per_replica: list[int]
     webhook_cpu_ms_per_pod: float
-    # Of the API server, without and with the webhook.
+    # Requests of the API server, without and with the webhook.
     server_cpu_ms_per_pod: list[float]
 
 
@@ -141,7 +141,7 @@ class _Creation:
         self._kube = kube
         self._pods = pods
         self._writers = writers
-        # Of each round, whether its pods are held.
+        # For each round, whether its pods are held.
         self._rounds: list[bool] = []
 
     def per_second(self, document: dict[str, Any], *, held: bool = False) -> float:
@@ -159,7 +159,7 @@ class _Creation:
         return self._pods / (time.monotonic() - started)
 
     def check(self) -> None:
-        """A reader that knows nothing of the webhook: every pod of a round is there, and held where it must be."""
+        """Checks that every pod of a round exists, and is gated where it must be. Knows nothing of the webhook."""
         for number, expected in enumerate(self._rounds, 1):
             pods = self._kube.items(f"/api/v1/namespaces/round-{number}/pods")
             held = Counter({"name": GATE} in each["spec"].get("schedulingGates", []) for each in pods)
@@ -167,7 +167,7 @@ class _Creation:
 
 
 def _dry_run(kube: Kube, document: dict[str, Any]) -> dict[str, Any]:
-    """What would be stored, as a pod to create."""
+    """Returns the pod that the API server would store, as a document to create again."""
     stored = kube("POST", "/api/v1/namespaces/default/pods?dryRun=All", document)
     return document | {
         "metadata": {"name": "pod", "labels": stored["metadata"].get("labels", {})},
@@ -176,7 +176,7 @@ def _dry_run(kube: Kube, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _let_alone(kube: Kube) -> bool:
-    """Whether neither webhook nor policy takes notice of a pod."""
+    """Whether neither webhook nor policy changes a pod."""
     try:
         return "schedulingGates" not in _dry_run(kube, pod("pod", {MILLI: 250}))["spec"]
     except RefusedError:
@@ -184,7 +184,7 @@ def _let_alone(kube: Kube) -> bool:
 
 
 def _handled(each: Replica) -> Counter[float]:
-    """How many requests for pods were answered within each of the histogram's bounds."""
+    """Returns how many requests for pods were answered within each of the histogram's bounds."""
     found: Counter[float] = Counter()
     for family in text_string_to_metric_families(each.get("/metrics")[1]):
         for sample in family.samples:
@@ -194,7 +194,7 @@ def _handled(each: Replica) -> Counter[float]:
 
 
 def _quantile(counts: Counter[float], part: float) -> float:
-    """As Prometheus' histogram_quantile: evenly spread within a bucket."""
+    """Estimates a quantile like Prometheus' histogram_quantile: values are evenly spread within a bucket."""
     rank, lower, below = part * counts[math.inf], 0.0, 0
     for bound in sorted(counts):
         if counts[bound] >= rank:

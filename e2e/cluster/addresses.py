@@ -1,4 +1,4 @@
-"""The cluster's addresses: of IPv4 alone, or of both families, of which the first is what Kubernetes prefers."""
+"""The cluster's addresses: IPv4 alone, or both families, of which Kubernetes prefers the first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHOICE = "REMOTEGPU_E2E_FAMILY"
 
 @dataclass(frozen=True)
 class Network:
-    """What one family of addresses has for host, nodes, pods and Services."""
+    """The networks of one address family: for host, nodes, pods and Services."""
 
     version: int
     hosts: str
@@ -20,7 +20,7 @@ class Network:
 
     @property
     def host(self) -> str:
-        """The machine's own, on the bridge."""
+        """The machine's own address, on the bridge."""
         return self._host(1)
 
     @property
@@ -29,19 +29,19 @@ class Network:
 
     @property
     def api(self) -> str:
-        """The API server's Service."""
+        """The address of the API server's Service."""
         return str(ipaddress.ip_network(self.services)[1])
 
     def node(self, number: int) -> str:
         return self._host(10 + number)
 
     def node_pods(self, number: int) -> str:
-        """A 256th of the network for pods, as a node has it."""
+        """Returns the node's network for pods: one 256th of the cluster's."""
         whole = ipaddress.ip_network(self.pods)
         return str(list(whole.subnets(prefixlen_diff=8))[number])
 
     def with_prefix(self, address: str) -> str:
-        """An address on the bridge, as `ip address add` takes it."""
+        """Returns an address on the bridge in the form that `ip address add` takes."""
         return f"{address}/{ipaddress.ip_network(self.hosts).prefixlen}"
 
     def _host(self, number: int) -> str:
@@ -61,7 +61,7 @@ def chosen(name: str) -> tuple[Network, ...]:
 
 
 def joined(values: list[str]) -> str:
-    """As Kubernetes' programs take one value of each family."""
+    """Joins one value of each family with commas, the form that Kubernetes' programs take."""
     return ",".join(values)
 
 

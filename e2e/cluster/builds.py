@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[2]
 DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
 WHEELS = PROGRAMS.parent / "wheels"
 PARTS = ("operator", "appliance", "deviceplugin")
-# Which packages of the Rust workspace are in an image that has a bill of materials; the operator has scripts instead.
+# Packages of the Rust workspace in each image that has a bill of materials; the operator has scripts instead.
 LINKED = {
     "localhost/remotegpu-operator:dev": (),
     "localhost/remotegpu-appliance:dev": ("remotegpu-worker", "remotegpu-softgpu", "remotegpu-sandbox"),
     "localhost/remotegpu-deviceplugin:dev": ("remotegpu-client", "remotegpu-smi", "remotegpu-connect"),
 }
-# What the Dockerfile copies; of the Rust sources it takes what `make build` has made of them.
+# Files that the Dockerfile copies; it takes no Rust sources, only what `make build` has made of them.
 SOURCES = (
     "operator",
     "deviceplugin",
@@ -46,7 +46,7 @@ def all_images() -> list[Image]:
 
 
 def write_bills(built: Iterable[Image]) -> None:
-    """Beside each image its bill of materials; RuntimeError, if a file in one of them is of no package."""
+    """Writes each image's bill of materials next to it; RuntimeError if a file in an image belongs to no package."""
     for image in built:
         if image.tag not in LINKED:
             continue
@@ -112,7 +112,7 @@ def _bud(tag: str, context: Path, contexts: dict[str, Path], *more: str) -> None
 
 
 def _wheels(name: str, requirements: Iterable[str]) -> Path:
-    """A folder with the packages and all that they need, loaded again when the requirements change."""
+    """Returns a folder with the packages and their dependencies, downloaded again when the requirements change."""
     wanted = sorted(requirements)
     folder = WHEELS / name
     stamp = folder / ".requirements"

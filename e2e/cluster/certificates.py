@@ -23,7 +23,7 @@ class Pair:
     key: bytes
 
     def write(self, folder: Path, name: str) -> None:
-        """`name.crt` and `name.key`, the key readable by its owner alone."""
+        """Writes `name.crt` and `name.key`, the key readable by its owner alone."""
         (folder / f"{name}.crt").write_bytes(self.certificate)
         key = folder / f"{name}.key"
         key.touch(mode=0o600)
@@ -44,7 +44,7 @@ class Authority:
         self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue(self, common_name: str, organization: str = "", subjects: tuple[str, ...] = ()) -> Pair:
-        """A certificate for a server with these names and addresses, which is a client's too."""
+        """Issues a certificate for a server with these names and addresses; it also serves as a client's."""
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         if organization:
@@ -68,7 +68,7 @@ def service_account_keys(folder: Path) -> None:
 
 
 def kubeconfig(server: str, authority: bytes, credentials: Pair | str, context: str = "remotegpu-e2e") -> str:
-    """For the holder of a client certificate or of a bearer token; JSON, which is YAML too."""
+    """Returns the kubeconfig of the holder of a client certificate or a bearer token; JSON, which is YAML too."""
     user: dict[str, str] = (
         {"token": credentials}
         if isinstance(credentials, str)

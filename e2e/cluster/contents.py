@@ -1,7 +1,7 @@
-"""What is in an image: each package with its version, and that no file is of none. As a bill of materials in CycloneDX.
+"""Lists an image's packages with versions, and files that no package owns. Writes bills of materials in CycloneDX.
 
-Debian's packages and Python's are read from the image's own records, Rust's from Cargo.lock: they are linked into ours;
-the dashboard's from npm's lock.
+Debian's and Python's packages are read from the image's own records. Rust's crates are linked into our programs and are
+read from Cargo.lock; the dashboard's packages come from npm's lock.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from remotegpu import __version__
 ROOT = Path(__file__).parents[2]
 TARGET = "x86_64-unknown-linux-gnu"
 
-# Where our programs and libraries lie; the Python packages that come along with them have records of their own.
+# The folder of our programs and libraries; the Python packages that come along with them have records of their own.
 _OURS = "opt/remotegpu/dist/"
-# What packages write when they are set up, and no record lists: settings and state, which no program is among.
+# Files that packages write during setup and no record lists: settings and state, none of them a program.
 _SET_UP = ("dev/", "etc/", "root/", "var/", "usr/share/info/dir")
-# Those that a builder of images writes, executable or not.
+# Files that a builder of images writes, executable or not.
 _OF_THE_BUILDER = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
-# What the module venv writes.
+# Files that the module venv writes.
 _VENV = ("activate", "activate.csh", "activate.fish", "Activate.ps1")
 
 
 @dataclass(frozen=True, order=True)
 class Package:
-    kind: str  # of a package URL: deb, pypi, cargo, npm, generic
+    kind: str  # the type in its package URL: deb, pypi, cargo, npm, generic
     name: str
     version: str
     architecture: str = ""
@@ -59,7 +59,7 @@ class Contents:
 
 
 def read(image: Image) -> Contents:
-    """The packages that have files in the image, and the files that are of none. Links only name other files."""
+    """Returns the packages that own files in the image, and the files that none owns. Links only name other files."""
     files, texts = _files(image)
     owners = dict(_debian(texts)) | dict(_python(texts))
     counted: dict[Package, int] = {}
@@ -74,7 +74,7 @@ def read(image: Image) -> Contents:
 
 
 def crates(roots: Iterable[str]) -> set[Package]:
-    """What is linked into these packages of the workspace, themselves included, and Rust's own library."""
+    """Returns the crates linked into these packages of the workspace, themselves included, and Rust's library."""
     command = [
         "cargo",
         "tree",
@@ -92,7 +92,7 @@ def crates(roots: Iterable[str]) -> set[Package]:
 
 
 def scripts() -> set[Package]:
-    """What `tools/dashboard.sh` copies of npm's packages, and what is inside one of them, without its version."""
+    """Returns the npm packages that `tools/dashboard.sh` copies, and preact, inside one, without a version."""
     lock = json.loads((ROOT / "operator" / "dashboard" / "package-lock.json").read_text())["packages"]
     used = {path: each for path, each in lock.items() if path and not each.get("dev")}
     found = {Package("npm", path.removeprefix("node_modules/"), each["version"]) for path, each in used.items()}
@@ -100,7 +100,7 @@ def scripts() -> set[Package]:
 
 
 def bill(found: Contents, linked: Iterable[Package], kind: ComponentType = ComponentType.CONTAINER) -> str:
-    """CycloneDX 1.6 as JSON; `kind`: what all of it is."""
+    """Returns the bill of materials: CycloneDX 1.6 as JSON. `kind` is the type of the whole."""
     bom = Bom(components=[_component(package) for package in {*found.packages, *linked}])
     bom.metadata.component = whole = Component(name=found.image, type=kind)
     bom.register_dependency(whole, bom.components)
@@ -118,7 +118,7 @@ def _run(*command: str) -> str:
 
 
 def _files(image: Image) -> tuple[dict[str, tarfile.TarInfo], dict[str, str]]:
-    """All files and links of the image, and the text of those that are records of packages."""
+    """Returns all files and links of the image, and the text of the files that are records of packages."""
     files: dict[str, tarfile.TarInfo] = {}
     texts: dict[str, str] = {}
     for layer in json.loads(image.manifest)["layers"]:

@@ -51,7 +51,7 @@ class ControlPlane:
         return self.folder / "certificates"
 
     def make_certificates(self, nodes: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
-        """Everything that is signed, for nodes of these names and addresses too, at once: the key is not kept."""
+        """Makes all certificates at once, for these nodes' names and addresses too: the authority's key is not kept."""
         self.certificates.mkdir(parents=True)
         authority = Authority("kubernetes")
         (self.certificates / "ca.crt").write_bytes(authority.certificate)
@@ -82,7 +82,7 @@ class ControlPlane:
             *("etcd", "--name=e2e", f"--data-dir={self.folder / 'etcd'}", "--log-level=warn"),
             *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
             *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=e2e={peer}"),
-            # What is written here need not outlive a loss of power.
+            # Data written here need not outlive a loss of power.
             "--unsafe-no-fsync",
             *("--quota-backend-bytes=4294967296", "--auto-compaction-retention=5m"),
         ]
@@ -118,7 +118,7 @@ class ControlPlane:
             f"--service-account-private-key-file={files / 'service-account.key'}",
             *("--allocate-node-cidrs=false", f"--cluster-cidr={self.pods}"),
             f"--service-cluster-ip-range={self.services}",
-            # The clients' own limits of 20 and 50 requests a second would be what a load test measures.
+            # With the clients' own limits of 20 and 50 requests a second, a load test would measure those limits.
             *("--kube-api-qps=200", "--kube-api-burst=400"),
         ]
 

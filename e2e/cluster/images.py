@@ -34,12 +34,12 @@ class Image:
 
     @property
     def folder(self) -> Path:
-        """As `buildah push … dir:` leaves it: manifest.json, and each blob in a file of its digest's name."""
+        """The folder that `buildah push … dir:` writes: manifest.json, and each blob in a file named by its digest."""
         return STORE / self.tag.replace("/", "_").replace(":", "_")
 
     @property
     def bill(self) -> Path:
-        """Its bill of materials: see `contents`."""
+        """The image's bill of materials: see `contents`."""
         return self.folder.with_suffix(".cdx.json")
 
     @property
@@ -58,7 +58,7 @@ class Image:
 
 
 def key_of(*parts: str | Path) -> str:
-    """Of texts and of the contents of files and of all files below folders."""
+    """Returns a digest of the texts, and of the contents of the files and of all files below the folders."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):
@@ -72,7 +72,7 @@ def key_of(*parts: str | Path) -> str:
 
 
 def cached(tag: str, key: str, build: Callable[[], None]) -> Image:
-    """The image in its folder; `build` leaves it in buildah's store, and runs where the folder has another key."""
+    """Returns the image in its folder. If the folder has another key, `build` first makes it in buildah's store."""
     image = Image(tag, key)
     stamp = STORE / f"{image.folder.name}.key"
     STORE.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def cached(tag: str, key: str, build: Callable[[], None]) -> Image:
 
 
 def from_scratch(tag: str, content: Path, destination: str, *configuration: str) -> None:
-    """One layer: a file, a folder, or a tar archive, which is unpacked."""
+    """Builds an image of one layer: a file, a folder, or a tar archive, which is unpacked."""
     container = buildah("from", "scratch")
     try:
         buildah("add", "--quiet", container, str(content), destination)
@@ -115,7 +115,7 @@ def pause() -> Image:
 
 
 def base() -> Image:
-    """Debian with Python: what the project's own images stand on here, in place of a registry's."""
+    """Returns Debian with Python: the base of the project's images here, in place of one from a registry."""
     options = [
         "--variant=minbase",
         "--include=python3,python3-venv,ca-certificates",
@@ -136,14 +136,14 @@ def base() -> Image:
 
 
 def pull(image: Image) -> None:
-    """Into buildah's store, where others are built from it, unless it is there."""
+    """Loads the image into buildah's store, where others are built from it, unless it is there."""
     if image.tag not in buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
         identity = buildah("pull", "--quiet", f"dir:{image.folder}")
         buildah("tag", identity, image.tag)
 
 
 def load(nodes: Iterable[Node], *images: Image) -> None:
-    """Into each node that has not got this build of it yet."""
+    """Loads the images into each node that does not have this build yet."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for loaded in [pool.submit(_load_one, node, images) for node in nodes]:
             loaded.result()
@@ -162,7 +162,7 @@ def _import(node: Node, image: Image, known: set[str]) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.stdin
         assert process.stderr
-        # Where the import ends early, its own words say more than the broken pipe.
+        # If the import ends early, its own message says more than the broken pipe.
         with contextlib.suppress(BrokenPipeError), process.stdin:
             write_archive(image, process.stdin, image.tag, known)
         error = process.stderr.read().decode().strip()
@@ -171,7 +171,7 @@ def _import(node: Node, image: Image, known: set[str]) -> None:
 
 
 def write_archive(image: Image, file: IO[bytes], name: str, known: Collection[str] = ()) -> None:
-    """An OCI archive of the image under this name, without the blobs that its reader knows."""
+    """Writes an OCI archive of the image under this name, without the blobs that its reader knows."""
     with tarfile.open(mode="w|", fileobj=file) as tar:
         _add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
         _add(tar, "index.json", json.dumps(_index(image, name)).encode())
@@ -206,13 +206,13 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def buildah(*arguments: str) -> str:
-    """With a store in target/, which goes with it."""
+    """Runs buildah with a store in target/, which is deleted together with target/."""
     store = PROGRAMS.parent / "buildah"
     command = ("buildah", f"--root={store / 'root'}", f"--runroot={store / 'run'}", *arguments)
     try:
         return _run(*command)
     except RuntimeError as error:
-        # That is all buildah says where what writes a layer ended; it has happened once, and a full disk is one cause.
+        # buildah says no more than this if the writer of a layer ended; seen once, and a full disk is one cause.
         if "closed pipe" not in str(error):
             raise
         places = (PROGRAMS.parent, Path(tempfile.gettempdir()), Path("/var/tmp"))

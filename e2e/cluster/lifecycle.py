@@ -22,7 +22,7 @@ from cluster.progress import step, wait
 
 TARGET = PROGRAMS.parent
 STATE = TARGET / "state"
-# Of a cluster that is up, what it was made with.
+# The address family that the running cluster was made with.
 KEPT_FAMILY = STATE / "family"
 NETWORKS = chosen(KEPT_FAMILY.read_text() if KEPT_FAMILY.exists() else FAMILY)
 PLANE = ControlPlane(STATE, address=NETWORKS[0].host, etcd_port=12379, networks=NETWORKS)
@@ -68,7 +68,7 @@ def up() -> None:
         raise RuntimeError(f"the cluster is up with {CHOICE}={made}: run `make cluster-down` for one with {FAMILY}")
     with _one_at_a_time():
         programs.install()
-        # After a reboot, or an `up` that was interrupted, there is nothing that could go on.
+        # After a reboot, or an `up` that was interrupted, there is nothing left to resume.
         if STATE.exists() and not (COMPLETE.exists() and all(node.part("holder").pid for node in NODES)):
             down()
         if not STATE.exists():
@@ -87,7 +87,7 @@ def up() -> None:
 
 
 def down() -> None:
-    """Leaves nothing of the cluster but programs and images that were built."""
+    """Removes everything of the cluster but its programs and the images that were built."""
     if not STATE.exists():
         return
     with step("take the cluster down"):
@@ -107,14 +107,14 @@ def down() -> None:
 
 
 def remains() -> list[str]:
-    """What there is of a cluster outside of its folder: control groups, mounts, and the bridge."""
+    """Returns the remains of a cluster outside its folder: control groups, mounts, and the bridge."""
     left = [str(group) for node in NODES for group in Path("/sys/fs/cgroup").glob(f"**/{node.name}")]
     left += [f"mount {line.split()[1]}" for line in Path("/proc/mounts").read_text().splitlines() if str(STATE) in line]
     return [*left, BRIDGE] if _bridge_exists() else left
 
 
 def status() -> dict[str, int | None]:
-    """The process of each part, None where it does not run."""
+    """Returns the process of each part, None if it does not run."""
     return {part.name: part.pid for part in parts()}
 
 
@@ -158,7 +158,7 @@ def _start_control_plane() -> None:
         ip("link", "set", BRIDGE, "up")
         etcd, apiserver, controller_manager, scheduler = CONTROL_PLANE
         etcd.launch(PLANE.etcd())
-        # The API server has no kube-proxy beside it: it calls a Service's endpoints itself.
+        # No kube-proxy runs next to the API server: it calls a Service's endpoints itself.
         apiserver.launch(PLANE.apiserver("1.34", "--enable-aggregator-routing=true"))
         wait(
             lambda: "ok" in kubectl("get", "--raw", "/readyz", check=False),
@@ -188,7 +188,7 @@ def _hold_nodes() -> None:
 
 
 def _start_nodes(pause: images.Image) -> None:
-    """Each program after the one that it needs at its start."""
+    """Starts each program after the one that it needs."""
     for node in NODES:
         node.configure(PLANE)
         node.launch(PLANE, "containerd")
@@ -207,12 +207,12 @@ def _start_nodes(pause: images.Image) -> None:
 
 
 def crash(node: Node) -> None:
-    """As if its machine lost power: every process at once, and what is in its memory, /run."""
+    """Simulates a loss of power: ends every process of the node at once, and clears /run, which is in memory."""
     for part in reversed(node.parts):
         part.kill()
     cgroups.end(node.name)
     _end_processes(node, but=node.part("holder").pid)
-    # Network namespaces of pods are mounts there; with them end their cables. Some end with the one that they lie in.
+    # Network namespaces of pods are mounts there; their cables end with them. Some end with the mount below them.
     mounted = "awk '$5 ~ /^\\/run\\// {print $5}' /proc/self/mountinfo | sort -r"
     node.run("sh", "-c", f"{mounted} | xargs -r umount --lazy || true")
     node.run("find", "/run", "-mindepth", "1", "-delete")
@@ -234,7 +234,7 @@ def _end_node(node: Node) -> None:
 
 
 def _end_processes(node: Node, but: int | None = None) -> None:
-    """The containers' shims are in no group of the node, but in its mount namespace."""
+    """Ends the containers' shims: they are in no group of the node, but in its mount namespace."""
     holder = node.part("holder").pid
     if holder is not None:
         namespace = Path(f"/proc/{holder}/ns/mnt").readlink()

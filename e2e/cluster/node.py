@@ -35,7 +35,7 @@ class Node:
 
     @property
     def addresses(self) -> list[str]:
-        """One of each family, the preferred one first."""
+        """One address of each family, the preferred one first."""
         return [network.node(self.number) for network in self.networks]
 
     @property
@@ -47,11 +47,11 @@ class Node:
 
     @property
     def parts(self) -> list[Part]:
-        """In the order in which they start."""
+        """The node's parts in the order in which they start."""
         return [self.part(program) for program in ("containerd", "kubelet", "kube-proxy", "kube-netpol")]
 
     def inside(self, *command: str) -> list[str]:
-        """What runs `command` on this node; nsenter becomes the program, so the process is the program's."""
+        """Returns an nsenter command that runs `command` on this node; its pid becomes that of the program."""
         # `ip netns exec` would remount /sys and hide the control groups.
         return ["nsenter", f"--target={self.part('holder').pid}", "--mount", "--uts", "--net", "--", *command]
 
@@ -74,7 +74,7 @@ class Node:
         )
 
     def connect(self, others: list[Node]) -> None:
-        """A cable from the node into the host's bridge, and routes from everybody to the node's pods."""
+        """Connects the node by a cable to the host's bridge; adds routes to the pods of `others` and to its own."""
         port = f"kube-e2e-{self.number}"
         ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(self.part("holder").pid))
         ip("link", "set", port, "master", BRIDGE, "up")
@@ -84,7 +84,7 @@ class Node:
 
     def _connect_by(self, network: Network, others: list[Node]) -> None:
         family, own = f"-{network.version}", network.node(self.number)
-        # An address of IPv6 may be used at once where nobody looks for another one that has it.
+        # An IPv6 address is usable at once if the kernel does not look for duplicates.
         more = ["nodad"] if network.version == 6 else []
         self.run("ip", family, "address", "add", network.with_prefix(own), "dev", "eth0", *more)
         self.run("ip", family, "route", "add", "default", "via", network.host)

@@ -1,6 +1,6 @@
-"""The cluster's programs, as processes that outlive the one that started them; a file of ours names each.
+"""The cluster's programs, as processes that outlive the one that started them; a record file names each.
 
-A process is told apart from a later one of the same number by its start time: nothing foreign is ever signalled.
+A start time tells a process from a later one with the same number: no foreign process is ever signalled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Part:
 
     @property
     def pid(self) -> int | None:
-        """None where it does not run, or never did."""
+        """The process id; None if the program does not run, or never did."""
         try:
             record = json.loads(self._record.read_text())
         except FileNotFoundError:
@@ -60,7 +60,7 @@ class Part:
         return pid
 
     def start(self) -> int:
-        """The same command again, where it does not run."""
+        """Runs the same command again if the program does not run."""
         return self.pid or self.launch(json.loads(self._record.read_text())["command"])
 
     def send(self, number: signal.Signals) -> None:
@@ -75,7 +75,7 @@ class Part:
         self.send(signal.SIGCONT)
 
     def kill(self) -> None:
-        """At once, as a crash does it."""
+        """Kills the program at once, like a crash."""
         self.stop(signal.SIGKILL)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -93,7 +93,7 @@ class Part:
 
 
 def gone(pid: int, started: str | None, seconds: float) -> bool:
-    """Waits until that process has ended."""
+    """Waits until that process has ended; false if it has not in time."""
     deadline = time.monotonic() + seconds
     while started is not None and start_time(pid) == started:
         if time.monotonic() > deadline:
@@ -103,7 +103,7 @@ def gone(pid: int, started: str | None, seconds: float) -> bool:
 
 
 def start_time(pid: int) -> str | None:
-    """In clock ticks since boot; None for a process that has ended, be it not waited for yet."""
+    """Returns the start time in clock ticks since boot; None for a process that has ended, even if it is a zombie."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:

@@ -17,7 +17,7 @@ from cluster.progress import step
 HERE = Path(__file__).parent
 POLICY = Path("/usr/sbin/policy-rc.d")
 
-# A program that each package brings.
+# For each package, a program that it brings.
 PACKAGES = {
     "buildah": "buildah",
     "conntrack": "conntrack",
@@ -48,7 +48,7 @@ KUBE = (
 
 @dataclass(frozen=True)
 class GoProgram:
-    """`source` is a folder with a module of ours, or a package of another module with its version."""
+    """A program built from Go. `source` is a folder of ours with a module, or a versioned package of another module."""
 
     name: str
     source: str
@@ -68,7 +68,7 @@ class GoProgram:
         return HERE / self.source if self.version else HERE
 
     def key(self) -> str:
-        """Of everything that the program is made of."""
+        """Returns a digest of everything that the program is made of."""
         digest = hashlib.sha256(" ".join(self.command()[1:]).replace(str(PROGRAMS), "").encode())
         for file in sorted(self.folder.glob("*")) if self.version else ():
             if file.suffix in {".go", ".mod", ".sum"}:
@@ -84,7 +84,7 @@ GO_PROGRAMS = (
 
 
 def install() -> None:
-    """Everything that is missing; nothing where all is there."""
+    """Installs everything that is missing."""
     _install_packages()
     for program in GO_PROGRAMS:
         _build(program)
@@ -108,7 +108,7 @@ def _install_packages() -> None:
 
 @contextlib.contextmanager
 def _no_services() -> Iterator[None]:
-    """Packages start no service while this lasts: etcd and containerd would take the cluster's ports and folders."""
+    """Keeps packages from starting services: etcd and containerd would take the cluster's ports and folders."""
     if POLICY.exists():
         yield
         return

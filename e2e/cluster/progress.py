@@ -1,4 +1,4 @@
-"""What a person who waits for the cluster sees."""
+"""Progress messages for a person who waits for the cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def step(what: str) -> Iterator[None]:
 
 
 def wait(condition: Callable[[], bool], seconds: float, failure: Callable[[], str]) -> None:
-    """Until the condition holds; else fails with the sentence that `failure` makes of what is there."""
+    """Waits until the condition holds; fails after `seconds` with the message that `failure` returns."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

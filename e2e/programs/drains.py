@@ -1,5 +1,7 @@
-"""Adds on the GPU until SIGTERM, and goes on for so many seconds then, as a server that drains; the last line says what
-became of it. Sums are compared with NumPy's."""
+"""Adds on the GPU until SIGTERM, then continues for some seconds like a server that drains; compares with NumPy.
+
+The last line of output gives the number of correct steps after SIGTERM.
+"""
 
 import signal
 import sys
@@ -27,5 +29,5 @@ while not ended or time.monotonic() < ended[0] + float(sys.argv[1]):
         print("draining", flush=True)
     time.sleep(0.1)
 print("drained, right after", while_draining, "steps", flush=True)
-# Whoever reads the log needs a moment before the pod is gone.
+# The reader of the log needs a moment before the pod is gone.
 time.sleep(3)

@@ -1,8 +1,8 @@
-"""A pod with a share that asks its appliance for what is not its own. Runs in an image that has remotegpu's stubs.
+"""A pod with a share that asks its appliance for things that are not its own. Runs in an image with remotegpu's stubs.
 
     hostile.py honest | lease | other CLAIM_UID | operator | replay
 
-Prints one line of JSON: what was answered, the status of gRPC, and after how many seconds.
+Prints one line of JSON: the answer, the gRPC status, and the seconds that the call took.
 `replay` prints it again each second, so that the test can delete the claim meanwhile.
 """
 
@@ -34,7 +34,7 @@ def hello(lease_id):
 
 
 def ask(method, request, token=TOKEN):
-    """What came of a call, as one line."""
+    """Calls the method and prints the outcome as one line."""
     begun = time.monotonic()
     answer = {"code": "OK", "refusal": "", "devices": []}
     try:

@@ -1,4 +1,4 @@
-"""When this process began and when the GPU first answered, by the machine's clock; `--no-cuda`: only the former."""
+"""Prints by the machine's clock when this process began and, without `--no-cuda`, when the GPU first answered."""
 
 import sys
 import time

@@ -1,6 +1,6 @@
-"""Whether what the appliances themselves count agrees with the claims. Shares no code with the operator's allocation.
+"""Checks that the appliances' own counts agree with the claims. Shares no code with the operator's allocation.
 
-Truth is read through a port of each appliance's own pod, so that no policy and no Service lies between.
+Each appliance is read through a forwarded port of its own pod, so that no policy and no Service lies between.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What one appliance says of itself."""
+    """One appliance's own account of its GPUs, leases and sessions."""
 
     appliance: str
     shareable: dict[str, int]
@@ -76,7 +76,7 @@ def truth_of(reply: pb.InventoryReply, appliance: str) -> Truth:
 
 
 def over_capacity(truths: Sequence[Truth]) -> list[str]:
-    """What must hold at every moment: no GPU has given away more than it has."""
+    """Checks that no GPU has given away more than it has, which holds at every moment. Returns the violations."""
     wrong = []
     for truth in truths:
         given: Counter[str] = Counter()
@@ -91,8 +91,10 @@ def over_capacity(truths: Sequence[Truth]) -> list[str]:
 
 
 def disagreements(truths: Sequence[Truth], claims: Sequence[Object], pods: Sequence[Object]) -> list[str]:
-    """What must hold once everything has settled: each lease has its allocated claim and each claim its lease, and a
-    pod's claim has a pod that still needs it."""
+    """Checks the settled state; returns the differences.
+
+    Each lease has its allocated claim and each claim its lease, and a pod's claim has a pod that still needs it.
+    """
     present = {truth.appliance for truth in truths}
     live = {pod["metadata"]["uid"] for pod in pods if needs_share(pod)}
     promised: set[Held] = set()
@@ -123,7 +125,7 @@ def disagreements(truths: Sequence[Truth], claims: Sequence[Object], pods: Seque
 
 
 def needs_share(pod: Object) -> bool:
-    """Also on its way out, until its containers have ended; one that was never bound has none."""
+    """Whether the pod needs its share: also a deleted pod, until its containers have ended, but not one never bound."""
     ended = pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
     return not ended and (stays(pod) or bool(pod["spec"].get("nodeName")))
 
@@ -140,7 +142,7 @@ class Checker:
         self._certificate = Path(tempfile.mkdtemp(prefix="remotegpu-e2e-")) / "ca.crt"
 
     def appliance_pods(self) -> list[Object]:
-        """Those that serve."""
+        """Returns the pods of appliances that serve: ready, and not about to end."""
         pods = self._kubectl.all("pods", SYSTEM, {COMPONENT_LABEL: "appliance"})
         return [pod for pod in pods if needs_share(pod) and stays(pod) and ready(pod)]
 
@@ -178,7 +180,7 @@ class Checker:
         ]
 
     def sample(self) -> list[str]:
-        """Double allocations now."""
+        """Returns double allocations at this moment."""
         with contextlib.suppress(ApplianceError):
             return over_capacity(self.truths())
         return []

@@ -22,7 +22,7 @@ from remotegpu.api.kubernetes import APPLIANCE_LABEL
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A pod that computes on one appliance until it is told to end."""
+    """A pod that computes on one appliance until it is stopped."""
 
     namespace: Namespace
     pod: str
@@ -33,7 +33,7 @@ class Tenant:
         return self.namespace.logs(self.pod).count("round ")
 
     def goes_on(self, seconds: float = 60) -> None:
-        """It computes still: two rounds more than now."""
+        """Waits until it has computed two more rounds."""
         now = self.rounds()
         until(lambda: self.rounds() >= now + 2, seconds, f"{self.pod} continues to compute")
 
@@ -42,13 +42,13 @@ class Tenant:
         return (found["status"]["phase"], found["status"]["reason"]) if found else ("Gone", "")
 
     def ends_well(self) -> None:
-        """Told to end, it has computed right all the time."""
+        """Stops the program, and checks that it computed correctly all the time."""
         self.namespace("exec", self.pod, "--", "sh", "-c", "kill -TERM 1")
         self.namespace.wait_for_phase(self.pod, "Succeeded", seconds=30)
         assert self.namespace.logs(self.pod).splitlines()[-1].startswith("ok ")
 
     def fails(self, seconds: float) -> float:
-        """After how many seconds its program had an error."""
+        """Waits until the program reports an error; returns after how many seconds."""
         begun = time.monotonic()
         self.namespace.wait_for_line(self.pod, "CUDA error", seconds)
         heard = time.monotonic() - begun
@@ -57,7 +57,7 @@ class Tenant:
 
 
 def tenants(namespace: Namespace, installation: Installation, fraction: str = "0.6") -> list[Tenant]:
-    """One on each appliance: two of them do not fit on one GPU."""
+    """Starts one tenant on each appliance: two of them do not fit on one GPU."""
     names = [f"tenant-{number}" for number in range(len(installation.appliances()))]
     namespace.create(*(pod(name, program("hold.py"), fraction=fraction) for name in names))
     found = []
@@ -73,8 +73,10 @@ def tenants(namespace: Namespace, installation: Installation, fraction: str = "0
 
 @contextlib.contextmanager
 def cut_off(installation: Installation, appliance: Object) -> Iterator[None]:
-    """The pod's network is down for the time of the block, as when its machine loses power: nobody is told. Then the
-    pod is replaced, as when the machine is back."""
+    """Takes the pod's network down inside the block, as if its machine lost power: no peer is notified.
+
+    Then the pod is replaced, as if the machine were back.
+    """
     inside = processes.main_process(appliance).pid
     subprocess.run(["nsenter", f"--net=/proc/{inside}/ns/net", "ip", "link", "set", "eth0", "down"], check=True)
     try:
@@ -92,7 +94,7 @@ def appliance_of(installation: Installation, tenant: Tenant) -> Object:
 
 @contextlib.contextmanager
 def paused(name: str) -> Iterator[None]:
-    """A program of the cluster is held by SIGSTOP for the time of the block."""
+    """Stops a program of the cluster with SIGSTOP inside the block."""
     part(name).pause()
     try:
         yield
@@ -102,7 +104,7 @@ def paused(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def killed(name: str) -> Iterator[None]:
-    """A program of the cluster does not run for the time of the block."""
+    """Kills a program of the cluster, which stays down inside the block."""
     part(name).kill()
     try:
         yield
@@ -111,7 +113,7 @@ def killed(name: str) -> Iterator[None]:
 
 
 def pod_killed(installation: Installation, victim: Object) -> None:
-    """SIGKILL to all of a pod's processes; returns when kubelet has started its containers again."""
+    """Sends SIGKILL to all of a pod's processes; returns when kubelet has started its containers again."""
     before = processes.restarts(installation.kubectl, victim)
     processes.kill(victim)
     until(

@@ -1,4 +1,4 @@
-"""The images of examples/02-images, built offline: the compilers' stages are replaced by what is compiled here."""
+"""Builds the images of examples/02-images offline: programs compiled here replace the compilers' stages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _glibc(target: str, base: Image) -> Image:
 
 
 def _musl() -> Image:
-    """There is no Alpine without a registry: its loader, and a program linked for it."""
+    """Builds an image with musl's loader and a program linked for it: without a registry there is no Alpine."""
 
     def build() -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The installed chart: its parts, how they are found, and what they say when a test has failed."""
+"""The installed chart: its parts, how they are found, and what they report when a test has failed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Installation:
         with LOCK.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             arguments = ["--namespace", SYSTEM, "--create-namespace", "--values", str(VALUES), "--wait", "--timeout=4m"]
-            # What a run that was interrupted left would keep helm from beginning.
+            # A release left by an interrupted run would keep helm from beginning.
             pending = f"owner=helm,name={RELEASE},status in (pending-install,pending-upgrade,pending-rollback)"
             self.kubectl("delete", "secrets", "-n", SYSTEM, "-l", pending)
             self.kubectl.helm("upgrade", "--install", RELEASE, str(CHART), *arguments, *builds(), *more)
@@ -47,7 +47,7 @@ class Installation:
         return next(iter(self.pods("appliance", **{APPLIANCE_LABEL: name})), None)
 
     def wait_until_ready(self, seconds: float = 120) -> None:
-        """Every pod of every part is ready, and each pool has its appliances."""
+        """Waits until every pod of every part is ready, and each pool has its appliances."""
         last: list[str] = []
 
         def all_ready() -> bool:
@@ -70,7 +70,7 @@ class Installation:
         return next(pod for pod in self.pods("operator") if holder.startswith(pod["metadata"]["name"]))
 
     def save_state(self, folder: Path) -> None:
-        """Logs of all parts and what the cluster says of them."""
+        """Saves logs of all parts and the cluster's description of them."""
         folder.mkdir(parents=True, exist_ok=True)
         for arguments, file in (
             (("get", "gpupools,gpuclaims,pods", "-A", "-o", "wide"), "objects.txt"),
@@ -89,7 +89,7 @@ class Installation:
 
 
 def builds() -> list[str]:
-    """Names each build of an image to its pods: a new build under the old tag replaces them."""
+    """Returns Helm values that name each image's build to its pods: a new build under the old tag replaces them."""
     values = []
     for component, image in (("operator", "operator"), ("webhook", "operator"), ("devicePlugin", "deviceplugin")):
         key = (CLUSTER / "images" / f"localhost_remotegpu-{image}_dev.key").read_text().strip()

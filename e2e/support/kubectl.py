@@ -16,11 +16,11 @@ Object = dict[str, Any]
 
 
 class KubectlError(Exception):
-    """What kubectl wrote to stderr."""
+    """The message that kubectl or helm wrote to stderr."""
 
 
 class Kubectl:
-    """One cluster. `access` is how kubectl and helm are told which, and as whom."""
+    """kubectl and helm for one cluster. `access` holds the arguments that name the cluster and the user."""
 
     def __init__(self, access: Sequence[str]) -> None:
         self.access = tuple(access)
@@ -43,7 +43,7 @@ class Kubectl:
         return done.stdout
 
     def try_to(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> tuple[int, str, str]:
-        """Exit status, stdout, stderr."""
+        """Returns exit status, stdout and stderr."""
         done = subprocess.run(self.command(*arguments), input=stdin, capture_output=True, text=True, timeout=seconds)
         return done.returncode, done.stdout, done.stderr
 
@@ -54,7 +54,7 @@ class Kubectl:
         return out
 
     def refusal(self, *arguments: str, stdin: str | None = None) -> str:
-        """The error message that a user without the permission gets."""
+        """Runs a command that must be refused; returns the error message."""
         status, out, err = self.try_to(*arguments, stdin=stdin)
         assert status, f"kubectl {' '.join(arguments)} was not refused: {out}{err}"
         return err.strip()
@@ -82,7 +82,7 @@ class Kubectl:
 
 
 def as_list(objects: Sequence[Object]) -> str:
-    """One document, as kubectl reads it."""
+    """Returns the objects as one document for kubectl."""
     if len(objects) == 1:
         return json.dumps(objects[0])
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

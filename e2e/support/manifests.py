@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 def pod_spec(
     command: Sequence[str], *, limits: Values | None = None, requests: Values | None = None, seconds_to_end: int = 2
 ) -> Object:
-    """One container that runs `command`; test programs lie in /programs."""
+    """Returns the spec of a pod with one container that runs `command`; test programs are in /programs."""
     resources = {name: dict(values) for name, values in (("limits", limits), ("requests", requests)) if values}
     return {
         "restartPolicy": "Never",
@@ -127,5 +127,5 @@ while True:
 
 
 def listening(port: int) -> list[str]:
-    """The command of a container that takes connections, and says `listens` before."""
+    """Returns the command of a container that takes connections; it prints `listens` once it can."""
     return ["python3", "-c", LISTEN, str(port)]

@@ -1,4 +1,4 @@
-"""A namespace of one test: what is in it, what its pods say, and what became of it."""
+"""A namespace of one test: its objects, the output of its pods, and their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESTRICTED: Final = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode
 
 @contextlib.contextmanager
 def temporary(kubectl: Kubectl, labels: Mapping[str, str] = RESTRICTED) -> Iterator[Namespace]:
-    """A namespace with the test programs in the ConfigMap `programs`. Its end is not waited for."""
+    """Makes a namespace with the test programs in the ConfigMap `programs`. Does not wait for its deletion."""
     name = f"e2e-{uuid.uuid4().hex[:8]}"
     kubectl.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(labels)}})
     try:
@@ -63,7 +63,7 @@ class Namespace:
         self("delete", kind, name, "--ignore-not-found", *(["--now"] if now else []), seconds=120)
 
     def logs(self, pod: str) -> str:
-        """What the pod has printed so far; empty while there is no container."""
+        """Returns the pod's output so far; empty while there is no container."""
         with contextlib.suppress(KubectlError):
             return self("logs", pod, "--all-containers")
         return ""
@@ -73,7 +73,7 @@ class Namespace:
         return found["status"].get("phase", "Pending") if found else "Gone"
 
     def wait_for_phase(self, pod: str, *phases: str, seconds: float = 60) -> str:
-        """The first of `phases` that the pod is in. A pod that failed instead is not waited for."""
+        """Waits for the first of `phases` that the pod reaches. Fails at once if the pod failed instead."""
 
         def reached() -> str | None:
             phase = self.phase(pod)
@@ -95,7 +95,7 @@ class Namespace:
         return self.logs(name)
 
     def wait_for_line(self, pod: str, text: str, seconds: float = 60) -> str:
-        """The first line of the pod's log that contains `text`."""
+        """Waits for a line of the pod's log that contains `text`, and returns the first."""
 
         def seen() -> str | None:
             ended = self.phase(pod) in {"Failed", "Succeeded"}

@@ -37,7 +37,7 @@ def all_processes() -> Iterator[Process]:
 
 
 def of_pod(pod: Object) -> list[Process]:
-    """The pod's processes, without the sandbox's own: kubelet names a pod's control group after its uid."""
+    """Returns the pod's processes, without the sandbox's own: kubelet names a pod's control group after its uid."""
     uid = pod["metadata"]["uid"]
     found = []
     for process in all_processes():
@@ -54,14 +54,14 @@ def main_process(pod: Object) -> Process:
 
 
 def kill(pod: Object) -> None:
-    """SIGKILL to all processes of a pod's containers at once, as by a crash of the machine's part."""
+    """Sends SIGKILL to all processes of a pod's containers at once, as if part of the machine crashed."""
     for process in of_pod(pod):
         process.signal(signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def stopped(*processes: Process) -> Iterator[None]:
-    """Held by SIGSTOP for the time of the block."""
+    """Stops the processes with SIGSTOP inside the block."""
     for process in processes:
         process.signal(signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""What an e2e run found, for people and for programs: target/e2e/report.json and a table."""
+"""The report of an e2e run, for people and for programs: target/e2e/report.json and a table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The main job, shown: train.py on the software GPU alone, then on 0.25 of one that another process holds.
+"""Shows the main job: train.py on the software GPU alone, then on 0.25 of one that another process holds.
 
-A second tenant holds another 0.5 of the same GPU and trains on it meanwhile. Both runs execute blocks in a fixed order,
-so their results must be equal to the bit. Ends with a report; exits 1 if the results differ or the accuracy is low.
+A second tenant holds another 0.5 of the same GPU and trains on it at the same time. Both runs execute blocks in a fixed
+order, so their results must be equal to the bit. Ends with a report; exits 1 if the results differ or the accuracy is
+low.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What a session survives, shown: train.py undisturbed, and then with its connection cut five times, its share given to
-somebody else in between, and moved to a second appliance. Ends with a report; exits 1 if the results differ.
-(`make demo-survive`)
-"""
+"""Shows which disturbances a session survives: runs train.py undisturbed, and then with its connection cut five times,
+its share given to another program for a while, and moved to a second appliance. Ends with a report; exits 1 if the
+results differ. (`make demo-survive`)"""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def training(endpoint: str, results: Path, share: str = "0.75", epochs: int = 50
 
 
 def follow(program: subprocess.Popen[str], prefix: str = "    ") -> None:
-    """Shows what it prints until it has ended."""
+    """Shows what the program prints until it has ended."""
     assert program.stdout is not None
     for line in program.stdout:
         if not line.startswith("epoch") or line[:8].endswith("0"):
@@ -46,7 +45,7 @@ def follow(program: subprocess.Popen[str], prefix: str = "    ") -> None:
 
 
 def epochs_of(program: subprocess.Popen[str], count: int) -> None:
-    """Shows what it prints until so many epochs are over."""
+    """Shows what the program prints until `count` epochs are over."""
     assert program.stdout is not None
     while count:
         line = program.stdout.readline()

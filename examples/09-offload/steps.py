@@ -1,4 +1,4 @@
-"""What the program does with images; pure numpy."""
+"""The computations of the program on images; pure numpy."""
 
 import socket
 

@@ -40,7 +40,7 @@ def fail(text: str) -> None:
 
 
 def result_of(name: str, process: subprocess.Popen[str], started: float) -> dict[str, Any]:
-    """What train.py wrote; the end of the demo if it failed."""
+    """Returns the result that train.py wrote; ends the demo if the program failed."""
     code = process.wait(SECONDS)
     if code:
         fail(f"{name} ended with code {code}, see above")
@@ -58,7 +58,7 @@ def start(name: str, command: Sequence[str], epochs: int, *options: str) -> subp
 
 
 def lines(process: subprocess.Popen[str]) -> Iterator[str]:
-    """What it prints, shown as it comes."""
+    """Yields the lines that the program prints, and shows them as they come."""
     assert process.stdout is not None
     for line in process.stdout:
         print("   ", line, end="", flush=True)
@@ -74,7 +74,7 @@ def run(name: str, command: Sequence[str], epochs: int, *options: str) -> dict[s
 
 
 def run_and_switch(name: str, command: Sequence[str], epochs: int, environment: str) -> dict[str, Any]:
-    """As `run`; after half of the epochs the session moves to the appliance that has this environment."""
+    """Does the same as `run`; after half of the epochs the session moves to the appliance that has this environment."""
     started = time.monotonic()
     process = start(name, command, epochs)
     middle = f"epoch {epochs // 2} "
@@ -113,7 +113,7 @@ def descendant(ancestor: int, pid: int) -> int:
 
 
 def crossed(name: str) -> dict[str, Any]:
-    """What the session said at its end: `counters`, `moves`, and its last `place`."""
+    """Returns what the session wrote at its end: `counters`, `moves`, and its last `place`."""
     said: dict[str, Any] = json.loads((OUT / f"{name}.stats").read_text())
     return {key: said[key] for key in ("counters", "moves", "place")}
 

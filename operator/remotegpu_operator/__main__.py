@@ -10,19 +10,20 @@ from typing import Any
 
 import kopf
 
-from remotegpu_operator import audit, metrics, probes
-from remotegpu_operator.appliance_tokens import tokens
-from remotegpu_operator.authority import CertificateAuthority
-from remotegpu_operator.beside import beside
+from remotegpu_operator import audit, metrics
+from remotegpu_operator.appliances.authority import CertificateAuthority
+from remotegpu_operator.appliances.inventory import Inventory
+from remotegpu_operator.appliances.tokens import tokens
 from remotegpu_operator.builders.appliances import Installation
-from remotegpu_operator.claims import Claims
+from remotegpu_operator.claims.claims import Claims
+from remotegpu_operator.cluster.events import Events
+from remotegpu_operator.cluster.kube import Api, ApiError, Unanswered, configuration
+from remotegpu_operator.cluster.leadership import CALL_SECONDS, Leadership
 from remotegpu_operator.dashboard import serving as dashboard
-from remotegpu_operator.events import Events
 from remotegpu_operator.handlers import nodes, pools
-from remotegpu_operator.inventory import Inventory
-from remotegpu_operator.kube import Api, ApiError, Unanswered, configuration
-from remotegpu_operator.leadership import CALL_SECONDS, Leadership
 from remotegpu_operator.pools import Pools
+from remotegpu_operator.serving import probes
+from remotegpu_operator.serving.beside import beside
 from remotegpu_operator.settings import Settings, SettingsError
 
 _log = logging.getLogger("remotegpu_operator")
@@ -31,7 +32,7 @@ _log = logging.getLogger("remotegpu_operator")
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     audit.set_up()
-    # kopf and asyncio tell of every step; what concerns people is in our own log and in Events.
+    # kopf and asyncio log every step; messages for people are in our own log and in Events.
     logging.getLogger("kopf").setLevel(logging.ERROR)
     try:
         return asyncio.run(_run(Settings.of()))
@@ -59,7 +60,7 @@ async def _run(settings: Settings) -> int:
                 return 0
             _log.info("%s holds the Lease", settings.identity)
             metrics.LEADER.set(1)
-            # A thousand claims at once keep an event loop busy: the Lease is renewed by this one meanwhile.
+            # A thousand claims at once keep an event loop busy: a second one renews the Lease meanwhile.
             leading = asyncio.create_task(beside(lambda: _lead(settings, leadership)))
             keeping = asyncio.create_task(leadership.keep())
             await asyncio.wait({stopping, leading, keeping}, return_when=asyncio.FIRST_COMPLETED)
@@ -72,7 +73,7 @@ async def _end(
     keeping: asyncio.Task[None],
     stopping: asyncio.Task[bool],
 ) -> int:
-    """Give the Lease back on a request to stop, so that another operator takes over at once. Other exits are errors."""
+    """Gives the Lease back on a request to stop, so that another operator takes over at once. Other exits fail."""
     failed = leading.exception() if leading.done() and not leading.cancelled() else None
     lost = not leadership.held
     for task in (leading, keeping, stopping):
@@ -123,7 +124,7 @@ async def _work(settings: Settings, api: Api) -> None:
 
 
 async def _watch_with_kopf(server: str, wake: asyncio.Event) -> None:
-    """Pools and nodes are few, and kopf's handlers fit them: they only say that it is time to look."""
+    """Runs kopf's handlers for pools and nodes: both are few. A handler only wakes the reconciler."""
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -146,7 +147,7 @@ async def _watch_with_kopf(server: str, wake: asyncio.Event) -> None:
 
     pools.register(registry, look)
     nodes.register(registry, look)
-    # In a thread of its own: it would take the signals for itself, and our tasks for its own that hang.
+    # In its own thread: kopf would take the signals for itself, and our tasks for hanging ones of its own.
     stop = threading.Event()
     try:
         await asyncio.to_thread(

@@ -13,7 +13,7 @@ _log: Final = logging.getLogger("remotegpu.audit")
 
 
 def set_up() -> None:
-    """Lines of their own beside the program's log, which goes to standard error."""
+    """Sends audit lines to standard output, apart from the program's log, which goes to standard error."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     _log.addHandler(handler)
@@ -22,7 +22,7 @@ def set_up() -> None:
 
 
 def decided(claim: GPUClaim, status: ClaimStatus, user: Callable[[GPUClaim], str]) -> None:
-    """The status that was stored in place of the claim's."""
+    """Writes the event of a status that was stored in place of the claim's, if it is about the share."""
     if (event := event_of(claim.status, status)) is not None:
         had = claim.status.allocations
         before = {"before": _places(had)} if had and had != status.allocations else {}
@@ -45,7 +45,7 @@ def drained(appliance: str, node: str, pool: str, message: str) -> None:
 
 
 def event_of(before: ClaimStatus, after: ClaimStatus) -> str | None:
-    """What happened, in a word; None if nothing that is about the share."""
+    """Returns the name of the event between two statuses; None if it is not about the share."""
     if after.phase is Phase.ALLOCATED and before.phase is not Phase.ALLOCATED:
         return {Phase.SUSPENDED: "resumed", Phase.LOST: "back"}.get(before.phase, "allocated")
     if after.phase is not before.phase:

@@ -1,4 +1,4 @@
-"""What the operator counts; served at /metrics."""
+"""The operator's metrics, served at /metrics."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""Pools: on each chosen node an appliance, replaced only when no claim is on it, and its state in the pool's status.
+"""Pools: an appliance on each chosen node, replaced only when no claim is on it, and its state in the pool's status.
 
-kopf tells when a pool or a node changed. A pass reads what there is and makes it what it should be: so nothing depends
-on which event was seen.
+kopf reports changes of pools and nodes. A pass reads the present state and makes it the wanted one, so the result does
+not depend on which event was seen.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from remotegpu.api.kubernetes import (
 from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import AppliancePhase, ApplianceStatus, GPUPool
 from remotegpu_operator import audit, metrics
-from remotegpu_operator.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
+from remotegpu_operator.appliances.authority import SECRETS, AuthorityError, CertificateAuthority, certificate_of
+from remotegpu_operator.appliances.certificates import expiry
+from remotegpu_operator.appliances.inventory import Inventory, Target
 from remotegpu_operator.builders import appliances as builders
 from remotegpu_operator.builders import states
 from remotegpu_operator.builders.pools import api_addresses, disruption_budget, network_policy, service
 from remotegpu_operator.builders.replacement import SERVING, next_to_drain
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.certificates import expiry
-from remotegpu_operator.claims import Claims
-from remotegpu_operator.inventory import Inventory, Target
-from remotegpu_operator.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
-from remotegpu_operator.manifests import Manifests, mark, marked
+from remotegpu_operator.claims.claims import Claims
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.cluster.manifests import Manifests, mark, marked
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _SHARED: Final = (
     (Resource("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget"), disruption_budget),
 )
 
-# Everything is looked at anew so often, though nothing was seen to change.
+# A full pass at this interval, even if no change was seen.
 RESYNC_SECONDS: Final = 20.0
 # How late a lost appliance may be noticed beyond its own time.
 TICK_SECONDS: Final = 0.5
@@ -79,7 +79,7 @@ class Pools:
         self._manifests = Manifests(api, installation.namespace)
         # Why certificates are not renewed.
         self._renewal = ""
-        # What an appliance last told of itself; outlives its pods.
+        # An appliance's last report; outlives its pods.
         self._last: dict[str, ApplianceStatus] = {}
         namespace, labels = installation.namespace, f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
         self._sets = Cache(api, STATEFUL_SETS, self._object_changed, namespace=namespace, labels=labels)
@@ -103,7 +103,7 @@ class Pools:
         if old is None or new is None or old["metadata"].get("generation") != new["metadata"].get("generation"):
             self.wake.set()
 
-    # What should be.
+    # Appliances that should exist.
 
     async def _reconcile(self, claims: Claims) -> None:
         while True:
@@ -162,7 +162,7 @@ class Pools:
         await self._replace(claims)
 
     async def _renew(self) -> None:
-        """The certificates. A failure is told in each pool's status; without any certificate it is an error."""
+        """Renews the certificates. A failure is shown in each pool's status; without any certificate it is an error."""
         problem = ""
         try:
             await self._authority.refresh([certificate_of(secret) for secret in self._secrets.values()])
@@ -203,10 +203,10 @@ class Pools:
         if present is None or mark(present) != mark(wanted):
             self._sets.store(await self._api.apply(STATEFUL_SETS, self._installation.namespace, wanted))
 
-    # What goes.
+    # Appliances that go.
 
     async def _replace(self, claims: Claims) -> None:
-        """Appliances that no pool wants, and those made from an older template: drained, then deleted."""
+        """Drains, then deletes, appliances that no pool wants and those made from an older template."""
         for unwanted in (each for each in self._sets if each["metadata"]["name"] not in self._plans):
             await self._drain(claims, unwanted, whole=True)
         for pool in self._pools.values():
@@ -222,7 +222,7 @@ class Pools:
                 await self._drain(claims, stateful_set, whole=False)
 
     async def _drain(self, claims: Claims, stateful_set: Object, *, whole: bool) -> None:
-        """One step: no new claims first, and when none is left or the deadline is over the pod is deleted."""
+        """Makes one step: first no new claims; the pod is deleted when no claim is left or the deadline is over."""
         name, namespace = stateful_set["metadata"]["name"], self._installation.namespace
         since = self._draining_since(name)
         if since is None:
@@ -237,7 +237,7 @@ class Pools:
             return
         pool = self._pools.get(_place(stateful_set)[0])
         waited = (datetime.datetime.now(datetime.UTC) - since).total_seconds()
-        # What does not serve has nothing to lose.
+        # An appliance that does not serve has nothing to lose.
         last = self._last.get(name)
         used = claims.used_by(name) if last is not None and last.phase in SERVING else 0
         if used and pool is not None and waited < pool.spec.update.drain_deadline:
@@ -252,7 +252,7 @@ class Pools:
             await self._api.delete(PODS, namespace, pod["metadata"]["name"], pod["metadata"]["uid"])
 
     async def _undrain(self) -> None:
-        """The new pod is there, or the pool wants the appliance again."""
+        """Ends draining if the new pod is there, or the pool wants the appliance again."""
         for stateful_set in self._sets:
             name = stateful_set["metadata"]["name"]
             pod = self._pod(name)
@@ -264,10 +264,10 @@ class Pools:
                 answer = await self._api.patch(STATEFUL_SETS, self._installation.namespace, name, body)
                 self._sets.store(answer)
 
-    # What is.
+    # Appliances as they are.
 
     async def _follow(self, claims: Claims) -> None:
-        """Whenever something changed, and often enough to see that an answer is overdue."""
+        """Updates statuses whenever something changed, and often enough to see that an answer is overdue."""
         while True:
             await _either(self._changed, TICK_SECONDS)
             self._changed.clear()
@@ -279,7 +279,7 @@ class Pools:
         self._inventory.set_targets([each for each in found if each.address], inherited=not self.known.is_set())
 
     def _tell(self, claims: Claims) -> None:
-        # One that is planned is there even while its StatefulSet is not: somebody deleted it, and it is made anew.
+        # A planned appliance counts even without its StatefulSet: if that was deleted, it is made again.
         places = {plan.name: (plan.pool.name, plan.node) for plan in self._plans.values()}
         places |= {each["metadata"]["name"]: _place(each) for each in self._sets}
         for name in self._last.keys() - places.keys():
@@ -316,7 +316,7 @@ class Pools:
             draining = states.OUTDATED if name in self._plans else states.UNWANTED
         elif cordoned:
             draining = states.CORDONED
-        # A leader that has just begun believes what the one before it wrote, for as long as it would itself.
+        # A leader that has just begun trusts the status that the one before it wrote, for as long as its own.
         answers = contact is not None and contact.fresh()
         if contact is not None and report is None:
             answers &= last is not None and last.phase in SERVING and last.address == contact.target.address
@@ -352,7 +352,7 @@ class Pools:
         return datetime.datetime.fromisoformat(text) if text else None
 
     async def _write_statuses(self, claims: Claims) -> None:
-        """At most once a second, and only what changed."""
+        """Writes changed statuses, at most once a second."""
         while True:
             await self._dirty.wait()
             self._dirty.clear()
@@ -369,7 +369,7 @@ class Pools:
                     answer = await self._api.patch(GPUPOOLS, None, pool.name, body, "status")
                     self._pools[pool.name] = GPUPool.from_object(answer)
                 except ApiError as error:
-                    # Read anew in the next pass, after which the status is looked at again.
+                    # The next pass reads it again, and then the status is compared again.
                     if not error.conflict and not error.gone:
                         _log.error("pool %s: %s", pool.name, error)
                     self.wake.set()
@@ -381,7 +381,7 @@ class Pools:
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Until the event, but not longer."""
+    """Waits until the event is set, at most for so many seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -391,7 +391,7 @@ def _read(stored: Object) -> GPUPool | None:
     try:
         return GPUPool.from_object(stored)
     except UNREADABLE as error:
-        # Of another version of the schema, perhaps; it must not stop the others.
+        # Perhaps of another version of the schema; it must not stop the others.
         _log.error("pool %s: %r", stored["metadata"]["name"], error)
         return None
 
@@ -412,7 +412,7 @@ def _target(pod: Object) -> Target:
 
 
 def _without_images(node: Object) -> Object:
-    """What is looked at; the rest of a node is large."""
+    """Returns the parts of a node that are used here; the rest is large."""
     metadata, status = node["metadata"], node.get("status") or {}
     return {
         "metadata": {"name": metadata["name"], "labels": metadata.get("labels")},

@@ -1,4 +1,4 @@
-"""What the operator's environment says."""
+"""The operator's settings, read from its environment."""
 
 import datetime
 import json
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from remotegpu_operator.journal import Accounting, Retention
+from remotegpu_operator.usage.journal import Accounting, Retention
 
 
 class SettingsError(Exception):
-    """One sentence: which variable, and what it must say."""
+    """One sentence: the variable, and the value that it must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Settings:
     identity: str
     appliance_image: str
     image_pull_policy: str
-    # Shown to all appliances; None: each is shown a token of its own.
+    # Shown to all appliances; None: each gets its own token.
     token_file: Path | None = None
     pod_uid: str = ""
-    # Another value has the certificate authority changed, in overlapping steps.
+    # A new value replaces the certificate authority, in overlapping steps.
     ca_generation: str = "1"
-    # A Secret with an authority that somebody else provides; empty: we make one.
+    # A Secret with an authority from another provider; empty: we make one.
     ca_secret: str = ""
     http_port: int = 8080
     dashboard_port: int | None = None  # None: it is not served
@@ -38,7 +38,7 @@ class Settings:
 
     @property
     def pod(self) -> tuple[str, str] | None:
-        """Name and uid of the pod that it runs in."""
+        """Name and uid of the operator's pod; None if the uid is not known."""
         return (self.identity, self.pod_uid) if self.pod_uid else None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What remotegpu takes from packages beside it, found by an entry point: nothing of ours imports them.
+"""Optional packages next to remotegpu, found by an entry point: none of our modules imports them.
 
 There are two: `remotegpu_offload`, whose entry point `offload` is an `Offload`, and the operator's package, whose entry
 points `why` and `snapshot` are a `remotegpu.api.waiting.Explainer` and a `remotegpu.api.snapshot.Snapshots`.
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from remotegpu.api.waiting import Explainer
     from remotegpu.appliance.checks import EnvironmentState
     from remotegpu.appliance.parts import Parts
-    from remotegpu.appliance.processes import Launch
+    from remotegpu.appliance.sessions.processes import Launch
     from remotegpu.appliance.settings import EnvironmentOption
 
 GROUP: Final = "remotegpu.extensions"
 OFFLOAD: Final = "offload"
 WHY: Final = "why"
 SNAPSHOT: Final = "snapshot"
-# What the extra `offload` installs.
+# Packages that the extra `offload` installs.
 _OF_OFFLOAD: Final = ("cloudpickle", "yaml")
 
 
@@ -31,41 +31,41 @@ class MissingError(Exception):
 
 
 class NoEnvironmentError(Exception):
-    """None fits; the message says which there are and what to do."""
+    """No environment fits; the message says which there are and what to do."""
 
 
 class Environment(Protocol):
     """An interpreter in which sessions can run."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields of `pb.Environment`."""
+        """Returns the fields of `pb.Environment`."""
 
 
 class Environments(Protocol):
     """The environments that an appliance serves."""
 
     async def start(self) -> None:
-        """Returns when each one is proven, or has failed."""
+        """Starts all environments; returns when each one is proven, or has failed."""
 
     async def stop(self) -> None: ...
 
     def alive(self) -> Sequence[Environment]:
-        """Those that serve sessions now, or are about to again."""
+        """Returns the environments that serve sessions now, or are about to again."""
 
     def states(self) -> Sequence["EnvironmentState"]:
-        """For the health checks."""
+        """Returns the states for the health checks."""
 
     def choose(
         self, name: str, backends: Sequence[str], theirs: Mapping[str, str], *, allow_skew: bool
     ) -> "tuple[Environment, Launch]":
-        """The environment for a session, and what starts it. `theirs` are the client's versions.
+        """Returns the environment for a session, and its launcher. `theirs` are the client's versions.
 
         Raises NoEnvironmentError.
         """
 
 
 class NoEnvironments:
-    """Those of an appliance that was started without `--offload`."""
+    """The environments of an appliance that was started without `--offload`: none."""
 
     async def start(self) -> None: ...
 
@@ -84,21 +84,21 @@ class NoEnvironments:
 
 
 class Offload(Protocol):
-    """What the command line and the appliance need of offload."""
+    """The interface of offload for the command line and the appliance."""
 
     def commands(self) -> "typer.Typer":
-        """`remotegpu offload ...`"""
+        """Returns the commands of `remotegpu offload ...`."""
 
     def options(self, texts: Sequence[str]) -> "tuple[EnvironmentOption, ...]":
-        """What `--offload` says. Raises ValueError with the sentence for the person who wrote it."""
+        """Parses `--offload`. Raises ValueError with a sentence for the user."""
 
     def environments(self, parts: "Parts") -> Environments:
-        """Those of the settings' options."""
+        """Makes the environments of the settings' options."""
 
 
 @cache
 def offload() -> Offload | None:
-    """Imports the package, so only for who uses it. None where it is not there, or what it needs is not."""
+    """Imports the package, so call it only if it is used. None if it or one of its packages is missing."""
     from importlib.util import find_spec  # noqa: PLC0415
 
     found: Offload | None = _load(OFFLOAD) if all(map(find_spec, _OF_OFFLOAD)) else None
@@ -106,7 +106,7 @@ def offload() -> Offload | None:
 
 
 def required_offload() -> Offload:
-    """Raises MissingError."""
+    """Returns offload. Raises MissingError."""
     found = offload()
     if found is None:
         raise MissingError(
@@ -117,13 +117,13 @@ def required_offload() -> Offload:
 
 
 def explainer() -> "Explainer":
-    """Raises MissingError."""
+    """Returns the explainer. Raises MissingError."""
     found: Explainer = _of_operator(WHY)
     return found
 
 
 def snapshots() -> "Snapshots":
-    """Raises MissingError."""
+    """Returns the maker of snapshots. Raises MissingError."""
     found: Snapshots = _of_operator(SNAPSHOT)
     return found
 
@@ -139,7 +139,7 @@ def _of_operator(name: str) -> Any:
 
 
 def _load(name: str) -> Any:
-    """What the entry point is; None where there is none."""
+    """Loads the entry point; None if there is none."""
     from importlib.metadata import entry_points  # noqa: PLC0415 (it looks through all that is installed)
 
     return next((point.load() for point in entry_points(group=GROUP, name=name)), None)

@@ -1,4 +1,4 @@
-"""Where the built programs and libraries lie."""
+"""The paths of the built programs and libraries."""
 
 import os
 from dataclasses import dataclass
@@ -48,22 +48,22 @@ class Dist:
 
     @property
     def ptxas(self) -> Path:
-        """What Triton is given as ptxas: leaves its PTX as it is."""
+        """Triton's replacement for ptxas: leaves its PTX as it is."""
         return self.native / "ptxas"
 
     @property
     def stand_ins(self) -> list[Path]:
-        """What is preloaded in place of libraries that would make machine code where PTX is needed."""
+        """Libraries to preload instead of those that would make machine code where PTX is needed."""
         return sorted((self.native / "stand-ins").glob("*.so.*"))
 
     @property
     def dashboard(self) -> Path:
-        """The folder with what the operator's page loads that is not ours."""
+        """The folder with foreign files that the operator's page loads."""
         return self.root / "dashboard"
 
     @property
     def sandbox(self) -> Path:
-        """The library with which an acceptor shuts itself in."""
+        """The library with which an acceptor isolates itself."""
         return _existing(self.root / "lib" / "libremotegpu_sandbox.so")
 
     def program(self, name: str) -> Path:
@@ -74,7 +74,7 @@ class Dist:
 
 
 def find_dist() -> Dist:
-    """REMOTEGPU_DIST, else the folder inside an installed package, else the repository's build folder."""
+    """Returns REMOTEGPU_DIST, else the folder inside an installed package, else the repository's build folder."""
     if given := os.environ.get(DIST_ENV):
         return Dist(Path(given).resolve())
     here = Path(__file__).resolve().parent

@@ -1,4 +1,4 @@
-"""The allocator's rules once more, as plainly as they can be said: everything anew for each event, nothing kept."""
+"""The allocator's rules in their simplest form: every event computes everything again, and nothing is cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST = 2 << 20
 
 @dataclass
 class World:
-    """What the API server knows."""
+    """The state that the API server holds: pools, quotas, claims that wait, and claims with shares."""
 
     pools: dict[str, list[ApplianceStatus]] = field(default_factory=dict)
     quotas: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class World:
         )
 
     def holds_up(self, ahead: Request, gpus: set[tuple[str, str]], behind: Request) -> bool:
-        """Half an hour, of a namespace that has a part already after ten minutes; within one, and in all, forty."""
+        """Half an hour; ten minutes if the namespace already has a share; forty within one namespace, and in all."""
         waited = self.waited(ahead)
         if self.waited(behind) >= 2400:
             return False
@@ -63,7 +63,7 @@ def settle(world: World) -> tuple[dict[str, tuple[Allocation, ...]], dict[str, R
 
 
 def _walk(world: World, pool: str, placed: dict[str, tuple[Allocation, ...]], reasons: dict[str, Reason]) -> bool:
-    # What each that waits would keep from those behind it.
+    # The GPUs that each waiting claim reserves against those behind it.
     wanted: list[tuple[Request, set[tuple[str, str]]]] = []
     any_placed = False
     queue = [request for request in world.waiting.values() if request.pool == pool]

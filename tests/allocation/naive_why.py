@@ -1,4 +1,4 @@
-"""What `why` answers, said plainly: an allocator made anew from the objects for each question, which decides all."""
+"""The answers of `why` in their simplest form: each question asks a new allocator, made from the objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from remotegpu.api.claims import GPUClaim
 from remotegpu_operator.allocation import Allocator, Placed
-from remotegpu_operator.why import State, lengths_of, remaining
+from remotegpu_operator.claims.why import State, lengths_of, remaining
 
 
 def allocator(state: State, now: datetime.datetime, without: Collection[str] = ()) -> Allocator:
@@ -66,7 +66,7 @@ def held_for(claim: GPUClaim, now: datetime.datetime) -> int:
 
 
 def starts(objects: Any, name: str, milli: int, now: datetime.datetime) -> bool:
-    """Whether a claim that is made now in place of this one would get such a part of a GPU at once."""
+    """Whether a claim of that fraction, created now in place of this one, would get its share at once."""
     state = State.of(objects)
     request = next(state.request(each) for each in state.claims if each.name == name)
     made = allocator(state, now, {request.uid})

@@ -1,4 +1,4 @@
-"""Any order of claims, deletions, losses, drains, quotas and crashes, against the same rules said plainly."""
+"""Any order of claims, deletions, losses, drains, quotas and crashes, against the same rules in their simplest form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Order:
 
 
 def often(usual: Sequence[T], rare: Sequence[T]) -> st.SearchStrategy[T]:
-    """Mostly what makes claims compete: where each is refused for another reason, none of them waits."""
+    """Mostly values that make claims compete: if each were refused for another reason, none of them would wait."""
     return st.sampled_from([*usual, *usual, *usual, *usual, *rare])
 
 
@@ -89,7 +89,7 @@ def whole_mib(memory: int) -> int:
 
 
 class AllocationMachine(RuleBasedStateMachine):
-    """`world` is what the API server would know: it is changed by hand and by the decisions alone."""
+    """`world` is the API server's state: only the rules and the allocator's decisions change it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class AllocationMachine(RuleBasedStateMachine):
         self.allocator = self.rebuilt()
 
     def rebuilt(self) -> Allocator:
-        """What a new leader makes of the API server's content."""
+        """Builds the allocator as a new leader does, from the API server's content."""
         allocator = Allocator()
         allocator.set_time(self.world.now.timestamp())
         for request in self.world.waiting.values():
@@ -148,7 +148,7 @@ class AllocationMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 300, 599, 600, 1200, 1800, 2400]))
     def time_passes(self, seconds: int) -> None:
-        """Between the times of `next_change` nobody gets anything."""
+        """Between the times of `next_change` no claim gets anything."""
         until = self.world.now + datetime.timedelta(seconds=seconds)
         while self.allocator.next_change <= until.timestamp():
             self.world.now = datetime.datetime.fromtimestamp(self.allocator.next_change, datetime.UTC)
@@ -180,7 +180,7 @@ class AllocationMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), pool=st.sampled_from(POOLS), phase=st.sampled_from(AppliancePhase), forgotten=st.booleans())
     def change_phase(self, data: st.DataObject, pool: str, phase: AppliancePhase, forgotten: bool) -> None:
-        """A lost appliance's claims are lost with it; what it has may be known still, or not."""
+        """A lost appliance's claims are lost with it; its GPUs may stay known or not."""
         if pool in self.world.pools:
             appliances = self.world.pools[pool]
             index = data.draw(st.integers(0, len(appliances) - 1))
@@ -233,7 +233,7 @@ class AllocationMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The new leader knows what the old one knew, and says again why each claim waits."""
+        """The new leader knows what the old one knew, and reports again why each claim waits."""
         old, self.allocator = self.allocator, self.rebuilt()
         decisions = self.allocator.settle()
         assert {d.request.uid: d.reason for d in decisions if isinstance(d, Waiting)} == self.told

@@ -1,4 +1,4 @@
-"""The chosen GPUs against all that could have been chosen."""
+"""The chosen GPUs against all possible choices."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def test_spread_takes_the_emptiest_on_the_most_appliances(fits: list[Fit], count
 
 
 def test_a_spread_claim_avoids_an_appliance_that_is_in_use() -> None:
-    """Of GPUs that are equally empty, the one with the emptier neighbour."""
+    """Among equally empty GPUs, the one on the emptier appliance wins."""
     fits = [Fit(5, "a", 0), Fit(1, "a", 1), Fit(5, "b", 2), Fit(5, "b", 3)]
     assert choose(fits, 1, Placement.SPREAD) == [fits[2]]

@@ -1,4 +1,4 @@
-"""What a claim gets, and the sentence that one without a share reads."""
+"""The outcome for a claim: its share, or the sentence that says why it has none."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_only_an_appliance_with_an_environment_serves_offload() -> None:
     (placed,) = pool.settle()
     assert isinstance(placed, Placed)
     assert [each.appliance for each in placed.allocations] == ["b"]
-    # Two GPUs there are, and one of them is of no use to it: more than that it will never get.
+    # There are two GPUs, and this claim cannot use one of them: it will never get more than one.
     assert waits(pool, replace(asked, uid="two", name="two", ask=Ask(2, 100)))[0] is Reason.TOO_LARGE
     assert isinstance(settled(pool, request("cuda", Ask(2, 100)))["cuda"], Placed)
 
@@ -324,7 +324,7 @@ def test_a_claim_moves_to_as_much_of_the_same_model_on_one_other_appliance() -> 
     assert pool.elsewhere(asked.uid, "a", "") == pool.elsewhere(asked.uid, "a", "b") == (there,)
     assert pool.elsewhere(asked.uid, "a", "small") == "NoRoom: small has not 6.0 GiB of NVIDIA A100 free"
     assert "pool default has no appliance c" in str(pool.elsewhere(asked.uid, "a", "c"))
-    # What it moves to is taken, and costs its namespace nothing.
+    # The target of the move is taken, and its namespace is not charged for it.
     pool.hold(asked, (here, replace(there, milli=0)))
     assert pool.capacity("default").allocated.memory == 12 * GIB
     assert isinstance(settled(pool, request("other", Ask(1, 0, 3 * GIB), model="A100"))["other"], Placed)
@@ -352,7 +352,7 @@ def test_a_claim_is_resized_when_it_asks_for_it_and_not_when_its_gpu_shares_a_li
     grown = pool.resized(replace(asked, ask=Ask(milli_per_gpu=500)))
     assert grown == (replace(has, memory=(8 * GIB - 100 * MIB) // 2, milli=500),)
     assert "NoRoom" not in str(pool.resized(replace(asked, ask=Ask(1, 0, GIB))))
-    # Others that wait come first, but for what is given back.
+    # Other waiting claims come first, except when memory is given back.
     assert isinstance(settled(pool, request("waits", Ask(milli_per_gpu=900)))["waits"], Waiting)
     assert "for claims that wait" in str(pool.resized(replace(asked, ask=Ask(milli_per_gpu=500))))
     assert isinstance(pool.resized(replace(asked, ask=Ask(1, 0, GIB))), tuple)
@@ -413,7 +413,7 @@ def test_one_namespace_does_not_stop_a_pool() -> None:
 
 
 def test_prioritised_claims_hold_up_nobody_for_longer() -> None:
-    """A stream of large claims of a higher priority, each of which reserves anew."""
+    """A stream of large claims of a higher priority, each of which makes a new reservation."""
     pool = allocator(appliance("a", gpu(0)))
     pool.hold(request("held", Ask(1, 500), namespace="green"), [Allocation("a", "", "GPU-0", "", 4 * GIB, 500)])
     start = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
@@ -429,7 +429,7 @@ def test_prioritised_claims_hold_up_nobody_for_longer() -> None:
 
 
 def test_a_pool_serves_the_namespaces_that_it_names() -> None:
-    """What others have of it they keep, and they reserve nothing."""
+    """Claims of other namespaces keep the shares that they have, and reserve nothing."""
     made = Allocator()
     made.set_pool("default", [appliance("a", gpu(0))])
     made.hold(replace(request("old", Ask(milli_per_gpu=500)), namespace="outside"), [])

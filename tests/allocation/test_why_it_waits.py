@@ -1,5 +1,6 @@
-"""What `why` says of a pool, against the allocator itself: without those that it names the claim starts, with one of
-them it does not, and no larger share than the one it offers would start now."""
+"""The answers of `why` for a pool, against the allocator itself: the claim starts without all claims that the answer
+names, does not start if one of them stays, and no share larger than the offered one would start now.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from remotegpu.api.quantities import parse_fraction
 from remotegpu.api.waiting import Answer
 from remotegpu.cli.cluster.why import lines
 from remotegpu_operator.allocation import Allocator, Placed, request_of
-from remotegpu_operator.why import State, explain, lengths_of, remaining
+from remotegpu_operator.claims.why import State, explain, lengths_of, remaining
 
 GIB = 1 << 30
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
@@ -47,7 +48,7 @@ def claim(name: str, milli: int, age: int, **status: Any) -> Object:
 
 
 def objects(gpus: int, running: list[tuple[int, int]], waiting: list[int], pods: tuple[Object, ...] = ()) -> Object:
-    """Claims that run, each with its part of a GPU and its age, as an allocator placed them; and those that wait."""
+    """Running claims, each with its fraction of a GPU and its age, as an allocator placed them; and waiting claims."""
     allocator = Allocator()
     found: Object = {
         "gpupools": [pool(gpus)],
@@ -78,7 +79,7 @@ def answer_for(found: Object, name: str = "w0") -> Answer:
 
 
 def starts(found: Object, name: str, without: set[str] = frozenset()) -> bool:  # type: ignore[assignment]
-    """The oracle: an allocator that never heard of some claims."""
+    """The oracle: an allocator that never saw some claims."""
     state = State.of(found)
     allocator = Allocator()
     allocator.set_pool("default", state.pools[0].status.appliances)
@@ -129,7 +130,7 @@ def test_the_smaller_share_starts_and_a_larger_one_does_not(
     for milli, expected in ((offered, True), (offered + 1, False)):
         if 0 < milli < asked:
             others = [each for each in found["gpuclaims"] if each["metadata"]["name"] != "w0"]
-            # Behind all that wait: it is made now.
+            # Behind all waiting claims: it is created now.
             tried = found | {"gpuclaims": [*others, claim("new", milli, 0)]}
             assert starts(tried, "new") is expected, (milli, offered)
 
@@ -168,7 +169,7 @@ def test_it_says_what_an_allocator_made_anew_for_each_question_says(found: Objec
 
 
 def test_claims_are_entered_once_and_one_at_a_time_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not all of them for each question: with a thousand claims that took seconds."""
+    """One question does not enter every claim again: with a thousand claims that took seconds."""
     found = objects(20, [(250, 60 + index) for index in range(80)], [500] * 40)
     entered, told = [], []
     hold, sentence = Allocator.hold, Allocator._sentence
@@ -228,6 +229,6 @@ def test_how_much_longer_a_claim_lasts(held: int, lengths: list[int], expected: 
 
 
 def test_a_share_is_read_as_it_is_written() -> None:
-    """What it offers is what -p and `remotegpu/fraction` take."""
+    """The offered share is text that -p and `remotegpu/fraction` accept."""
     (offered,) = answer_for(objects(1, [(700, 60)], [999])).smaller
     assert parse_fraction(offered).milli_per_gpu == 300

@@ -1,4 +1,4 @@
-"""What an acceptor of offload may call: it is known by its connection, uses its own lease, and does nothing else."""
+"""The calls that an acceptor of offload may make: its connection identifies it, and it can use only its own lease."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from remotegpu.appliance.authority import Authority, Caller, Tenant, WithAcceptors
+from remotegpu.appliance.leases.authority import Authority, Caller, Tenant, WithAcceptors
 from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.sessions import Sessions
-from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.sessions.sessions import Sessions
+from remotegpu.appliance.sessions.state import Lease, Session
 
 LEASE, OTHER = (cast(Lease, SimpleNamespace(lease_id=name)) for name in ("mine", "another's"))
 SESSIONS = {
@@ -23,7 +23,7 @@ SESSIONS = {
 
 
 class Anybody:
-    """Permits everything, as an appliance without tokens."""
+    """Permits everything, like an appliance without tokens."""
 
     async def borrower(self, caller: Caller) -> str:
         return ""
@@ -85,7 +85,7 @@ def test_a_session_that_has_ended_has_no_lease(name: str) -> None:
 
 
 def test_only_the_gateway_says_who_is_an_acceptor() -> None:
-    """A connection without its number did not come from it."""
+    """A connection without the gateway's number did not come from it."""
     for who in (caller("session:live", None), caller("127.0.0.1:1")):
         assert who.acceptor == ""
         assert asyncio.run(cast(Any, authority().tenant(who, "another's", ""))) == Tenant(OTHER)

@@ -1,4 +1,4 @@
-"""Sums never exceed a GPU, nobody overtakes what is reserved, and the best fit is taken."""
+"""Sums never exceed a GPU, nothing overtakes a reservation, and the best fit is taken."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from remotegpu.api.quantities import Ask, Compute
-from remotegpu.appliance.allocation import MIN_SHARE_BYTES, GpuLeases, ImpossibleError, LeasedGpus, NoRoomError
+from remotegpu.appliance.shares.allocation import MIN_SHARE_BYTES, GpuLeases, ImpossibleError, LeasedGpus, NoRoomError
 
 MIB = 1 << 20
 SIZES = (1000 * MIB, 1000 * MIB, 400 * MIB)
-# Without tokens nobody is told from anybody.
+# Without tokens all callers are the same owner.
 OWNERS = ("", "alice", "bob")
 
 
@@ -63,7 +63,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 300.0, 599.0, 600.0, 1200.0, 1800.0, 2400.0]))
     def time_passes(self, seconds: float) -> None:
-        """Between the times of `next_change` nobody gets anything."""
+        """Between the times of `next_change` no request gets anything."""
         until = self.now + seconds
         while (change := self.allocator.next_change(self.now)) is not None and change <= until:
             self.now = change
@@ -84,8 +84,9 @@ class AllocatorMachine(RuleBasedStateMachine):
         return self.now - self.since[key]
 
     def holds_up(self, key: str, ahead: str) -> bool:
-        """As the documentation says it: half an hour, of who has a part already after ten minutes; of the same owner,
-        and in all, forty."""
+        """The documented rule: half an hour; ten minutes for an owner that already has a share; forty minutes within
+        one owner, and in all.
+        """
         if self.waited(key) >= 2400:
             return False
         if self.owners[key] == self.owners[ahead]:
@@ -101,7 +102,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             assert self.allocator.gpus[index].guaranteed == self.time_on(index) <= 1000
 
     def time_on(self, index: int) -> int:
-        """As asked for, or in thousandths of the memory, of which a byte may have been lost."""
+        """The time asked for, else the memory in thousandths of the GPU's; rounding may have lost one byte of it."""
         placed = [(self.asks[key], p.sizes[p.gpus.index(index)]) for key, p in self.placed.items() if index in p.gpus]
         return sum(ask.compute.milli or max(1, (size + 1) * 1000 // SIZES[index]) for ask, size in placed)
 
@@ -211,7 +212,7 @@ def test_one_tenant_does_not_stop_a_gpu() -> None:
 
 
 def test_nobody_is_held_up_by_reservations_of_many() -> None:
-    """Each of these reserves anew, before one that has waited since the beginning."""
+    """Each of these makes a new reservation, ahead of one that has waited since the beginning."""
     allocator = GpuLeases([100 * MIB])
     allocator.place("held", LeasedGpus((0,), (50 * MIB,)), "carol")
     for i in range(10):

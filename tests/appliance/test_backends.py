@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import Profile
 from remotegpu.appliance.backends import cuda
 from remotegpu.appliance.backends.base import BackendError
 from remotegpu.appliance.backends.cpu_usage import busy_and_all

@@ -1,4 +1,4 @@
-"""What one lease and one tenant may have beside memory of a GPU: sessions, and memory of the machine."""
+"""Limits of one lease and one tenant besides GPU memory: sessions, and memory of the machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from support.system import free_port, until
 
 from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.budgets import HostMemory, part_of_sessions, unknown_budget
-from remotegpu.appliance.cgroups import Cgroups
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.held import held_by
-from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.machine.cgroups import Cgroups
+from remotegpu.appliance.machine.held import held_by
+from remotegpu.appliance.sessions.budgets import HostMemory, part_of_sessions, unknown_budget
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.shares.allocation import LeasedGpus
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 QUARTER = Ask(milli_per_gpu=250)
@@ -32,14 +32,14 @@ MIB = 1 << 20
 
 
 def opened(lease: Tenant, tries: int) -> tuple[int, str]:
-    """How many sessions there are room for, and why there are no more."""
+    """How many sessions fit, and why no more do."""
     refusals = [lease.open_session(number).refusal for number in range(tries)]
     return refusals.count(""), next((refusal for refusal in refusals if refusal), "")
 
 
 @contextlib.contextmanager
 def as_another(appliance: StandIn, token: str) -> Iterator[None]:
-    """What the block asks of the appliance, another token asks."""
+    """Makes the block's calls to the appliance with another token."""
     client = ApplianceClient(parse_endpoint(appliance.endpoint), Access(token), call_seconds=20)
     appliance.open_connections.callback(client.close)
     appliance.client, owner = client, appliance.client
@@ -125,7 +125,7 @@ def test_a_lease_that_takes_too_much_of_the_machine_loses_its_largest_session(di
     with StandIn(dist, "--host-memory-per-lease", "200MiB") as appliance:
         greedy, modest = appliance.lease(QUARTER), appliance.lease(QUARTER)
         large, small, other = greedy.session(1), greedy.session(2), modest.session(3)
-        # Past its budget, which the GPUs' memory adds to, and not past what the kernel kills for.
+        # Past its budget, to which the GPUs' memory is added, but below the limit at which the kernel kills.
         large.tell("eat 480")
         assert "--host-memory-per-lease" in large.rest()
         assert small.ask("identity")["cwd"] == "/"
@@ -133,7 +133,7 @@ def test_a_lease_that_takes_too_much_of_the_machine_loses_its_largest_session(di
 
 
 def test_a_tenant_that_takes_too_much_of_the_machine_loses_its_largest_session(dist: Path, tmp_path: Path) -> None:
-    """No lease of it is past its own budget."""
+    """None of the tenant's leases is past its own budget."""
     (tmp_path / "tokens").write_text("[user]\nalice:one\nbob:two\n")
     options = ("--tokens", str(tmp_path / "tokens"), "--host-memory-per-tenant", "300MiB")
     small = Ask(memory_bytes=20 * MIB)
@@ -152,7 +152,7 @@ def test_a_tenant_that_takes_too_much_of_the_machine_loses_its_largest_session(d
 
 
 def test_many_that_take_a_little_each_are_too_many_together() -> None:
-    """So many end at once that the others are within the budget; who ends already is not counted."""
+    """Sessions end until the others are within the budget; those that already end are not counted."""
     leases = [lease_with("alice", [10, 30, 20]), lease_with("alice", [25]), lease_with("bob", [60])]
     leases[0].sessions["2"].ended = True
     assert [(each.sentence, each.sessions) for each in HostMemory(100, 60, software=False).excesses(leases)] == [
@@ -170,7 +170,7 @@ def test_many_that_take_a_little_each_are_too_many_together() -> None:
 
 
 def lease_with(owner: str, held: list[int]) -> Lease:
-    """Of a GPU of 10 bytes, with sessions that hold so many."""
+    """A lease on a GPU of 10 bytes, with one session for each of these sizes of host memory."""
     lease = Lease("lease", "secret", "test", LeasedGpus((0,), (10,)), [], [], Exports([]), owner=owner)
     for number, size in enumerate(held):
         session = Session(str(number), lease, number, "test", None, host_bytes=size)
@@ -220,7 +220,7 @@ def test_budgets_of_sessions_are_checked_at_the_start() -> None:
 
 
 def test_a_process_that_does_not_let_itself_be_looked_into_is_told() -> None:
-    """The kernel keeps out of a program that its user may execute and not read (`would_dump`)."""
+    """The kernel hides a program that its user may execute but not read (`would_dump`)."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         program = Path(folder) / "sleep"
@@ -234,7 +234,7 @@ def test_a_process_that_does_not_let_itself_be_looked_into_is_told() -> None:
 
 
 def _hides_beside(program: Path) -> bool:
-    """Whether one of this process and its child hides, as another user sees it. For a process of its own."""
+    """Whether this process or its child hides from another user. Changes the user of the process that calls it."""
     if os.geteuid() == 0:
         os.setgid(65534)
         os.setuid(65534)

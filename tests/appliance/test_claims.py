@@ -59,7 +59,7 @@ def team(cluster: Cluster) -> Team:
 
 @pytest.fixture
 def claim(cluster: Cluster, appliance: ClaimAppliance, team: Team) -> Iterator[Claim]:
-    """Of the team's first pod. No claim of the namespace is left on the appliance afterwards."""
+    """Creates a claim for the team's first pod. Afterwards deletes the namespace's claims and waits for their end."""
     made = cluster.claim(team.namespace, appliance.place(SHARE), consumers=[team.pod])
     until(lambda: appliance.served(made), 5, "the appliance has seen the claim")
     yield made
@@ -87,7 +87,7 @@ def test_a_pod_gets_exactly_what_its_claim_says(appliance: ClaimAppliance, claim
 
 
 def of_yesterday(cluster: Cluster, pod: Pod) -> str:
-    """What the pod's token was, signed by the API server's own key."""
+    """Returns an expired version of the pod's token, signed by the API server's own key."""
     header, payload, _ = pod.token.split(".")
     claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
     claims |= {"exp": int(time.time()) - 60, "iat": int(time.time()) - 3660, "nbf": int(time.time()) - 3660}
@@ -249,14 +249,14 @@ def test_a_claim_that_does_not_fit_becomes_a_lease_when_it_does(
 def test_a_pod_that_drains_goes_on_and_its_successor_comes_after_its_sessions(
     cluster: Cluster, appliance: ClaimAppliance
 ) -> None:
-    """The operator deletes the claim when the pod has ended, or nobody says so: then containers may still run."""
+    """The operator deletes the claim after the pod has ended, or if it cannot know: then containers may still run."""
     total = appliance.gpus[0].shareable_bytes
     namespace = cluster.namespace()
     drains, successor = cluster.pod(namespace), cluster.pod(namespace)
     claim = cluster.claim(namespace, appliance.place(total), consumers=[drains])
     session = appliance.tenant(claim, drains).session()
     cluster.ask_to_end(drains)
-    # The token of a pod that is being deleted is good, also in a container that was started with it just now.
+    # The token of a pod that is being deleted is valid, also one that a container started just now has.
     fresh = replace(drains, token=cluster.token(namespace, pod=drains))
     assert session.grant(MIB) == MIB
     late = appliance.tenant(claim, fresh).session()
@@ -268,7 +268,7 @@ def test_a_pod_that_drains_goes_on_and_its_successor_comes_after_its_sessions(
     for each in (session, late):
         assert "the lease has ended" in each.rest()
     assert refusal(appliance.tenant(claim, fresh).open_session)[0] == "NOT_FOUND"
-    # It has all of the GPU, which the next tests want a part of.
+    # It has all of the GPU, and the next tests need a part of it.
     cluster.delete_claim(following)
     until(lambda: not appliance.served(following), 10, "the appliance has let go of the claim")
 
@@ -284,9 +284,9 @@ def test_a_claim_with_an_invalid_status_becomes_no_lease(
 
 
 def test_the_operators_token_counts_at_one_appliance(cluster: Cluster, appliance: ClaimAppliance, claim: Claim) -> None:
-    """One that is shown it learns nothing that another one takes, nor is it a pod's."""
+    """An appliance that receives the token cannot use it at another appliance, nor as a pod's token."""
     mine, theirs = cluster.operator_token(appliance.name), cluster.operator_token("appliance-of-mallory")
-    # As the operator of the release before has it, after a rollback.
+    # The token of the previous release's operator, as after a rollback.
     before = cluster.token(SYSTEM, OPERATOR)
     assert all(appliance.tenant(claim, token).call("Inventory").leases for token in (mine, before))
     for token in (theirs, cluster.token(SYSTEM, OPERATOR, audience=POOL)):
@@ -300,7 +300,7 @@ def test_the_operators_token_counts_at_one_appliance(cluster: Cluster, appliance
 
 
 def test_a_pods_token_is_for_its_pool(cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team) -> None:
-    """And one for all pools, as running pods have it, is still taken; but only where the claim is."""
+    """A token for all pools, which running pods have, is still accepted; but only where the claim is."""
     for audience in (POOL, AUDIENCE):
         token = cluster.token(team.namespace, pod=team.pod, audience=audience)
         assert appliance.tenant(claim, token).hello().devices
@@ -312,7 +312,7 @@ def test_a_pods_token_is_for_its_pool(cluster: Cluster, appliance: ClaimApplianc
 
 
 def told_where(tenant: PodTenant) -> tuple[str, str]:
-    """The status, and the address that the caller is told."""
+    """The status, and the new address that the reply names."""
     with pytest.raises(grpc.RpcError) as refused:
         tenant.hello()
     told: Any = dict(cast("Any", refused.value.trailing_metadata()) or ())
@@ -343,7 +343,7 @@ def test_where_a_claim_has_moved_is_told_to_its_pods_alone(cluster: Cluster, dis
         for stranger in (team.other, outside):
             assert told_where(one.tenant(claim, stranger)) == ("PERMISSION_DENIED", "")
         assert told_where(one.tenant(claim, "")) == ("UNAUTHENTICATED", "")
-        # A pod that comes later, at the address of before.
+        # A later pod, at the address of the earlier one.
         cluster.allocate(claim, there, consumers=[team.other])
         until(lambda: told_where(one.tenant(claim, team.other))[0] == "NOT_FOUND", 10, "it is told")
         assert told_where(one.tenant(claim, team.pod)) == ("PERMISSION_DENIED", "")

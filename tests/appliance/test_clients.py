@@ -15,11 +15,11 @@ import pytest
 from support.stand_in import LOST, StandIn, Tenant
 from support.system import MIB, until
 
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.clients import Client, identity
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.returns import GIVE_WAY_SECONDS, gives_way_in
-from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.sessions.clients import Client, identity
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.returns import GIVE_WAY_SECONDS, gives_way_in
+from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.shares.allocation import LeasedGpus
 from remotegpu.rpc import pb
 
 SHARE = 256 * MIB
@@ -156,7 +156,7 @@ def test_another_process_of_the_lease_tells_of_an_end_that_the_appliance_does_no
     wrong.lease_secret = tenant.granted.lease_secret
     stub.CloseSession(wrong)
     until(lambda: first.ask("told") == ["clientended"], 10, "its worker is told")
-    # One that has its connection stays, whatever is said of it.
+    # A session that has its connection stays, whatever another process reports about it.
     assert following.grant(SHARE) == 0
     first.ask(LOST)
     since = time.monotonic()

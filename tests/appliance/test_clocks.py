@@ -13,8 +13,8 @@ import pytest
 from support.shifted_clock import JUMP, ShiftedClock
 from support.system import PROGRAMS, REMOTEGPU, Appliance, line, until
 
-from remotegpu.appliance.leases import HOLD_SECONDS
-from remotegpu_operator.certificates import new_authority, new_leaf
+from remotegpu.appliance.leases.leases import HOLD_SECONDS
+from remotegpu_operator.appliances.certificates import new_authority, new_leaf
 
 NAME = "appliance"
 TOKENS = "[admin]\nroot:token-of-root\n[user]\nalice:token-of-alice\n"
@@ -65,7 +65,7 @@ def run(remote: Appliance, folder: Path, *program: str, clock: ShiftedClock | No
 def test_an_appliance_whose_clock_jumps_keeps_and_takes_sessions(
     remote: Appliance, clock: ShiftedClock, tmp_path: Path
 ) -> None:
-    """Longer than a lease is held for nobody and a ticket is good; sessions start while the clock strobes."""
+    """Longer than a lease lives without a holder and a ticket is valid; sessions start while the clock strobes."""
     with subprocess.Popen(
         run(remote, tmp_path, "endless_calls.py", str(HOLD_SECONDS + 6)), stdout=subprocess.PIPE, text=True
     ) as running:

@@ -12,8 +12,8 @@ from io import FileIO
 
 import pytest
 
-from remotegpu.appliance import code_cache
-from remotegpu.appliance.code_cache import CodeCache
+from remotegpu.appliance.sessions import code_cache
+from remotegpu.appliance.sessions.code_cache import CodeCache
 
 MIB = 1 << 20
 NewCache = Callable[[int], CodeCache]
@@ -26,7 +26,7 @@ def new_cache() -> Iterator[NewCache]:
 
 
 def pipe() -> tuple[FileIO, FileIO]:
-    """As a worker makes one: what it hands over, and its own end."""
+    """Makes a pipe as a worker does: the end that it hands over, and its own end."""
     theirs, ours = os.pipe()
     return FileIO(theirs), FileIO(ours, "w")
 
@@ -36,7 +36,7 @@ async def offer(cache: CodeCache, tenant: str, content: bytes, *, size: int | No
     theirs, ours = pipe()
 
     def send() -> None:
-        # An end that is closed says that nobody wants it.
+        # The appliance closes its end if it does not want the image.
         with ours, contextlib.suppress(BrokenPipeError):
             ours.write(content)
 
@@ -129,7 +129,7 @@ def test_an_image_that_has_to_make_room_while_it_arrives_is_not_kept(new_cache: 
 
 
 def test_what_is_on_its_way_and_has_to_make_room_is_held_no_longer(new_cache: NewCache) -> None:
-    """A worker that a tenant has taken over begins one image after another, and ends none."""
+    """A compromised worker begins one image after another, and ends none."""
 
     async def scenario() -> None:
         cache, ends, offers = new_cache(4 * MIB), [], []

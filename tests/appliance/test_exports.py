@@ -1,4 +1,4 @@
-"""What sessions of a lease share is charged once, as long as anybody has it; then its file is closed."""
+"""Memory that sessions of a lease share is charged once while any of them holds it; then its file is closed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.shares.grants import Quota
 
 LIMIT, SLAB = 100, 10
 WORDS = 16
@@ -44,7 +44,7 @@ def test_memory_counts_once_until_the_last_holder_lets_go(quota: Quota, tmp_path
     assert exports.hold("c", token) is None
     assert not exports.release("c", token)
     assert quota.used == SLAB
-    # Nobody else has it: it counts until it is overwritten.
+    # No other session holds it: it counts until it is overwritten.
     assert exports.release("b", token)
     assert (quota.used, sum(quota.leaving.values())) == (SLAB, SLAB)
     exports.freed("b", token)
@@ -122,7 +122,7 @@ def test_what_is_handed_over_goes_on(quota: Quota, tmp_path: Path) -> None:
     handed = json.loads(json.dumps(before.handed()))
     assert os.get_inheritable(files[0].fileno())
     after = Exports([quota])
-    # The process that goes on has the descriptors, and nobody who closes them.
+    # The surviving process has the descriptors, and nothing closes them.
     handed[0]["file"] = os.dup(files[0].fileno())
     after.adopt(handed)
     assert not os.get_inheritable(handed[0]["file"])

@@ -1,5 +1,4 @@
-"""What Prometheus reads of an appliance: figures of GPUs and of the machine's memory, against what NVML and the kernel
-say themselves."""
+"""An appliance's metrics for Prometheus: GPU and host memory figures, against those of NVML and the kernel."""
 
 from __future__ import annotations
 
@@ -57,13 +56,13 @@ def software(dist: Path) -> Iterator[tuple[StandIn, str]]:
 
 
 def resident(pid: int) -> int:
-    """Bytes, as the kernel says."""
+    """Resident bytes of a process, by the kernel."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmRSS"))
 
 
 def children(pid: int) -> dict[str, list[int]]:
-    """Processes below `pid` by what they run."""
+    """Processes below `pid`, by the program that they run."""
     found: dict[str, list[int]] = {"gateway": [], "worker": []}
     for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
         command = Path(f"/proc/{child}/cmdline").read_bytes()
@@ -90,7 +89,7 @@ def test_memory_of_the_machine_by_part(software: tuple[StandIn, str]) -> None:
         "gateway": sum(map(resident, below["gateway"])),
         "worker": sum(map(resident, below["worker"])),
     }
-    # The kernel's counters are some pages apart.
+    # The kernel's counters differ by some pages.
     assert by_part() == pytest.approx(expected, rel=0.1)
 
 

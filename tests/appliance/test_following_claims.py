@@ -1,4 +1,4 @@
-"""What an appliance believes of an API server's lists: one that was away may list what was there before."""
+"""An appliance distrusts lists of an API server that was unreachable: they may be older than what it knows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from remotegpu.appliance import kubernetes
-from remotegpu.appliance.kubernetes import ApiServer
+from remotegpu.appliance.claims import kubernetes
+from remotegpu.appliance.claims.kubernetes import ApiServer
 
 
 class Told:
-    """What the listener was told, until `enough` lists were believed."""
+    """A listener that records the lists it was given, and the reasons; `done` is set after `enough` lists."""
 
     def __init__(self, enough: int) -> None:
         self.lists: list[list[str]] = []
@@ -35,7 +35,7 @@ class Told:
 
 
 class Objects:
-    """Lists in turn, the last one again and again; each watch ends with an error at once."""
+    """Returns the lists in turn, the last one repeatedly; each watch ends with an error at once."""
 
     def __init__(self, *lists: tuple[str, list[str]]) -> None:
         self.lists = list(lists)

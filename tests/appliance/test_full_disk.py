@@ -1,4 +1,4 @@
-"""An appliance whose temporary folder is full or read-only: what runs goes on, and what cannot start says why."""
+"""An appliance whose temporary folder is full or read-only: running sessions go on, and what cannot start says why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_sessions_run_and_start(disk: SmallDisk, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
 def test_an_appliance_that_cannot_start_says_why(tmp_path: Path, how: str) -> None:
-    """As in a pod whose root is read-only: there is no other folder for temporary files."""
+    """All temporary folders are read-only or full, as in a pod with a read-only root."""
     needs_root()
     option = "ro" if how == "read-only" else "nr_inodes=1"
     mounts = "".join(f"mount -t tmpfs -o {option} tmpfs {folder} && " for folder in ("/var/tmp", "/tmp"))

@@ -1,4 +1,4 @@
-"""What sessions of one lease are granted is never more than the share, and nearly all of it can be used."""
+"""The grants of a lease's sessions never exceed the share, and nearly all of it can be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.shares.grants import Quota
 
 SLAB = 2 << 20
 LIMIT = 256 * SLAB
@@ -28,13 +28,13 @@ class QuotaMachine(RuleBasedStateMachine):
 
     @rule(session=SESSIONS, size=st.integers(-LIMIT, 2 * LIMIT))
     def leave(self, session: str, size: int) -> None:
-        """What is on its way back is still granted, and no more than that is believed."""
+        """Memory on its way back is still granted, and a session cannot announce more than it holds."""
         self.quota.leave(session, size)
         assert 0 <= self.quota.leaving[session] <= self.held[session]
 
     @rule(session=SESSIONS, size=st.integers(-LIMIT, 2 * LIMIT))
     def give_back(self, session: str, size: int) -> None:
-        """Also more than it has, and less than nothing: a worker may lie."""
+        """The size may be larger than the session's grant, or negative: a worker may lie."""
         self.quota.give_back(session, size)
         self.held[session] -= max(0, min(size, self.held[session]))
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from support.system import MIB
 
-from remotegpu.appliance.held import held_by
+from remotegpu.appliance.machine.held import held_by
 
 PAGE = 2 * MIB
-PAGES = 32
+PAGES = 16
 MORE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages")
 HUGE_2MB = 21 << 26  # memfd_create(2), mmap(2)
 MAP_HUGETLB = 0x40000
@@ -46,8 +46,8 @@ def mapped(file: int, flags: int) -> mmap.mmap:
     return memory
 
 
-def is_seen(before: int) -> bool:
-    return before + PAGES * PAGE - 20 * MIB <= held() <= before + PAGES * PAGE + 20 * MIB
+def is_seen(before: int, times: int = 1) -> bool:
+    return before + times * PAGES * PAGE - 20 * MIB <= held() <= before + times * PAGES * PAGE + 20 * MIB
 
 
 def test_a_file_of_huge_pages_counts_mapped_or_not() -> None:
@@ -78,3 +78,34 @@ def test_a_file_of_huge_pages_that_is_mapped_and_closed_counts() -> None:
     with contextlib.closing(mapped(file, mmap.MAP_SHARED)):
         os.close(file)
         assert is_seen(before)
+
+
+def test_what_is_written_privately_counts_beside_the_file() -> None:
+    """Each mapping has pages of its own then. What is only read is the file's."""
+    before = held()
+    file = os.memfd_create("test", os.MFD_HUGETLB | HUGE_2MB)
+    try:
+        os.truncate(file, PAGES * PAGE)
+        with mapped(file, mmap.MAP_SHARED) as whole, mmap.mmap(file, PAGES * PAGE, flags=mmap.MAP_PRIVATE) as own:
+            assert sum(own[at] for at in range(0, PAGES * PAGE, PAGE)) == PAGES, "what stands in the file is read"
+            assert is_seen(before)
+            for at in range(0, PAGES * PAGE, PAGE):
+                own[at] = 2
+            assert whole[0] == 1
+            assert is_seen(before, 2)
+    finally:
+        os.close(file)
+
+
+def test_a_file_that_is_written_privately_alone_counts() -> None:
+    before = held()
+    file = os.memfd_create("test", os.MFD_HUGETLB | HUGE_2MB)
+    try:
+        os.truncate(file, PAGES * PAGE)
+        with mapped(file, mmap.MAP_SHARED):
+            pass
+        with mapped(file, mmap.MAP_PRIVATE):
+            assert is_seen(before, 2), "its pages, and copies of all of them"
+        assert is_seen(before)
+    finally:
+        os.close(file)

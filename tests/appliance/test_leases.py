@@ -1,4 +1,4 @@
-"""Leases: given in order, never more than there is, back as soon as nobody holds them."""
+"""Leases: given in order, never more than there is, and returned as soon as they have no holder."""
 
 from __future__ import annotations
 

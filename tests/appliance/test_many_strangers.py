@@ -1,4 +1,4 @@
-"""A thousand strangers at each port beside fifty tenants, and connections that prove nothing (shard security)."""
+"""A thousand strangers at each port, along with fifty tenants, and connections that prove nothing (shard security)."""
 
 from __future__ import annotations
 

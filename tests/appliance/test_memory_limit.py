@@ -1,4 +1,4 @@
-"""The limit of the appliance's own container, and what it says where the kernel limits no session."""
+"""The limit of the appliance's own container, and the report where the kernel limits no session."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from support.stand_in import StandIn
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.cgroups import Cgroups, own_groups
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.memory_watch import largest
-from remotegpu.appliance.room import Room, own_room
-from remotegpu.appliance.state import Lease, Session
+from remotegpu.appliance.machine.cgroups import Cgroups, own_groups
+from remotegpu.appliance.machine.room import Room, own_room
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.memory_watch import largest
+from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.shares.allocation import LeasedGpus
 
 MIB, GIB = 1 << 20, 1 << 30
 QUARTER = Ask(milli_per_gpu=250)
@@ -59,18 +59,18 @@ def test_those_that_hold_most_end_until_there_is_room() -> None:
     ((sentence, ending),) = [(each.sentence, each.sessions) for each in largest(sessions, 60, 4 * GIB)]
     assert [session.host_bytes for session in ending] == [50, 40]
     assert all(word in sentence for word in ("4.0 GiB", "spec.resources")), sentence
-    # One that has been told to end, and does not, goes first.
+    # A session that was told to end, and has not ended yet, goes first.
     sessions[0].ended = True
     ((_, ending),) = [(each.sentence, each.sessions) for each in largest(sessions, 60, 4 * GIB)]
     assert [session.host_bytes for session in ending] == [10, 50]
-    # What is not theirs ends none of them.
+    # If sessions do not hold the excess, none of them ends.
     assert not list(largest(sessions, 131, 4 * GIB))
     assert not list(largest([], 60, GIB))
 
 
 @contextlib.contextmanager
 def limited(limit: int) -> Iterator[tuple[str, ...]]:
-    """What starts a program in a cgroup of its own, whose processes may have so much together."""
+    """Yields the command prefix that starts a program in a cgroup of its own, with this memory limit."""
     memory = next((each for each in own_groups() if "memory" in each.controllers), None)
     if memory is None or "memory" not in Cgroups().controllers:
         pytest.skip("no cgroup can be made here")
@@ -86,7 +86,7 @@ def limited(limit: int) -> Iterator[tuple[str, ...]]:
 
 
 def test_the_appliance_ends_a_session_before_the_kernel_ends_anything(dist: Path) -> None:
-    """Its budgets would let it go on: the limit of the container is what holds."""
+    """Its budgets would let it go on: only the container's limit is exceeded."""
     budgets = ("--host-memory-per-lease", "8GiB", "--host-memory-per-tenant", "8GiB")
     with limited(GIB) as prefix, StandIn(dist, *budgets, prefix=prefix) as appliance:
         small, large = (appliance.lease(QUARTER).session(number) for number in range(2))
@@ -106,7 +106,7 @@ def test_by_default_budgets_are_parts_of_the_containers_memory() -> None:
 
 def test_without_a_cgroup_it_says_what_is_not_enforced_or_refuses(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Where no hierarchy is to be seen, as in most containers, there is nothing to make a group in.
-    code = "from remotegpu.appliance import cgroups; cgroups.own_groups = lambda: []; "
+    code = "from remotegpu.appliance.machine import cgroups; cgroups.own_groups = lambda: []; "
     code += "from remotegpu.cli.app import main; main()"
     monkeypatch.setenv("REMOTEGPU_DIST", str(dist))
     program = [sys.executable, "-c", code, "appliance", "--listen", "127.0.0.1:0", "--anybody"]

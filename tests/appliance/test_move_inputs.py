@@ -1,4 +1,4 @@
-"""What a move is told by callers and by the other appliance is hostile: names, sizes, and callers that leave."""
+"""Hostile input to a move, from callers and from the other appliance: names, sizes, and callers that disconnect."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 from support.stand_in import StandIn, Tenant
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.destinations import Destination, Destinations
+from remotegpu.appliance.moving.arrivals import Arrivals
+from remotegpu.appliance.moving.destinations import Destination, Destinations
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
@@ -156,7 +156,7 @@ def test_a_caller_that_leaves_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
     async def receive() -> None:
         leases, sessions = Leases(), Sessions()
         made = arrivals(leases, sessions)
-        monkeypatch.setattr("remotegpu.appliance.arrivals._ask_of", lambda _: None)
+        monkeypatch.setattr("remotegpu.appliance.moving.arrivals._ask_of", lambda _: None)
         arrival = await made.invited(made.invite("alice", ""))
         receiving = asyncio.create_task(made.receive(arrival, request("aa" * 16)))
         await sessions.opening.wait()
@@ -184,7 +184,7 @@ USERS = ("alice", "bob", "carol", "dave", "erin")
 
 
 def test_moves_to_where_nobody_answers_keep_nobody_waiting(dist: Path, tmp_path: Path) -> None:
-    """More of them than a machine's pool of threads has, each from a user's own lease."""
+    """More moves at once than the machine's thread pool has threads, each of a user's own lease."""
     tokens = tmp_path / "tokens"
     tokens.write_text("".join(f"{name}:token-of-{name}\n" for name in (*USERS, "frank")))
     with contextlib.ExitStack() as stack:
@@ -211,7 +211,7 @@ def test_moves_to_where_nobody_answers_keep_nobody_waiting(dist: Path, tmp_path:
                 continue
             with pytest.raises(grpc.RpcError, match="8 leases of yours move already"):
                 list(move)
-            # Whatever is at an address that nobody named, its user is not told.
+            # The user does not learn what listens at an address that is not a known appliance.
             begin.args[0].to = f"127.0.0.1:{here.endpoint.rpartition(':')[2]}"
             with pytest.raises(grpc.RpcError, match="only to where --move-to"):
                 list(begin())
@@ -222,7 +222,7 @@ def test_moves_to_where_nobody_answers_keep_nobody_waiting(dist: Path, tmp_path:
 
 @contextlib.contextmanager
 def never_answering() -> Iterator[str]:
-    """The address of who speaks HTTP/2 and answers no call."""
+    """The address of a server that speaks HTTP/2 and answers no call."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listening, contextlib.ExitStack() as stack:
 
         def greet() -> None:

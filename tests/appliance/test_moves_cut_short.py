@@ -1,5 +1,6 @@
-"""A move that ends at any of its steps leaves nothing at the appliance to which it went: no lease, session, process,
-user id, memory or invitation. The parts are those of an appliance, the workers stand-ins."""
+"""A move that ends at any of its steps leaves nothing at the destination appliance: no lease, session, process, user
+id, memory or invitation. The parts are those of an appliance; the workers are stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +15,22 @@ from typing import Any
 import pytest
 from support.stand_in import TOTAL_BYTES, snapshot_of
 
-from remotegpu.appliance import arrivals as arrivals_module
-from remotegpu.appliance.allocation import GpuLeases
-from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.budgets import HostMemory
-from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
-from remotegpu.appliance.code_cache import CodeCache
 from remotegpu.appliance.gateway import Gateway
-from remotegpu.appliance.leases import Leases
+from remotegpu.appliance.leases.leases import Leases
+from remotegpu.appliance.machine.cgroups import Cgroups, LeaseGroups
+from remotegpu.appliance.machine.uids import Uids
 from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.moving import arrivals as arrivals_module
+from remotegpu.appliance.moving.arrivals import Arrivals
 from remotegpu.appliance.packets import OnPacket, Packet
 from remotegpu.appliance.refusal import RefusalError
-from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.sessions.budgets import HostMemory
+from remotegpu.appliance.sessions.code_cache import CodeCache
+from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.sessions.state import Session
+from remotegpu.appliance.sessions.workers import Workers
 from remotegpu.appliance.settings import Limits
-from remotegpu.appliance.state import Session
-from remotegpu.appliance.uids import Uids
-from remotegpu.appliance.workers import Workers
+from remotegpu.appliance.shares.allocation import GpuLeases
 from remotegpu.paths import find_dist
 from remotegpu.rpc import pb
 
@@ -38,7 +39,7 @@ SESSIONS = ("aa" * 16, "bb" * 16)
 
 
 class CountedUids(Uids):
-    """Hands out numbers that no process has: stand-ins keep ours."""
+    """Hands out user ids that no process has: stand-ins keep ours."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -101,14 +102,14 @@ class Place:
         )
 
     async def receive(self, *session_ids: str, lease: str = "01") -> str:
-        """The invitation by which a lease has come, which is not settled yet."""
+        """Receives a lease and returns its invitation, which is not settled yet."""
         invitation = self.arrivals.invite("alice", "")
         arrival = await self.arrivals.invited(invitation)
         await self.arrivals.receive(arrival, self.request(invitation, *session_ids, lease=lease))
         return invitation
 
     async def move(self) -> None:
-        """All of it, as the other appliance has it done."""
+        """The whole move, as the other appliance requests it."""
         invitation = await self.receive(*SESSIONS)
         arrival = await self.arrivals.invited(invitation)
         adopted = [said for _, _, said in arrival.sessions]
@@ -116,7 +117,7 @@ class Place:
         await self.arrivals.settle(arrival, keep=True)
 
     async def left(self) -> None:
-        """Returns when nothing of it is left here."""
+        """Returns when nothing of the move is left here."""
         async with asyncio.timeout(20):
             while not self.is_empty():  # noqa: ASYNC110 (its parts tell nobody)
                 await asyncio.sleep(0.01)
@@ -147,7 +148,7 @@ async def place(dist: Path) -> AsyncIterator[Place]:
 
 
 class CancelledAt:
-    """Awaits something, and has its task cancelled while it waits for the `number`th time."""
+    """Awaits something, and cancels its task when it suspends for the `number`th time."""
 
     def __init__(self, work: Awaitable[None], number: int) -> None:
         self._work = work
@@ -182,7 +183,7 @@ def open_files() -> int:
 
 def test_whoever_leaves_while_it_waits_leaves_nothing(dist: Path) -> None:
     async def leave(number: int) -> bool:
-        """Whether it waits so often at all."""
+        """Whether the task suspends that often at all."""
         async with place(dist) as here:
             before = open_files()
             move = CancelledAt(here.move(), number)
@@ -203,7 +204,7 @@ def test_whoever_leaves_while_it_waits_leaves_nothing(dist: Path) -> None:
             number += 1
         return number
 
-    # Each worker is started and heard; then the other appliance says that all is there.
+    # Each worker starts and reports; then the other appliance says that everything has arrived.
     assert asyncio.run(run()) > 2 * len(SESSIONS) + 1
 
 
@@ -212,7 +213,7 @@ async def wrapped(work: Awaitable[None]) -> None:
 
 
 def test_a_later_lease_of_that_name_stays(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes while the watch of one that has ended goes on."""
+    """It comes while the watch of the ended lease still runs."""
     monkeypatch.setattr(arrivals_module, "_INVITATION_SECONDS", 0.5)
 
     async def run() -> None:
@@ -224,7 +225,7 @@ def test_a_later_lease_of_that_name_stays(dist: Path, monkeypatch: pytest.Monkey
             await before.watch
             (lease,) = here.leases.all()
             assert lease is not before.lease and not lease.ended
-            # And the one that was not told of its end gives up what is its own.
+            # The one that was not told of its end releases only its own.
             await here.arrivals.settle(before, keep=False)
             assert here.leases.all() == [lease] and len(here.sessions.all()) == len(SESSIONS)
 
@@ -252,7 +253,7 @@ def test_an_appliance_that_is_gone_after_any_packet_leaves_nothing(
     dist: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     monkeypatch.setattr(arrivals_module, "_INVITATION_SECONDS", 0.2)
-    monkeypatch.setattr("remotegpu.appliance.sessions._CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("remotegpu.appliance.sessions.sessions._CONNECT_SECONDS", 0.3)
 
     async def run() -> None:
         async with place(dist) as here:
@@ -305,7 +306,7 @@ def test_what_no_appliance_sends_is_refused_and_leaves_nothing(
 
 
 def test_a_session_of_a_name_that_lives_is_not_taken_twice(dist: Path) -> None:
-    """Two leases that move here at once name one session: the second of them is refused, whoever is first."""
+    """Two leases that move here at once name the same session: the second of them is refused, in either order."""
 
     async def run() -> None:
         async with place(dist) as here:
@@ -355,7 +356,7 @@ def test_a_lease_that_ends_meanwhile_opens_no_session(dist: Path) -> None:
 
 
 def test_without_descriptors_no_session_opens_and_nothing_of_it_stays(dist: Path) -> None:
-    """As an appliance has it whose limit of open files is reached."""
+    """The process has reached its limit of open files."""
 
     async def run() -> None:
         async with place(dist) as here:

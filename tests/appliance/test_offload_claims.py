@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from remotegpu.api.claims import Mode
-from remotegpu.appliance.claims import BadClaimError, claim_of_appliance, refusal_of_mode
+from remotegpu.appliance.shares.claims import BadClaimError, claim_of_appliance, refusal_of_mode
 
 
 def stored(**spec: Any) -> dict[str, Any]:

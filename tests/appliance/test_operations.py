@@ -18,9 +18,9 @@ from support.system import free_port, until
 
 from remotegpu.api.failures import ApplianceError, Failure
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import Capacity
-from remotegpu.appliance.gpu_health import GpuHealth
-from remotegpu.appliance.hardware import SelfTest
+from remotegpu.appliance.gpus.hardware import SelfTest
+from remotegpu.appliance.gpus.health import GpuHealth
+from remotegpu.appliance.shares.allocation import Capacity
 from remotegpu.rpc.client import Access
 
 MIB = 1 << 20

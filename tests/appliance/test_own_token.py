@@ -33,7 +33,7 @@ CALLS: dict[str, Callable[[ApplianceClient], object]] = {
     "resize": lambda client: client.resize_lease("0" * 32, ASK),
     "move": lambda client: _first(client.move_lease("0" * 32, client, "0" * 32)),
 }
-# What somebody else's program finds. As that user: the tests' own may be root, whom no mode stops.
+# The files that another user's program finds. Runs as that user: the tests' own may be root, whom no mode stops.
 LOOK = """
 import os, sys
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
@@ -81,7 +81,7 @@ def test_the_refusal_names_the_place_and_the_option(own: StandIn) -> None:
 def test_its_user_needs_no_option(own: StandIn) -> None:
     host, _, port = own.endpoint.rpartition(":")
     for name in (host, "localhost", "127.0.0.2"):
-        # The last one is an address on which nobody listens.
+        # The last one is an address on which nothing listens.
         assert own_token.find(name, int(port)) is not None, name
     assert own_token.find("elsewhere.example", int(port)) is None
     assert own.cli("ls").returncode == 0

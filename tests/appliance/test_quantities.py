@@ -1,4 +1,4 @@
-"""What people write for a share."""
+"""Parsing and formatting of the quantities that users write for a share."""
 
 from __future__ import annotations
 

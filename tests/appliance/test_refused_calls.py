@@ -54,7 +54,7 @@ def house(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hous
 
 Make = Callable[[House], Any]
 
-# Method, the token that is shown, the request, and what is said of it.
+# Method, the token that is shown, the request, and a part of the message that refuses it.
 REFUSED: list[tuple[str, str, Make, str]] = [
     ("Hello", "", lambda _: pb.HelloRequest(versions=OTHERS), "versions do not fit"),
     ("Hello", "two", lambda _: pb.HelloRequest(versions=OURS, lease_id=NOBODYS), "no such lease"),

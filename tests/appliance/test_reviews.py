@@ -1,4 +1,4 @@
-"""Whose a token is: what is remembered, for how long, and that no peer keeps others from asking."""
+"""Token reviews: which answers are cached, for how long, and that no peer keeps others from asking."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from remotegpu.appliance.claims.reviews import BusyError, Identity, Reviews, TokenRefusedError, UnreachableError
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.reviews import BusyError, Identity, Reviews, TokenRefusedError, UnreachableError
 
 POD = Identity("system:serviceaccount:team:default", "pod", "uid")
 
@@ -39,7 +39,7 @@ class ApiServer:
         return POD
 
     def counted(self) -> dict[str, tuple[float, float]]:
-        """How many questions had each outcome, and the seconds that they took, as Prometheus reads it."""
+        """The number of questions by outcome, and the seconds that they took, as Prometheus reads them."""
         text = generate_latest(self.counters.registry).decode()
         families = {each.name: each for each in text_string_to_metric_families(text)}
         samples = families["remotegpu_token_review_seconds"].samples
@@ -51,7 +51,7 @@ class ApiServer:
 
 
 async def turns() -> None:
-    """So many of the loop that whoever need not wait is through."""
+    """Runs the loop often enough that each task that need not wait is done."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -10,7 +10,7 @@ import pytest
 from support.stand_in import StandIn
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.tokens import Holder, Role, TokenFile, parse_tokens
+from remotegpu.appliance.leases.tokens import Holder, Role, TokenFile, parse_tokens
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from remotegpu.api.modes import ComputeMode
 from remotegpu.api.objects import Share, shares_to_env
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import Capacity
-from remotegpu.appliance.asks import ask_of
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
-from remotegpu.appliance.hardware import parse_snapshot
+from remotegpu.appliance.gpus.hardware import parse_snapshot
+from remotegpu.appliance.leases.tokens import Holder, Role, TokenFile, parse_tokens
 from remotegpu.appliance.packets import decode, whole_number
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.secret_files import open_to_others
 from remotegpu.appliance.service import peer_and_connection, refusal_of_versions
 from remotegpu.appliance.settings import Kubernetes, Settings
-from remotegpu.appliance.tokens import Holder, Role, TokenFile, parse_tokens
+from remotegpu.appliance.shares.allocation import Capacity
+from remotegpu.appliance.shares.asks import ask_of
 from remotegpu.rpc import pb
 
 OURS = pb.Versions(wire=1, table_hash=0xABC, program="remotegpu 0.1.0")

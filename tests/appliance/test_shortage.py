@@ -1,5 +1,5 @@
-"""An appliance whose descriptors or memory are used up takes nothing new, says so, and goes on with what it has. One
-tenant cannot bring it there."""
+"""An appliance whose descriptors or memory are used up takes nothing new, says so, and keeps serving what it has.
+One tenant cannot bring it there."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from support.system import MIB, free_port, until
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance import shortage as shortage_module
-from remotegpu.appliance.room import Room
-from remotegpu.appliance.shortage import OF_SESSION, shortage
+from remotegpu.appliance.machine import shortage as shortage_module
+from remotegpu.appliance.machine.room import Room
+from remotegpu.appliance.machine.shortage import OF_SESSION, Shortage, shortage
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 DESCRIPTORS = 320
@@ -127,6 +127,35 @@ def test_memory_that_is_left_is_told(tmp_path: Path) -> None:
     # It ends where there is twice as much, so that it does not come and go.
     assert shortage([], room(tmp_path, most - 127 * MIB), before=True).startswith(short)
     assert shortage([], room(tmp_path, most - 129 * MIB), before=True) == ""
+
+
+def test_it_is_looked_at_once_a_second_however_often_it_is_asked() -> None:
+    looks = 0
+    times = (100.0, 100.5, 100.99, 101.0, 101.9, 102.0)
+    clock = iter(times)
+
+    def processes() -> list[int]:
+        nonlocal looks
+        looks += 1
+        return []
+
+    ask = Shortage(processes, None, lambda: next(clock))
+    assert {ask() for _ in times} == {""}
+    assert looks == 3
+
+
+def test_what_is_short_is_told_as_long_as_it_is(tmp_path: Path) -> None:
+    most = room(tmp_path, 0).most
+    now = 0.0
+    ask = Shortage(list, room(tmp_path, most - 63 * MIB), lambda: now)
+    assert ask()
+    room(tmp_path, most - 100 * MIB)  # more than it wants at first, less than ends it
+    now = 1.0
+    assert ask()
+    room(tmp_path, most - 129 * MIB)
+    assert ask(), "it was looked at in this second"
+    now = 2.0
+    assert ask() == ""
 
 
 def test_descriptors_of_each_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from support.stand_in import StandIn
 
-from remotegpu.appliance.staging import Staging, sweep
+from remotegpu.appliance.machine.staging import Staging, sweep
 
 SECONDS = 60.0
 # Another appliance, as far as its folder is concerned; it ends with its input.
 OWNER = """
 import sys
-from remotegpu.appliance.staging import Staging
+from remotegpu.appliance.machine.staging import Staging
 
 folder = Staging().folder("sessions")
 (folder / "deep").mkdir()

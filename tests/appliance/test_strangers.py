@@ -1,4 +1,4 @@
-"""Strangers at both ports: many idle, half and wrong connections keep neither tenants nor newcomers out."""
+"""Strangers at both ports: many idle, half-open and wrong connections keep neither tenants nor newcomers out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def refusals(metrics_port: int) -> float:
 
 
 def test_refusals_are_counted_all_and_logged_in_part(guarded: StandIn, metrics_port: int) -> None:
-    """The first test, before which nobody was refused."""
+    """The first test: no connection was refused before it."""
     with Strangers(ports(guarded)) as strangers:
         strangers.come(100, b"GET / HTTP/1.1\r\n\r\n")
         until(lambda: refusals(metrics_port) == 200, 20, "all are counted")
@@ -138,7 +138,7 @@ def test_a_message_to_the_control_port_is_small(guarded: StandIn) -> None:
 
 
 def test_a_connection_to_the_control_port_has_few_calls_at_a_time(appliance: StandIn) -> None:
-    """As the server's own settings say (RFC 9113, 6.5): a list of numbers and values."""
+    """Reads the server's HTTP/2 settings (RFC 9113, 6.5): a list of numbers and values."""
     with socket.create_connection(("127.0.0.1", parse_endpoint(appliance.endpoint).port), 20) as connection:
         connection.sendall(HTTP2_PREFACE)
         with connection.makefile("rb") as stream:
@@ -150,14 +150,15 @@ def test_a_connection_to_the_control_port_has_few_calls_at_a_time(appliance: Sta
 
 
 def endless(stream: int) -> bytes:
-    """A piece of a message of gRPC, which is announced to have as many bytes as libraries take."""
+    """A part of a gRPC message; its announced length is the largest that libraries accept."""
     return http2.frame(http2.DATA, 0, stream, b"\0" + struct.pack(">I", 3 * MIB) + bytes(16379))
 
 
 @pytest.mark.parametrize("port", ["control", "data"])
 def test_of_who_has_proved_nothing_little_is_taken(appliance: StandIn, port: str) -> None:
-    """Messages that never end, on as many streams as there may be. What the gateway takes it may keep; what it leaves
-    in the network fills the buffers of the kernel, which are small here, and then stops whoever sends."""
+    """Messages that never end, on as many streams as are allowed. The gateway may keep what it takes; the rest fills
+    the kernel's buffers, which are small here, and then stops the sender.
+    """
     address = parse_endpoint(appliance.endpoint)
     number = address.port if port == "control" else appliance.client.hello().data_port
     path = "/remotegpu.v1.Control/Inventory" if port == "control" else "/remotegpu.v1.Data/Session"
@@ -176,7 +177,7 @@ def test_of_who_has_proved_nothing_little_is_taken(appliance: StandIn, port: str
             http2.frame(http2.HEADERS, http2.END_HEADERS, each, headers) for each in streams
         )
         more, taken = itertools.cycle(map(endless, streams)), 0
-        # Until nothing is taken for a while, or it is shown out.
+        # Until nothing is taken for a while, or the gateway closes the connection.
         with contextlib.suppress(ConnectionError):
             while taken < 15 * MIB and select.select([], [stranger], [], 2)[1]:
                 sent = stranger.send(data)

@@ -8,7 +8,7 @@ import pytest
 from support.stand_in import StandIn, make_dist
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.images import ImageRoom, Images, NoRoomError
+from remotegpu.appliance.machine.images import ImageRoom, Images, NoRoomError
 
 MIB = 1 << 20
 
@@ -25,7 +25,7 @@ def test_one_tenant_leaves_a_quarter_to_others(tmp_path: Path) -> None:
     images.create(MIB, "team-a").close()
     for each in (first, second, other):
         each.close()
-    # Without tokens nobody has a name, and all have everything.
+    # Without tokens the tenant's name is empty, and it may use the whole room.
     whole = images.create(6 * MIB, ""), images.create(2 * MIB, "")
     for each in whole:
         each.close()

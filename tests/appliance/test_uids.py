@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remotegpu.appliance.uids import BLOCK, NoUidsError, Uids
-from remotegpu.appliance.uids import BLOCKS as BLOCKS_OF_A_MACHINE
+from remotegpu.appliance.machine.uids import BLOCK, NoUidsError, Uids
+from remotegpu.appliance.machine.uids import BLOCKS as BLOCKS_OF_A_MACHINE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give workers a user id of their own")
 # No appliance of this machine has these.
@@ -50,7 +50,7 @@ def test_more_sessions_than_a_block_has_take_the_next_free_one() -> None:
     second.close()
     taken += [first.take() for _ in range(BLOCK)]
     assert taken == [*range(50_000, 50_000 + BLOCK), *range(51_000, 51_000 + BLOCK)]
-    # A further block is another appliance's as soon as it is empty.
+    # Another appliance can take a further block as soon as it is empty.
     for uid in range(51_000, 51_000 + BLOCK):
         first.give_back(uid)
     third = Uids(blocks=BLOCKS)
@@ -74,7 +74,7 @@ def test_what_is_handed_over_stays_taken() -> None:
     before = Uids(blocks=BLOCKS)
     first = before.take()
     handed = json.loads(json.dumps(before.handed()))
-    # The process that goes on has the descriptors, and nobody who closes them.
+    # The surviving process has the descriptors, and nothing closes them.
     handed["blocks"] = [(start, stop, os.dup(name), used) for start, stop, name, used in handed["blocks"]]
     handed["locks"] = [os.dup(lock) for lock in handed["locks"]]
     before.close()
@@ -87,7 +87,7 @@ def test_what_is_handed_over_stays_taken() -> None:
 
 
 def test_appliances_of_the_release_before_have_other_ids(tmp_path: Path) -> None:
-    """They know of names alone: each sees the blocks of the other, and takes what is handed back."""
+    """The previous release knows only socket names: each sees the other's blocks, and it can adopt ours."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as named:
         named.bind(f"\0remotegpu-uids-{BLOCKS[0]}")
         ours = Uids(blocks=BLOCKS, locks=tmp_path / "locks")
@@ -148,7 +148,7 @@ def test_a_folder_that_others_may_change_is_not_used(tmp_path: Path, mode: int) 
 
 
 def test_where_nothing_can_be_written_names_keep_appliances_apart(tmp_path: Path) -> None:
-    """As in a container whose root is read-only; without the folder above it is the same."""
+    """The file system is read-only, as in some containers, or the folder above does not exist: both are the same."""
     nowhere = tmp_path / "none" / "locks"
     first, second = Uids(blocks=BLOCKS, locks=nowhere), Uids(blocks=BLOCKS, locks=nowhere)
     assert (first.take(), second.take()) == (BLOCKS[0], BLOCKS[1])

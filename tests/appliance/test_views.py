@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 
-from remotegpu.appliance.views import PhysicalGpu, device_of_share, devices_of_lease, uuid_text
+from remotegpu.appliance.shares.views import PhysicalGpu, device_of_share, devices_of_lease, uuid_text
 
 ATTRIBUTES = dict.fromkeys(range(1, 150), 1)
 GPU = PhysicalGpu("GPU X", bytes(range(16)), 8 << 30, (0, 1, 0), ATTRIBUTES)

@@ -1,4 +1,4 @@
-"""Whoever connects to a port of HTTP: nobody keeps another one out, whatever he sends or does not send."""
+"""Peers of an HTTP port: none keeps another out, whatever it sends or does not send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from support.system import until
 
-from remotegpu.appliance import visitors
+from remotegpu.appliance.http import visitors
 
 
 class Hello(visitors.Handler):
@@ -55,7 +55,7 @@ def asks(server: visitors.Server) -> bytes:
 
 
 def test_who_sits_still_keeps_nobody_out(server: visitors.Server) -> None:
-    """Of four peers, more than there are places, each with a request that does not end; then somebody of the first."""
+    """Four peers fill all places with unfinished requests, and more are tried; then one of them asks again."""
     with contextlib.ExitStack() as stack:
         sitting = [stack.enter_context(from_peer(server, 2 + number % 4)) for number in range(300)]
         for _ in range(3):

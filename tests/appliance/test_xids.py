@@ -19,10 +19,10 @@ from support.system import PROGRAMS, REMOTEGPU, Watch, free_port, until
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.backends.xids import Effect, classify
-from remotegpu.appliance.gpu_health import GpuHealth
-from remotegpu.appliance.hardware import SelfTest
+from remotegpu.appliance.gpus.hardware import SelfTest
+from remotegpu.appliance.gpus.health import GpuHealth
+from remotegpu.appliance.shares.allocation import Capacity
 from remotegpu.paths import find_dist
 from remotegpu.rpc import pb
 

@@ -32,7 +32,7 @@ from remotegpu_offload.wire.peer import Peer
 
 TOKEN = "token-of-alice"
 CANARY_VARIABLE = "REMOTEGPU_TEST_CANARY"
-#: What the zygote's program executes first, to leave out a defence.
+#: The zygote's program executes this first, to leave out a defence.
 PATCHES = {
     "files": "from remotegpu_offload.acceptor import restrictions\nrestrictions.give_up_files = lambda *a, **k: True\n",
     "calls": "from remotegpu_offload.acceptor import restrictions\nrestrictions.give_up_calls = lambda **k: None\n",
@@ -111,7 +111,7 @@ value = [value, code]
 
 
 def _tried(peer: Peer, statements: str) -> tuple[str, str]:
-    """What the statements leave in `value`, and the name of the exception if they fail."""
+    """Runs the statements. Returns the `value` that they leave, and the name of the exception if they fail."""
     answer = run(peer, _TRY.format(statements=textwrap.indent(statements, "    ")))
     return str(answer[0]), str(answer[1])
 
@@ -161,7 +161,7 @@ def network(world: Acceptors) -> Outcome:
 
 
 def socket_of_the_appliance(world: Acceptors) -> Outcome:
-    """The one that calls come through, past the gateway and its limits."""
+    """The socket on which calls arrive, behind the gateway and its limits."""
     with world.session() as mallory:
         name = listening_socket(world.appliance.process.pid)
         code = f"""
@@ -187,7 +187,7 @@ def listening_socket(process: int) -> str:
 
 
 def variables_of_the_appliance(world: Acceptors) -> Outcome:
-    """Its own, and those that it has from its zygote, somewhere in its memory."""
+    """Searches the session's own memory, which began as its zygote's, for the appliance's variable."""
     half, rest = world.variable[:16], world.variable[16:]
     code = f"""
 import ctypes, re
@@ -204,7 +204,7 @@ for line in open("/proc/self/maps"):
 
 
 def packages_of_the_environment(world: Acceptors) -> Outcome:
-    """What alice imports afterwards. The appliance's user has installed it."""
+    """Mallory overwrites a package that the appliance's user installed. Alice imports it afterwards."""
     installed = str(world.folder / "packages" / "installed.py")
     with world.session() as mallory:
         _, code = _tried(mallory, f"open({installed!r}, 'w').write('value = \"mine\"')")
@@ -214,7 +214,7 @@ def packages_of_the_environment(world: Acceptors) -> Outcome:
 
 
 def fork_bomb(world: Acceptors) -> Outcome:
-    """100 processes that stay. Alice's own session starts beside them."""
+    """100 processes that stay. Alice's own session starts next to them."""
     bomb = """
 import os, signal
 for _ in range(100):
@@ -232,7 +232,7 @@ value = 'forked'
 
 
 def memory_beyond_the_share(world: Acceptors) -> Outcome:
-    """Twice what a session may have of the machine. Of an appliance that is root, since cgroups need that."""
+    """Twice a session's limit of host memory. The appliance runs as root, since cgroups need that."""
     with tempfile.TemporaryDirectory(prefix="remotegpu-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -251,7 +251,7 @@ def memory_beyond_the_share(world: Acceptors) -> Outcome:
 
 
 def key_of_another_session(world: Acceptors) -> Outcome:
-    """In the user's keyring, which all of its processes have. Alice's program could have put it there."""
+    """The key is in the user's keyring, which all of its processes share. Alice's program could have put it there."""
     canary, name = secrets.token_hex(8), f"remotegpu-test-{secrets.token_hex(4)}"
     user_keyring = -4
     key = f"b'user', {name.encode()!r}, {canary.encode()!r}, {len(canary)}, {user_keyring}"

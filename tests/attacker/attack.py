@@ -1,4 +1,4 @@
-"""What an attack is, and what came of one."""
+"""The types of the table of attacks: an attack, and its outcome."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class How(enum.Enum):
     BUILD = "build"  # a worker or gateway with the cargo feature `undefended`; the name is in `defences.rs`
     PATCH = "patch"  # a patch of Python by `undefended_appliance.py` or, for acceptors, `acceptors.PATCHES`
     SET_UP = "set-up"  # the world is set up otherwise
-    NONE = "none"  # there is no control, for the reason that stands in the place of the name
+    NONE = "none"  # there is no control; the name says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A row of the table. `expected` is the code with which the attacker is turned away."""
+    """A row of the table. `expected` is the code with which the attacker is refused."""
 
     where: Where
     name: str
@@ -58,14 +58,14 @@ class Attack:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`won`: the attacker has the canary. `code` is what it was answered."""
+    """`won`: the attacker has the canary. `code` is the answer to the attacker."""
 
     won: bool
     code: str
 
 
 def put_undefended(dist: Path, defence: str, *programs: str) -> None:
-    """Have an installation start these programs of the test build, without this defence."""
+    """Replaces these programs of an installation by the test build, which lacks this defence."""
     for name in programs:
         replace(dist, UNDEFENDED / name, VARIABLE, defence)
 
@@ -80,7 +80,7 @@ def dist_without(defence: str) -> Iterator[Path]:
 
 
 def launcher(control: Control | None) -> tuple[str, ...]:
-    """A command that starts the appliance's, which follows it, without what a control of this kind names."""
+    """A command prefix for the appliance's command; leaves out the defence that a control of this kind names."""
     if control is None or control.how is not How.PATCH:
         return ()
     return (sys.executable, str(Path(__file__).with_name("undefended_appliance.py")), control.name)

@@ -1,4 +1,4 @@
-"""Connections beside that of a session: by which its client gives memory, and by which bytes of large copies go."""
+"""A session's further connections: by one its client gives memory, by others bytes of large copies travel."""
 
 from __future__ import annotations
 

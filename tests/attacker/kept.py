@@ -1,4 +1,4 @@
-"""Attacks on what an appliance keeps for sessions beside their memory: device code, and what suspended ones had.
+"""Attacks on what an appliance keeps for sessions besides their memory: device code, and images of suspended ones.
 
 Alice and mallory have tokens of their own: they are two tenants. The world is that of `sessions.py`.
 """
@@ -35,13 +35,13 @@ def _of_mallory(world: Sessions) -> Iterator[Raw]:
 
 
 def _load_by_name(session: Raw, image: bytes, module: int) -> Reply:
-    """As one that expects it to be there."""
+    """Loads a module by the hash of its image alone, as a client that expects the image in the cache."""
     name = hashlib.sha256(image).digest()
     return session.ask("ModuleLoad", struct.pack("<QQ", module, CONTEXT) + name + struct.pack("<I?Q", 0, False, MIB))
 
 
 def code_of_another_tenant(world: Sessions) -> Outcome:
-    """Of which mallory knows the hash, and learns whether alice's program has it."""
+    """Mallory knows the hash of a program, and tries to learn whether alice has loaded it."""
     secret = f"// {secrets.token_hex(32 << 10)}\n"
     image = f"{secret}.version 8.0\n.target sm_80\n.address_size 64\n.visible .global .align 4 .b8 big[4];\n".encode()
     with world.session() as alice, world.session() as hers, _of_mallory(world) as mallory:
@@ -55,7 +55,7 @@ def code_of_another_tenant(world: Sessions) -> Outcome:
 
 
 def image_of_a_suspended_session(world: Sessions) -> Outcome:
-    """The file that it is in, as somebody finds it who reads the appliance's memory, or its disk."""
+    """Reads the image's file, as an attacker can who reads the appliance's memory or its disk."""
     canary = secrets.token_bytes(32)
     with world.lease() as tenant, Raw(tenant) as alice:
         alice.allocate(2 * MIB)

@@ -23,7 +23,7 @@ from support.stand_in import StandIn, make_dist
 from remotegpu.api.quantities import Ask
 from remotegpu.cli.run.local import local_appliance
 
-#: What the attacker's program does first. All that it needs of ours it has by then: the checkout may be root's alone.
+#: The start of the attacker's program. It imports all that it needs of ours: the checkout may be root's alone.
 STRANGER = """
 import json, os, socket, sys
 from remotegpu.api.failures import ApplianceError
@@ -62,7 +62,7 @@ def world(control: Control | None) -> Iterator[Machine]:
 
 
 def _as_stranger(*statements: str) -> tuple[str, str]:
-    """What the statements leave in `got`, and the name of the error if they fail."""
+    """Runs the statements as another user. Returns the `got` that they leave, and the error's name if they fail."""
     code = STRANGER.format(statements="\n".join(f"    {each}" for each in statements))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     got, code = json.loads(done.stdout)
@@ -77,13 +77,13 @@ def _inventory(endpoint: str) -> tuple[str, str]:
 
 
 def look_at_an_appliance(world: Machine) -> Outcome:
-    """At the port that everybody finds in /proc/net/tcp."""
+    """Calls the port that every user finds in /proc/net/tcp."""
     got, code = _inventory(world.appliance.endpoint)
     return Outcome("Stand-in GPU" in got, code)
 
 
 def look_at_the_appliance_of_a_run(world: Machine) -> Outcome:
-    """As `remotegpu run` starts one for itself."""
+    """Calls the appliance that `remotegpu run` starts for itself."""
     options = () if world.control is None else ("--anybody",)
     with local_appliance(Ask(memory_bytes=1 << 30), *options) as endpoint:
         got, code = _inventory(endpoint)
@@ -99,7 +99,7 @@ def token_of_another_user(world: Machine) -> Outcome:
 
 
 def socket_of_the_control_service(world: Machine) -> Outcome:
-    """Past the gateway, which counts strangers and names them."""
+    """Bypasses the gateway, which counts strangers and names them."""
     path = listening_socket(world.appliance.process.pid)
     got, code = _as_stranger(
         "one = socket.socket(socket.AF_UNIX)", f"one.connect({path!r})", "one.settimeout(5)", "got = one.recv(9).hex()"

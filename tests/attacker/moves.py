@@ -87,7 +87,7 @@ def _coming(like: Tenant, invitation: str, *sessions: str) -> pb.ReceiveLeaseReq
 
 
 def _send(client: ApplianceClient, request: pb.ReceiveLeaseRequest) -> str:
-    # Whoever has an invitation needs no token.
+    # A caller that has an invitation needs no token.
     return answer(lambda: client._stub.ReceiveLease(request, timeout=60))
 
 

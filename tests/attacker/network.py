@@ -77,7 +77,7 @@ class Network:
 
     @contextlib.contextmanager
     def asked_page(self, path: str, token: str = "") -> Iterator[http.client.HTTPResponse]:
-        """What the dashboard answers, over TLS as everything."""
+        """Yields the dashboard's reply to a request; the dashboard speaks TLS, as all ports do."""
         context = ssl.create_default_context(cafile=self.folder / "here.pem")
         asked = http.client.HTTPSConnection("127.0.0.1", self.page, context=context, timeout=20)
         with contextlib.closing(asked):
@@ -113,7 +113,7 @@ def world(control: Control | None, *more: str) -> Iterator[Network]:
 
 
 def answer(call: Callable[[], object]) -> str:
-    """The code of what a call is answered."""
+    """The status code of a call's answer."""
     try:
         call()
     except grpc.RpcError as error:
@@ -122,7 +122,7 @@ def answer(call: Callable[[], object]) -> str:
 
 
 def _ends(connection: socket.socket, seconds: float) -> bool:
-    """Whether the other side closes it in time."""
+    """Whether the other side closes the connection in time."""
     watch = Watch()
     while watch.within(seconds):
         connection.settimeout(0.2)
@@ -211,7 +211,7 @@ def resize_of_another(world: Network) -> Outcome:
 
 
 def look_into_a_lease(world: Network) -> Outcome:
-    """NVML's view of a share has the names of its processes."""
+    """NVML's view of a share lists the names of its processes."""
     canary = secrets.token_hex(8)
     with world.lease("alice's") as alice, world.client("token-of-mallory") as mallory:
         asked = pb.OpenSessionRequest(
@@ -271,14 +271,14 @@ def replay_a_ticket(world: Network) -> Outcome:
 
 
 def take_a_session_over(world: Network) -> Outcome:
-    """With a ticket of its own, before alice has connected."""
+    """Uses the session's ticket before alice has connected."""
     with world.lease("alice's") as alice, world.lease("mallory's", "token-of-mallory") as mallory:
         session, own = alice.open_session(), mallory.open_session()
         return _closed_unless(_admitted(mallory, b"RGP1", session.session_id, own.ticket))
 
 
 def hold_a_lease(world: Network) -> Outcome:
-    """So that alice's share stays taken after alice has gone."""
+    """Keeps alice's share taken after alice has gone."""
     with world.lease("alice's") as alice:
         return _closed_unless(_admitted(alice, b"RGL1", alice.granted.lease_id, WRONG_SECRET))
 
@@ -300,7 +300,7 @@ def older_tls(world: Network) -> Outcome:
 
 
 def plaintext_at_the_tls_port(world: Network) -> Outcome:
-    """A ticket in the clear, which somebody between could use; and the answer."""
+    """A ticket in the clear, which an eavesdropper could use; and the answer."""
     with world.lease("alice's") as alice:
         reply = alice.open_session()
         with socket.create_connection(world.data_address, 20) as plain, contextlib.suppress(ConnectionError):
@@ -324,7 +324,7 @@ def flipped_bits(world: Network) -> Outcome:
                 assert connection.recv(1) == b"K"
                 connection.sendall(b"memory 0\n")
                 right = connection.recv(4096)
-                # Behind the head of a TLS record: a changed length only makes alice wait.
+                # Behind the head of a TLS record: a changed length would only make alice wait.
                 between.damage(Way.BACK, 5 + at * (len(right) - 6) // 20)
                 connection.sendall(b"memory 0\n")
                 try:
@@ -385,8 +385,8 @@ def slow_handshake(world: Network) -> Outcome:
 
 
 def all_places(world: Network) -> Outcome:
-    """Of one address, at the data port. All leave after 5 s; do the first have to leave before, for the others?"""
-    # The log has ten refusals of five seconds, which may be all of the attack before.
+    """One address fills all places at the data port. Each leaves after 5 s; do the first leave earlier for others?"""
+    # The log has ten refusals in five seconds, which the attack before may have used up.
     for _ in range(3):
         with Strangers([world.data_address[1]], addresses=1) as strangers:
             strangers.come(100, HALF_HANDSHAKE)
@@ -398,7 +398,7 @@ def all_places(world: Network) -> Outcome:
 
 
 def leases_without_end(world: Network) -> Outcome:
-    """Requests that wait, until alice may not even ask any more. There are at most 40; 80 are tried."""
+    """Requests that wait, until alice may not even ask any more. The limit is 40; 80 are tried."""
     asks = pb.OpenLeaseRequest(versions=pb.Versions(wire=WIRE_VERSION), count=1, milli=1000, client="m", wait=True)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(world.client("token-of-mallory")) for _ in range(2)]
@@ -414,7 +414,7 @@ def leases_without_end(world: Network) -> Outcome:
 
 
 def sessions_without_end(world: Network) -> Outcome:
-    """Each is a process. There are at most 4 of a lease; 6 are tried at once."""
+    """Each session is a process. The limit is 4 for each lease; 6 are tried at once."""
     with world.lease("mallory's", "token-of-mallory") as mallory, ThreadPoolExecutor(6) as pool:
         refused = sum(bool(reply.refusal) for reply in pool.map(mallory.open_session, range(6)))
     return Outcome(refused == 0, "refused" if refused == 2 else "OK")
@@ -424,7 +424,7 @@ def sessions_without_end(world: Network) -> Outcome:
 
 
 def path_in_names(world: Network) -> Outcome:
-    """Of an environment and of a lease, as if somebody made a file's name of them. The canary is the token file."""
+    """Paths as an environment's name and a lease's id, in case one becomes a file name. The canary: the token file."""
     path = f"../../../../..{world.folder / 'tokens'}"
     with world.lease("alice's") as alice, world.client("token-of-mallory") as mallory:
         wish = pb.OpenSessionRequest(

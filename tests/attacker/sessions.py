@@ -183,7 +183,7 @@ def forged_handles(world: Sessions) -> Outcome:
         return Outcome(codes != {400}, " ".join(sorted(map(_code, codes))))
 
 
-# ---- connections beside that of alice's session, with a ticket of mallory's own
+# ---- other connections of alice's session, with a ticket of mallory's own
 
 
 def stripe_of_another_session(world: Sessions) -> Outcome:
@@ -299,7 +299,7 @@ def frame_that_lies(world: Sessions) -> Outcome:
 
 
 def contexts_without_end(world: Sessions) -> Outcome:
-    """Each has streams and page-locked memory, as far as mallory gets any. Alice begins beside them."""
+    """Each has streams and page-locked memory, as far as mallory gets any. Alice starts while they exist."""
     with world.lease() as hers, world.session() as mallory:
         with contextlib.suppress(EndedError):
             for number in range(64):

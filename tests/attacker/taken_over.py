@@ -1,7 +1,7 @@
-"""Attacks by a worker that its tenant has taken over, on the sockets that it has from the appliance.
+"""Attacks by a worker that its tenant controls, on the sockets that it has from the appliance.
 
-Workers are stand-ins, which say whatever a test wants. The time of the GPU is divided. Alice and mallory have a quarter
-of it each, and tokens of their own.
+Workers are stand-ins, which say whatever a test wants. The GPU's time is divided. Alice and mallory have a quarter of
+it each, and tokens of their own.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class World:
             yield alice.session(), mallory.session()
 
     def used(self, name: str) -> int:
-        """Of the GPU, in nanoseconds."""
+        """Returns the GPU time that a client's leases have used, in nanoseconds."""
         (lease,) = [each for each in self.appliance.client.inventory().leases if each.client == name]
         return sum(place.gpu_nanoseconds for place in lease.places)
 
     def open_files(self, name: str) -> int:
-        """How many of this name the appliance has open."""
+        """How many files of this name the appliance has open."""
         return list(open_files(self.appliance.process.pid).values()).count(name)
 
 
@@ -76,12 +76,12 @@ def world(control: Control | None) -> Iterator[World]:
 
 
 def descriptors_without_end(world: World) -> Outcome:
-    """Folders, which are no files: the appliance has 1,024 descriptors, and opens no session without one."""
+    """Folders, which are no regular files: the appliance has 1,024 descriptors, and opens no session without one."""
     before = world.open_files("/")
     with world.both() as (alice, mallory):
         mallory.ask("folders 300")
         code = "closed"
-        # Nobody answers a worker whose channel is closed.
+        # The appliance does not answer a worker whose channel is closed.
         with contextlib.suppress(ValueError, OSError):
             mallory.grant(MIB)
             code = "goes on"
@@ -90,12 +90,12 @@ def descriptors_without_end(world: World) -> Outcome:
 
 
 def usage_of_another(world: World) -> Outcome:
-    """An event of the gateway's, said by a worker: alice would pay for it."""
+    """A worker sends an event that only the gateway may send: alice would pay for it."""
     with world.lease("alice") as alice, world.lease("mallory") as mallory:
         lie = {"op": "used", "times": [{"lease": alice.granted.lease_id, "gpu": 0, "nanoseconds": 10**15}]}
         session = mallory.session()
         session.ask(f"raw {json.dumps(lie)}")
-        # Answered after what was said before.
+        # The answer shows that the event before has been handled.
         session.grant(MIB)
         used = world.used("alice")
         return Outcome(used >= 10**15, f"{used} ns")
@@ -116,7 +116,7 @@ def memory_that_another_leaves(world: World) -> Outcome:
 
 
 def image_that_grows(world: World) -> Outcome:
-    """The file for what mallory's suspended session has: memory of the machine, which nobody counts."""
+    """The file for mallory's suspended session grows: host memory that is not counted."""
     with world.lease("mallory") as mallory:
         session = mallory.session()
         session.grant(MIB)
@@ -133,7 +133,7 @@ def image_that_grows(world: World) -> Outcome:
 
 
 def _heard(session: Session, word: str, seconds: float = SECONDS) -> list[dict[str, Any]]:
-    """What it was told of its turns, until this word came, or none for so long."""
+    """Returns the session's messages about turns, once this word is among them or none came for so many seconds."""
     heard: list[dict[str, Any]] = session.ask(f"hear {word} {seconds}")
     return heard
 
@@ -147,7 +147,7 @@ def _want(session: Session) -> None:
 
 
 def turn_without_end(world: World) -> Outcome:
-    """Mallory has a turn and says nothing any more. Does alice get one?"""
+    """Mallory has a turn and stays silent. Does alice get one?"""
     with world.both() as (alice, mallory):
         _want(mallory)
         assert "turn" in _words(mallory, "turn")

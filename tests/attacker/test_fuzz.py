@@ -1,5 +1,6 @@
-"""Whatever a stranger, a reader of a page or a stored object says to a part of ours is an error of who said it: nobody
-ends, and others are served. Each for as long as REMOTEGPU_FUZZ_SECONDS says, from committed seeds."""
+"""Input from a stranger, a page's reader or a stored object is an error of its sender: no part of ours ends, and others
+are served. Each test lasts as long as REMOTEGPU_FUZZ_SECONDS says, and starts from committed seeds.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +25,20 @@ from remotegpu.api.claims import GPUClaim
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.usage import HEAD, JOURNAL, USAGE_LABEL, Holding, Share, journal_name, read
-from remotegpu.appliance.claims import BadClaimError, claim_of_appliance
+from remotegpu.appliance.shares.claims import BadClaimError, claim_of_appliance
 from remotegpu_operator.allocation import request_of
-from remotegpu_operator.appliance_tokens import tokens
+from remotegpu_operator.appliances.tokens import tokens
 from remotegpu_operator.builders.appliances import plans
+from remotegpu_operator.claims.why import explain
+from remotegpu_operator.cluster.kube import Api, Resource
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.server import Dashboard
 from remotegpu_operator.dashboard.snapshot import snapshot_of
 from remotegpu_operator.dashboard.usage import RANGES, Recorded, usage_of, usage_of_claim
-from remotegpu_operator.door import runner_of
-from remotegpu_operator.kube import Api, Resource
+from remotegpu_operator.serving.door import runner_of
 from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
-from remotegpu_operator.why import explain
 
 SEEDS = Path(__file__).parent / "seeds"
 MIB = 1 << 20
@@ -54,7 +55,7 @@ def dist(tmp_path: Path) -> Path:
 
 
 def test_an_admission_review_is_answered_or_is_none() -> None:
-    """What the server makes a 400 of is what it catches: ReviewError and ValueError."""
+    """A malformed review raises only ReviewError or ValueError, which the server answers with a 400."""
     known = seeds(SEEDS / "reviews.json")
     for chance in for_a_while("review"):
         text = json.dumps(changed(chance.choice(known), chance)).encode()
@@ -72,7 +73,7 @@ def schema_of(kind: str) -> jsonschema.Draft202012Validator:
 
 
 def test_a_stored_object_is_its_own_error() -> None:
-    """With the metadata that an API server gives every object."""
+    """Objects have the metadata that an API server gives every object."""
     known: list[dict[str, Any]] = seeds(SEEDS / "objects.json")
     metadata = {"namespace": "team", "name": "claim", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     storable = {kind: schema_of(kind) for kind in ("GPUClaim", "GPUPool")}
@@ -80,7 +81,7 @@ def test_a_stored_object_is_its_own_error() -> None:
         seed = chance.choice(known)
         parts = changed({key: seed[key] for key in ("spec", "status")}, chance)
         parts = parts if isinstance(parts, dict) else {}
-        # The API server holds these two to be objects.
+        # The API server ensures that these two are objects.
         made = {"metadata": metadata} | {key: each for key, each in parts.items() if isinstance(each, dict)}
         claims, pools = ([made, GOOD], []) if seed["kind"] == "GPUClaim" else ([GOOD], [made])
         if seed["kind"] == "GPUClaim":
@@ -128,7 +129,7 @@ def test_other_objects_are_their_own_errors() -> None:
 
 
 def test_requests_to_a_page_keep_nobody_out(dist: Path) -> None:
-    """Of the dashboard of an appliance, and of its metrics."""
+    """Requests to an appliance's dashboard, and to its metrics."""
     page, metrics = free_port(), free_port()
     options = ("--dashboard", f"127.0.0.1:{page}", "--metrics-port", str(metrics))
     known = [
@@ -187,7 +188,7 @@ class Reviews:
 
 
 async def _answers(requests: Iterator[bytes]) -> list[bytes]:
-    """First lines of what the operator's dashboard answers, each on a connection of its own."""
+    """First lines of the operator's dashboard's replies, each on a connection of its own."""
     api = cast("Api", Reviews())
     live = Stored()
     loads = Loads(api, "system", tokens(api, "system", None, None), live.appliances)
@@ -199,7 +200,7 @@ async def _answers(requests: Iterator[bytes]) -> list[bytes]:
     async with dashboard.door.open(runner.server, "127.0.0.1", port):
         for request in requests:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            # What has no end yet gets one; what wants a body waits for it, and is left.
+            # A request without an end gets one; a request whose body does not come is left.
             writer.write(request + b"\r\n\r\n")
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1):
@@ -211,14 +212,14 @@ async def _answers(requests: Iterator[bytes]) -> list[bytes]:
 
 
 def test_requests_to_the_dashboard_of_a_cluster_are_no_errors_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    """Of a reader with a token, and of anybody. An event stream, which does not end, is left after its first line."""
+    """Requests of a reader with a token, and of strangers. An event stream is left after its first line."""
     end = b" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token\r\n\r\n"
     ways = ["snapshot", "load", "usage?range=day&by=claim", "events"]
     ways += [f"claims/good/claim/{each}" for each in ("why", "usage", "events")]
     known = [b"GET /api/" + way.encode() + end for way in ways]
     known += [b"GET /static/app.js" + end, b"POST /api/snapshot" + end, b"GET /" + end]
     statuses: Counter[bytes] = Counter()
-    # A few at a time: each turn is a server of its own, as the one before might have been hurt.
+    # A few at a time: each round has a new server, as the one before might be damaged.
     for chance in for_a_while("dashboard", least=20):
         changed_ones = [changed_bytes(chance.choice(known), chance) for _ in range(50)]
         lines = asyncio.run(_answers(iter([*changed_ones, known[0]])))

@@ -1,5 +1,7 @@
-"""Whatever a taken-over worker, a gateway or an appliance says on a socket of theirs is an error of who said it: nobody
-ends, and others are served. Each for as long as REMOTEGPU_FUZZ_SECONDS says, from committed seeds."""
+"""Messages of a compromised worker, a gateway or an appliance on their sockets are errors of their sender: no part of
+ours ends, and others are served. Each test lasts as long as REMOTEGPU_FUZZ_SECONDS says, and starts from committed
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ from remotegpu.rpc import WIRE_VERSION
 
 SEEDS = Path(__file__).parent / "seeds"
 MIB = 1 << 20
-#: Packets to one worker's socket before it gets a new one, since what is no packet ends the channel.
+#: Packets to one worker's socket before it gets a new one, since a malformed packet ends the channel.
 _PACKETS = 200
-#: Packets to a gateway, or to the socket of a worker's turns, before somebody else has to be served.
+#: Packets to a gateway, or to the socket of a worker's turns, before another client has to be served.
 _BETWEEN = 50
 
 
@@ -42,7 +44,7 @@ def dist(tmp_path: Path) -> Path:
 
 
 def test_packets_of_a_worker_end_nobody_elses_session(dist: Path) -> None:
-    """On the control socket of a real appliance."""
+    """Packets on the control socket of a real appliance."""
     known = seeds(SEEDS / "packets.json")
     with StandIn(dist) as appliance:
         neighbour = appliance.lease(Ask(milli_per_gpu=100)).session()
@@ -76,7 +78,7 @@ def test_packets_of_a_gateway_are_events_or_nothing() -> None:
 
 
 class Gateway:
-    """The program, of which this test is the appliance."""
+    """The real program; this test plays the appliance."""
 
     def __init__(self, folder: Path) -> None:
         self.control, theirs = packet_pair()
@@ -93,7 +95,7 @@ class Gateway:
         self.number = 1 << 40
 
     def hear(self, op: str) -> dict[str, Any]:
-        """The next event of this name. Others are let go."""
+        """Returns the next event of this name, and drops others."""
         while True:
             event: dict[str, Any] = json.loads(self.control.recv(1 << 16))
             if event["op"] == op:
@@ -103,14 +105,14 @@ class Gateway:
         socket.send_fds(self.control, [json.dumps(packet).encode()], list(fds))
 
     def sync(self) -> None:
-        """All orders before are carried out."""
+        """Waits until all earlier orders are carried out."""
         self.number += 1
         self.order({"op": "sync", "number": self.number})
         while self.hear("synced")["number"] != self.number:
             pass
 
     def serves(self) -> None:
-        """Somebody who has done nothing holds a lease."""
+        """Checks that a new client can still hold a lease."""
         name, ticket = secrets.token_hex(16), secrets.token_hex(32)
         self.order({"op": "lease", "id": name, "ticket": ticket})
         with socket.create_connection(("127.0.0.1", self.port), 20) as connection:
@@ -122,7 +124,7 @@ class Gateway:
         self.sync()
 
     def close(self) -> None:
-        """It ends when the appliance does, and has never stumbled."""
+        """Checks that the gateway ends when the appliance does, and has not panicked."""
         self.control.close()
         assert self.process.wait(20) == 0
         self.errors.seek(0)
@@ -143,7 +145,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def _descriptors(chance: random.Random) -> list[int]:
-    """None, one that is right, another kind, or several."""
+    """No descriptor, a right one, one of another kind, or several."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     made = [each.detach() for each in pair] + [os.open("/dev/null", os.O_RDWR), os.open("/", os.O_RDONLY)]
     kept = chance.choice([[], made[:1], made[:1], made[2:3], made[3:], made, made * 2])
@@ -154,14 +156,14 @@ def _descriptors(chance: random.Random) -> list[int]:
 
 
 def test_orders_of_an_appliance_end_no_gateway(gateway: Gateway) -> None:
-    """An order that is none is a line of the gateway's, and no reason to end everybody's sessions."""
+    """An invalid order is a line of the gateway's log, and ends no sessions."""
     known = seeds(SEEDS / "orders.json")
     for turn, chance in enumerate(for_a_while("order")):
         text = json.dumps(changed(chance.choice(known), chance)).encode()
         if chance.randrange(4) == 0:
             text = changed_bytes(text, chance)
         descriptors = _descriptors(chance)
-        # An empty packet is the end.
+        # An empty packet is EOF.
         socket.send_fds(gateway.control, [text or b" "], descriptors)
         for each in set(descriptors):
             os.close(each)
@@ -171,7 +173,7 @@ def test_orders_of_an_appliance_end_no_gateway(gateway: Gateway) -> None:
 
 
 def _joins(gateway: Gateway) -> socket.socket:
-    """The socket of turns of a worker, of a lease of its own, on the same GPU."""
+    """Adds a lease with a worker on the same GPU, and returns the worker's socket of turns."""
     lease, (ours, theirs) = secrets.token_hex(16), packet_pair()
     ours.settimeout(20)
     with theirs:
@@ -184,7 +186,7 @@ def _joins(gateway: Gateway) -> socket.socket:
 
 
 def test_words_about_turns_keep_nobody_from_having_one(gateway: Gateway) -> None:
-    """Of a taken-over worker, on the socket by which the gateway gives it turns."""
+    """Messages of a compromised worker, on the socket by which the gateway gives it turns."""
     known, neighbour, taken = seeds(SEEDS / "words.json"), _joins(gateway), _joins(gateway)
     for turn, chance in enumerate(for_a_while("word")):
         text = json.dumps(changed(chance.choice(known), chance)).encode()
@@ -193,7 +195,7 @@ def test_words_about_turns_keep_nobody_from_having_one(gateway: Gateway) -> None
         try:
             taken.send(text or b" ", socket.MSG_DONTWAIT)
         except OSError:
-            # It was dismissed, or reads nothing.
+            # The gateway closed it, or reads nothing.
             taken.close()
             taken = _joins(gateway)
         if turn % _BETWEEN == 0:
@@ -207,7 +209,7 @@ def test_words_about_turns_keep_nobody_from_having_one(gateway: Gateway) -> None
 
 
 class Worker:
-    """The program, on the software GPU. This test is appliance, gateway and client."""
+    """The real program, on the software GPU. This test plays appliance, gateway and client."""
 
     def __init__(self, errors: IO[bytes]) -> None:
         pairs = [packet_pair(), packet_pair()]
@@ -231,20 +233,20 @@ class Worker:
         opens = struct.pack("<IQI", WIRE_VERSION, table, 1) + hex_text("fuzz")
         self.client.sendall(HEADER.pack(len(opens), CODES["Open"], 1, 0, 0) + opens)
         assert self.client.recv(HEADER.size)
-        # From here on nobody is waited for.
+        # From here on no receive waits.
         for end in (self.control, self.data):
             end.setblocking(False)
 
     @property
     def over(self) -> bool:
-        """It may end: it was told to, or what it was told cannot be. But not as one that stumbles does."""
+        """Whether the worker has ended: by an order (exit code 0) or an impossible message (1), never by a crash."""
         if self.process.poll() is None:
             return False
         assert self.process.returncode in (0, 1), self.process.returncode
         return True
 
     def hear(self) -> None:
-        """What it says is let go. A worker waits for an appliance that reads nothing."""
+        """Drops its messages: a worker waits for an appliance that reads nothing."""
         with contextlib.suppress(OSError):
             while self.control.recv(1 << 16):
                 pass
@@ -256,7 +258,7 @@ class Worker:
 
 
 def test_orders_and_connections_make_no_worker_stumble(tmp_path: Path) -> None:
-    """What an appliance and a gateway say to it. It may end, and is another tenant's neighbour in any case."""
+    """Random orders of an appliance and a gateway. The worker, another tenant's neighbour, may end but not crash."""
     known = [("control", each) for each in seeds(SEEDS / "worker_orders.json")]
     known += [("data", each) for each in seeds(SEEDS / "passed.json")]
     with (tmp_path / "errors").open("w+b") as errors:

@@ -68,7 +68,7 @@ def plain(folder: Path) -> int:
     return file
 
 
-#: Memory that may become shorter, that is not what is said, or whose use may be a bus error.
+#: Memory that may become shorter, that is not what the client says, or whose use may be a bus error.
 BAD: dict[str, Callable[[Path], int]] = {
     "unsealed": lambda _: memfd(seals=0),
     "may shrink": lambda _: memfd(seals=fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL),

@@ -1,4 +1,4 @@
-"""What somebody between client and appliance can read: no run of a tensor's bytes where there is TLS."""
+"""An eavesdropper between client and appliance: with TLS it finds no run of a tensor's bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listened_to(appliance: Appliance) -> Iterator[bytearray]:
 
 
 def runs_found(heard: bytes, tensor: bytes) -> int:
-    """At how many places of `heard` eight bytes stand that stand in the tensor, wherever.
+    """Counts the eight-byte runs of `heard` that also occur in the tensor, at any offset.
 
     By chance it is 0: there are some 2^38 pairs, and one in 2^64 would be equal.
     """

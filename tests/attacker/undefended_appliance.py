@@ -14,33 +14,21 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from remotegpu.appliance import (
-    arrivals,
-    cgroups,
-    code_cache,
-    destinations,
-    exports,
-    gateway,
-    grants,
-    images,
-    leases,
-    packets,
-    returns,
-    server,
-    service,
-    sessions,
-    staging,
-    workers,
-)
-from remotegpu.appliance.authority import SecretAuthority
-from remotegpu.appliance.state import Lease
-from remotegpu.appliance.tokens import Holder, Role, TokenFile
+from remotegpu.appliance import gateway, packets, server, service
+from remotegpu.appliance.leases import leases
+from remotegpu.appliance.leases.authority import SecretAuthority
+from remotegpu.appliance.leases.tokens import Holder, Role, TokenFile
+from remotegpu.appliance.machine import cgroups, images, staging
+from remotegpu.appliance.moving import arrivals, destinations
+from remotegpu.appliance.sessions import code_cache, exports, returns, sessions, workers
+from remotegpu.appliance.sessions.state import Lease
+from remotegpu.appliance.shares import grants
 from remotegpu.cli.app import main
 from remotegpu.rpc import own_token
 
 
 def any_caller() -> None:
-    """Who shows no token is somebody, too."""
+    """Treats a caller without a token as an administrator."""
     holder = SecretAuthority._holder
 
     def somebody(self: Any, caller: Any) -> Holder:
@@ -50,7 +38,7 @@ def any_caller() -> None:
 
 
 def any_token() -> None:
-    """A token that is in no file is an administrator's."""
+    """Treats a token that is in no file as an administrator's."""
     holder = TokenFile.holder
     TokenFile.holder = lambda self, token: holder(self, token) or Holder("x", Role.ADMIN)  # type: ignore[method-assign]
 
@@ -67,7 +55,7 @@ def no_roles() -> None:
 
 
 def any_secret() -> None:
-    """The id of a lease is enough."""
+    """Accepts the id of a lease without its secret."""
 
     def find(self: leases.Leases, lease_id: str, secret: str) -> Lease:
         del secret
@@ -77,7 +65,7 @@ def any_secret() -> None:
 
 
 def tickets_for_ever() -> None:
-    """A ticket that was used is admitted again."""
+    """Admits a ticket again after it was used."""
     admit, connected = gateway.Gateway.admit_session, sessions.Sessions.connected
     admitted: dict[str, tuple[gateway.Gateway, str, Any]] = {}
 
@@ -117,7 +105,7 @@ def sessions_without_end() -> None:
 
 
 def any_grant() -> None:
-    """A session is granted what it asks for, whatever the share."""
+    """Grants a session what it asks for, whatever the share."""
 
     def grant(self: grants.Quota, session: str, least: int, want: int) -> int:
         del want
@@ -128,7 +116,7 @@ def any_grant() -> None:
 
 
 def one_list_of_exports() -> None:
-    """What one lease exports, all may import."""
+    """Lets every lease import what any lease exports."""
     everything: dict[str, exports.Export] = {}
     made = exports.Exports.__init__
 
@@ -140,7 +128,7 @@ def one_list_of_exports() -> None:
 
 
 def workers_outlive_their_lease() -> None:
-    """They are neither told nor killed, and keep the socket by which they know that the appliance lives."""
+    """Workers are neither told nor killed, and keep the socket by which they know that the appliance lives."""
 
     told: set[int] = set()
     wait = workers.Worker.wait
@@ -157,14 +145,14 @@ def workers_outlive_their_lease() -> None:
 
 
 def own_variables_for_acceptors() -> None:
-    """A zygote has the appliance's variables."""
+    """Gives a zygote the appliance's variables."""
     from remotegpu_offload.appliance import environments
 
     environments._PROCESSOR = tuple(os.environ)  # type: ignore[assignment,misc]
 
 
 def memory_without_end() -> None:
-    """An acceptor's cgroup limits its processes alone."""
+    """Multiplies the memory limit of an acceptor's cgroup by 1,024; its limit of processes stays."""
     create = cgroups.Cgroups.create
 
     def unlimited(self: cgroups.Cgroups, name: str, memory_bytes: int, processes: int) -> cgroups.Group:
@@ -177,7 +165,7 @@ def memory_without_end() -> None:
 
 
 def any_invitation() -> None:
-    """Who was never invited is."""
+    """Accepts any invitation, also one that was never made."""
 
     async def invited(self: arrivals.Arrivals, invitation: str) -> arrivals.Arrival:
         return self._invited.setdefault(invitation, arrivals.Arrival("", ""))
@@ -186,7 +174,7 @@ def any_invitation() -> None:
 
 
 def invitations_for_ever() -> None:
-    """One that was used is good for another lease."""
+    """Accepts a used invitation for another lease."""
     receive = arrivals.Arrivals.receive
 
     async def again(self: arrivals.Arrivals, arrival: arrivals.Arrival, request: Any) -> list[str]:
@@ -197,7 +185,7 @@ def invitations_for_ever() -> None:
 
 
 def names_twice() -> None:
-    """A session may have the name of one that began since it was asked for."""
+    """Lets a session take a name that another session took after the request."""
     made = sessions.Sessions.__init__
 
     class Forgetful(dict[str, Any]):
@@ -212,21 +200,21 @@ def names_twice() -> None:
 
 
 def any_name() -> None:
-    """A session that comes may have the name of one that is there."""
+    """Lets an arriving session take the name of one that is there."""
     names_twice()
     sessions.Sessions.find = lambda self, name, *, ended=False: None  # type: ignore[method-assign,assignment]
 
 
 def any_destination() -> None:
-    """Users have their leases moved to wherever they say."""
+    """Lets users move their leases to any address."""
     destinations.Destinations.check = lambda self, to, owner: None  # type: ignore[method-assign]
 
 
-# ---- what a worker says that was taken over
+# ---- messages of a compromised worker
 
 
 def descriptors_stay_open() -> None:
-    """What is no file is neither closed nor a reason to end the conversation."""
+    """Ignores a descriptor that is not a regular file: does not close it, and lets the conversation continue."""
 
     def files(fds: Any) -> list[FileIO]:
         made = []
@@ -239,7 +227,7 @@ def descriptors_stay_open() -> None:
 
 
 def events_of_workers() -> None:
-    """A worker is believed what the gateway is."""
+    """Believes a worker's messages as if they came from the gateway."""
     made, receive = leases.Leases.__init__, sessions.Sessions._receive
     all_leases: list[leases.Leases] = []
 
@@ -258,7 +246,7 @@ def events_of_workers() -> None:
 
 
 def heirs_of_any_lease() -> None:
-    """Who waits for memory is handed what sessions of other leases leave, these first."""
+    """Hands memory that sessions of other leases return to a waiting session, before that of its own lease."""
     made = sessions.Sessions.__init__
     everybody: list[sessions.Sessions] = []
 
@@ -275,7 +263,7 @@ def heirs_of_any_lease() -> None:
 
 
 def images_that_grow() -> None:
-    """The file for a suspended session is not sealed."""
+    """Does not seal the file for a suspended session."""
 
     def filled(place: Any, size: int) -> FileIO:
         file: FileIO = place.open()
@@ -286,7 +274,7 @@ def images_that_grow() -> None:
 
 
 def one_code_cache() -> None:
-    """What one tenant has sent, all may find."""
+    """Lets every tenant find the code that any tenant has sent."""
 
     def find(self: code_cache.CodeCache, tenant: str, name: str) -> FileIO | None:
         del tenant
@@ -299,7 +287,7 @@ def one_code_cache() -> None:
 
 
 def token_for_all() -> None:
-    """The file of the appliance's own token has the mode that files have."""
+    """Gives the file of the appliance's own token the default mode of files."""
     keep = own_token.OwnToken.keep
 
     def readable(self: own_token.OwnToken, host: str, port: int) -> Path:

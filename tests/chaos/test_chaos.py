@@ -29,12 +29,12 @@ SECONDS = float(os.environ.get("REMOTEGPU_CHAOS_SECONDS", "120"))
 SEED = int(os.environ.get("REMOTEGPU_CHAOS_SEED", "1"))
 SESSIONS = 8
 NAME = "appliance"
-# An error has to be told, and a program that follows has to compute: within this.
+# Within this time an error has to be reported, and the next program has to compute.
 TOLD, AGAIN = 20, 60
 LOST = 911  # CUDA_ERROR_EXTERNAL_DEVICE
 
-#: How often each comes. The first kind ends a session, the second only delays it. That a peer vanishes is
-#: `test_a_peer_that_vanishes_is_lost_within_10_seconds`: behind a proxy its kernel would still answer.
+#: How often each comes. The first kind ends a session, the second only delays it. A vanished peer is not here:
+#: `test_a_peer_that_vanishes_is_lost_within_10_seconds` tests it, as behind a proxy its kernel would still answer.
 FATAL = {"kill worker": 4, "kill client": 4}
 HARMLESS = {"stop worker": 4, "stop client": 4, "delay": 4, "cut": 4, "flip a bit": 4, "kill gateway": 1}
 # Longer than it takes to come back, and shorter than a killed client's worker may take to end.
@@ -42,7 +42,7 @@ GRACE = "15s"
 
 
 class Tenant:
-    """A program on a share, behind a network of its own; after it, another one."""
+    """A program on a share, behind a network of its own; after it, the next one."""
 
     def __init__(self, appliance: Appliance, number: int, ca: Path) -> None:
         self.appliance, self.number, self.ca = appliance, number, ca
@@ -80,7 +80,7 @@ class Tenant:
         (self.worker,) = set(self.appliance.workers()) - before
 
     def look(self) -> str:
-        """What the program has said, as far as it is no round; nothing of it may be wrong."""
+        """Reads the program's output. Returns its last line that is not a round; fails at one with "wrong"."""
         with contextlib.suppress(queue.Empty):
             while True:
                 line = self._lines.get_nowait()
@@ -101,7 +101,7 @@ class Tenant:
         return more
 
     def said(self) -> str:
-        """To people, once it has ended."""
+        """The program's error output, for failure messages; call it after the program has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
@@ -113,7 +113,7 @@ class Tenant:
         return self.process.poll() is not None
 
     def clear(self) -> str:
-        """After its end: what it said last."""
+        """Waits for the end. Returns the program's last line."""
         self.process.communicate()
         said, self.last = self.look(), ""
         return said
@@ -171,7 +171,7 @@ class Chaos:
         self.done[kind] += 1
 
     def delay(self, kind: str, tenant: Tenant) -> None:
-        """Nobody notices but by the time that it takes."""
+        """A fault that nothing notices except by the time that it takes."""
         pause = self.chance.uniform(0.5, 3)
         match kind:
             case "delay":

@@ -1,4 +1,4 @@
-"""The chart's Grafana boards: what they ask of Prometheus it can answer from what the parts export."""
+"""The chart's Grafana boards: Prometheus can answer their queries from the metrics that the parts export."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from remotegpu_operator.webhook import server as webhook
 GIB = 1 << 30
 FOLDER = CHART / "files" / "boards"
 BOARDS: dict[str, Object] = {file.stem: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
-# Those that are used here, as Grafana names them.
+# The units used here, by Grafana's names.
 UNITS = {"none", "percentunit", "s", "bytes", "Bps", "reqps", "ops", "watt", "celsius"}
-# What labels can say; the metric of each is in docs/metrics.md.
+# Possible values of labels; the metric of each is in docs/metrics.md.
 LABELS = {
     "gpu": ["0"],
     "xid": ["79"],
@@ -53,7 +53,7 @@ LABELS = {
     "path": ["/mutate-pods"],
     "outcome": ["allowed", "refused"],
     "result": ["hit", "miss"],
-    # Of gauges that `count_pool` sets.
+    # Labels of gauges that `count_pool` sets.
     "pool": [],
     "state": [],
 }
@@ -107,7 +107,7 @@ def test_they_are_config_maps_where_they_are_wanted(tmp_path: Path) -> None:
         assert each["metadata"]["namespace"] == NAMESPACE
         assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert each["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
-    # An object of the API server is at most 1 MiB; all of a release, compressed, as well.
+    # An object of the API server is at most 1 MiB; so is a whole release, compressed.
     assert sum(len(text) for each in found for text in each["data"].values()) < 100_000
 
 
@@ -139,7 +139,7 @@ def test_each_expression_is_answered(tmp_path: Path) -> None:
 
 
 def record(now: int) -> Iterator[str]:
-    """What the parts' own exporters say every 30 s for ten minutes, as a server that scrapes pod `a` stores it."""
+    """Yields the parts' metrics every 30 s for ten minutes, as a server that scrapes pod `a` stores them."""
     lease = pb.Lease(lease_id="0123456789", claim="team/training", claim_uid="u", sessions=1, host_bytes=GIB)
     lease.places.add(gpu="GPU-0", leased_bytes=8 * GIB, used_bytes=2 * GIB, compute_milli=100)
     inventory = pb.InventoryReply(leases=[lease, pb.Lease(lease_id="9876543210", claim="team/idle", claim_uid="v")])
@@ -176,7 +176,7 @@ def record(now: int) -> Iterator[str]:
 
 
 def grow(metric: MetricWrapperBase) -> None:
-    """Of each of its labels' values, once more."""
+    """Raises the metric once for each combination of its labels' values."""
     values = itertools.product(*(LABELS[name] for name in metric._labelnames))
     for each in (metric.labels(*some) if some else metric for some in values):
         match each:
@@ -194,7 +194,7 @@ def is_ready(ask: Query) -> bool:
 
 
 def answer(ask: Query, expression: str, now: int) -> list[float]:
-    """With all values of the variables, and the interval of a scrape every 30 s."""
+    """Evaluates a query with all values of the variables, and a scrape interval of 30 s."""
     text = re.sub(r"\$\w+", ".*", expression.replace("$__rate_interval", "2m"))
     found = ask(f"query?{urllib.parse.urlencode({'query': text, 'time': now})}")["result"]
     return [float(each["value"][1]) for each in found]

@@ -1,4 +1,4 @@
-"""What a real API server makes of the chart's objects, and what the programs of its hooks do with their rights."""
+"""The chart's objects on a real API server, and the programs of its hooks with the rights that the chart gives them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from support.system import until
 
 from remotegpu.api.kubernetes import API_VERSION, GATE, MILLI, POD_LABEL
 from remotegpu.api.pools import GPUPool
-from remotegpu_operator import install, nodekeys, uninstall
 from remotegpu_operator.builders.appliances import ApiAddress, Installation, plans, stateful_set, tls_secret
 from remotegpu_operator.builders.pools import disruption_budget, network_policy, service
-from remotegpu_operator.kube import Api, ApiError
+from remotegpu_operator.cluster.kube import Api, ApiError
+from remotegpu_operator.lifecycle import install, nodekeys, uninstall
 
 EVERY_VALUE = Path(__file__).parent / "every-value.yaml"
 # The API of the Prometheus operator is not there, and the CRDs are to outlive the release.
@@ -31,14 +31,14 @@ SERVED = ("--set", "metrics.serviceMonitor.enabled=false,metrics.prometheusRule.
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
-    """One of this file's own: the chart's admission is for the whole server."""
+    """A server of this file's own: the chart's admission applies to the whole server."""
     with api_server() as it:
         yield it
 
 
 @pytest.fixture
 def installed(server: ApiServer) -> Iterator[ApiServer]:
-    """With the chart, and without the calls of its webhook, which does not run here."""
+    """The server with the chart, but without calls of its webhook, which does not run here."""
     chart(server, "install", "remotegpu", str(CHART), "--create-namespace")
     server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
     nobody = '-p=[{"op": "replace", "path": "/webhooks", "value": []}]'
@@ -49,7 +49,7 @@ def installed(server: ApiServer) -> Iterator[ApiServer]:
 
 
 def chart(server: ApiServer, *arguments: str) -> str:
-    """No hooks: nothing here could run a pod."""
+    """Renders without hooks: nothing here could run a pod."""
     return helm(*arguments, "--namespace", NAMESPACE, "--no-hooks", kubeconfig=server.kubeconfig).stdout
 
 
@@ -75,7 +75,8 @@ def life_of_a_release(server: ApiServer) -> None:
         assert step in notes
     installed = of_release(server)
     assert {"deployment.apps/remotegpu-operator", "daemonset.apps/remotegpu-deviceplugin"} <= installed
-    # What the operator writes must survive an upgrade, or no pod could be created until it writes it again.
+    # The values that the operator writes must survive an upgrade, or no pod could be created until it writes them
+    # again.
     bundle = '-p=[{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "Q0E="}]'
     server.kubectl("patch", "mutatingwebhookconfiguration", "remotegpu", "--type=json", bundle)
 
@@ -163,7 +164,7 @@ def test_what_the_operator_makes_complies_with_restricted(server: ApiServer, spe
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "restricted"}}
     answer = server.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod | {"spec": template["spec"]}))
     assert "Warning" not in answer.stderr
-    # The level that is enforced refuses what appliances had before.
+    # The enforced level refuses what appliances had before.
     host = {"name": "local", "hostPath": {"path": "/var/lib/remotegpu/local", "type": "DirectoryOrCreate"}}
     before = {**template["spec"], "volumes": [*template["spec"]["volumes"], host]}
     refused = server.kubectl(
@@ -173,7 +174,7 @@ def test_what_the_operator_makes_complies_with_restricted(server: ApiServer, spe
 
 
 def test_the_folder_for_sockets_is_for_appliances(installed: ApiServer) -> None:
-    """What the device plugin mounts for it can be written to."""
+    """The device plugin mounts a writable folder for this resource."""
     container = {"name": "c", "image": "i", "resources": {"limits": {"remotegpu.io/local-sockets": "1"}}}
 
     def create(namespace: str, kind: str) -> subprocess.CompletedProcess[str]:
@@ -190,7 +191,7 @@ def test_the_folder_for_sockets_is_for_appliances(installed: ApiServer) -> None:
             assert allowed or "remotegpu.io/local-sockets is for RemoteGPU's appliances" in answer.stderr
 
 
-# What a pod that is gated may still be told.
+# An affinity that Kubernetes lets clients add to a gated pod.
 ON_MINE: Object = {
     "requiredDuringSchedulingIgnoredDuringExecution": {
         "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["mine"]}]}]
@@ -238,7 +239,7 @@ def claim_with(name: str = "urgent", **spec: object) -> str:
 
 
 class Users:
-    """Of namespace `default`: `tenant` may write claims, `trusted` may put them first and name the class e2e-gold."""
+    """Users of `default`: `tenant` may write claims, `trusted` may prioritise them, `golden` may use e2e-gold."""
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
@@ -270,7 +271,7 @@ class Users:
         return self.server.kubectl(f"--kubeconfig={self.configs[user]}", *arguments, check=False).returncode
 
     def eventually(self, user: str, code: int, warned: bool, **spec: Any) -> None:
-        """A policy is in force some moments after it was written."""
+        """Retries: a policy is in force some moments after it was written."""
 
         def seen() -> bool:
             answer = self.create(user, **spec)
@@ -302,12 +303,12 @@ def test_a_priority_needs_a_permission(installed: ApiServer) -> None:
     users.eventually("golden", 0, warned=False, priorityClassName="e2e-gold")
     users.eventually("golden", 1, warned=True, priorityClassName="e2e-platinum")
     users.eventually("trusted", 0, warned=False, priorityClassName="e2e-platinum")
-    # What was there before stays, and can be changed in other ways.
+    # A claim that was there before stays, and can be changed in other ways.
     assert users.patch("tenant", "old", startDeadline="1h") == 0
     assert users.patch("tenant", "old", priority=101) == 1
     assert users.patch("tenant", "classed", startDeadline="1h") == 0
     assert users.patch("tenant", "classed", priorityClassName="e2e-platinum") == 1
-    # What the operator makes for pods has their PriorityClass's number.
+    # A claim that the operator makes for a pod has the number of the pod's PriorityClass.
     assert users.create("operator", "of-a-pod", priority=100).returncode == 0
 
 
@@ -388,7 +389,7 @@ def test_uninstall_leaves_a_cluster_in_which_nothing_waits_for_us(installed: Api
     event = json.loads(server.kubectl("get", "events", "-n", "team", "-o", "json").stdout)["items"][0]
     assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]
     assert "remotegpu was uninstalled" in event["message"]
-    # Once more, as after a try that was cut off, and with the definitions gone already.
+    # Run it again, as after an interrupted try, and with the definitions gone already.
     server.kubectl("delete", "crd", "gpupools.remotegpu.io", "gpuclaims.remotegpu.io")
     asyncio.run(uninstall.run(NAMESPACE, later, account))
     chart(server, "uninstall", "remotegpu")
@@ -424,7 +425,7 @@ def test_keys_that_kubelet_still_counts_are_left_until_it_has_forgotten_them(ser
 
 
 def hook_account(server: ApiServer, objects: list[Object], account: str, *others: str) -> Any:
-    """The hook's service account, with what the chart allows it and no more."""
+    """The hook's service account, with exactly the rights that the chart allows it."""
     for thing in objects:
         component = thing["metadata"]["labels"]["app.kubernetes.io/component"]
         if thing["kind"].endswith(("Account", "Role", "Binding")) and component in {account, *others}:

@@ -1,4 +1,4 @@
-"""What each part may do: nothing that is not listed here, and nothing that its pods do not need."""
+"""The rights of each part: only those listed here, and only those that its pods need."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTER_WIDE: dict[str, dict[str, str]] = {
         "/resourcequotas": "get list watch",
         "scheduling.k8s.io/priorityclasses": "get list watch",
         "/events": "create",
-        # Where the API server is, for the appliances' network policy.
+        # The API server's address, for the appliances' network policy.
         "discovery.k8s.io/endpointslices [kubernetes]": "get",
         "admissionregistration.k8s.io/mutatingwebhookconfigurations [remotegpu]": "get patch",
     },
@@ -88,7 +88,7 @@ IN_ITS_NAMESPACE: dict[str, dict[str, str]] = {
         "/serviceaccounts [remotegpu-nodekeys]": "patch",
     },
 }
-# What the operator may do besides where the chart has the dashboard.
+# The operator's additional rights where the chart has the dashboard.
 REVIEWS = {
     "authentication.k8s.io/tokenreviews": "create",
     "authorization.k8s.io/subjectaccessreviews": "create",
@@ -144,7 +144,7 @@ def test_the_dashboard_is_reached_by_the_release_and_the_named_namespaces(tmp_pa
     assert port["targetPort"] in {each["name"] for each in container["ports"]}
 
 
-# resource, object, verb: what `kubectl auth can-i --list` says of an account.
+# resource, object, verb: the answer of `kubectl auth can-i --list` for an account.
 Right = tuple[str, str, str]
 ELSEWHERE = "somebodys"
 
@@ -161,7 +161,7 @@ def listed(rights: dict[str, str]) -> set[Right]:
 
 
 def can(server: ApiServer, account: str, namespace: str) -> set[Right]:
-    """What the API server lets an account do in a namespace, and where there is none."""
+    """Asks the API server for an account's rights, in a namespace and outside namespaces."""
     user = f"--as=system:serviceaccount:{NAMESPACE}:{account}"
     text = server.kubectl("auth", "can-i", "--list", "--no-headers", user, "-n", namespace).stdout
     rows = [re.fullmatch(r"([^\s\[]*) *\[(.*?)\] +\[(.*?)\] +\[(.*?)\]", line.strip()) for line in text.splitlines()]
@@ -179,8 +179,9 @@ def can(server: ApiServer, account: str, namespace: str) -> set[Right]:
 def test_the_api_server_grants_exactly_the_listed_rights(
     apiserver: ApiServer, objects: list[Object], tmp_path: Path
 ) -> None:
-    """Asked as each account, in its namespace and in another; what an account without roles may do is not ours. At last
-    the operator's once more, with the dashboard."""
+    """Asks as each account, in its namespace and in another; the rights of an account without roles are not ours. At
+    last asks the operator's again, with the dashboard.
+    """
     kinds = {"ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ServiceAccount"}
     ours = [thing for thing in objects if thing["kind"] in kinds]
     for name in (NAMESPACE, ELSEWHERE):
@@ -252,7 +253,7 @@ def test_names_are_fixed_and_namespaces_the_releases(objects: list[Object], tmp_
 
 
 def test_no_pod_of_ours_is_sent_to_our_webhook_but_the_test(objects: list[Object]) -> None:
-    """The operator and the webhook must start when no webhook runs yet."""
+    """The operator and the webhook must start before any webhook runs."""
     for thing in objects:
         template = thing["spec"]["template"] if thing["kind"] in {"Deployment", "DaemonSet", "Job"} else thing
         keys = [*(template["metadata"].get("annotations") or {})] if "metadata" in template else []

@@ -1,4 +1,4 @@
-"""What the rendered manifests say, where a cluster would show it late or only under load."""
+"""Properties of the rendered manifests whose errors a cluster would show late, or only under load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_device_plugins_are_replaced_one_node_after_the_other_without_a_gap(tmp_
         "type": "RollingUpdate",
         "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
     }
-    # The kubelet must not kill one that still waits for its successor.
+    # The kubelet must not kill a plugin that still waits for its successor.
     assert plugin["template"]["spec"]["terminationGracePeriodSeconds"] > PATIENCE_SECONDS
 
 
@@ -40,7 +40,7 @@ def test_who_may_read_metrics_and_what_is_closed_reach_the_operator(tmp_path: Pa
 
 
 def test_metrics_of_the_charts_own_parts_are_for_those_who_scrape_too(tmp_path: Path) -> None:
-    """The kubelet's probes come from the pod's own node, which a policy does not concern."""
+    """The kubelet's probes come from the pod's own node, to which a policy does not apply."""
     monitoring = {"kubernetes.io/metadata.name": "monitoring"}
     sources = [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": monitoring}}]
     for values, expected in (({"metrics": {"fromNamespaces": monitoring}}, sources), ({}, sources[:1])):

@@ -1,4 +1,4 @@
-"""Who may write what operator and appliances believe: the status of claims and pools, by each way that there is."""
+"""The status of claims and pools, which operator and appliances trust: who may write it, by every possible way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
             it.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         it.apply(*(thing for thing in objects if thing["kind"] in kinds))
         it.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        # The roles with which an operator and somebody who restores a backup come.
+        # The roles of an operator, and of a person who restores a backup.
         verbs = {"remotegpu-operator": ["get", "patch", "update"], "restorer": ["get", "patch", "update", "override"]}
         for name, allowed in verbs.items():
             it.apply(
@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
                 },
                 binding("ClusterRoleBinding", name, name, NAMESPACE),
             )  # fmt: skip
-        # Who owns a namespace has every right in it, as platforms give it.
+        # The owner of a namespace has every right in it, as platforms give it.
         it.apply(binding("RoleBinding", "cluster-admin", "owner", THEIRS))
         it.apply(CLAIM)
         until(lambda: "remotegpu-status" in written(it, OWNER, STOLEN), 60, "the policy is in force")
@@ -65,7 +65,7 @@ def binding(kind: str, role: str, account: str, namespace: str) -> dict[str, obj
 
 
 def written(server: ApiServer, user: str, status: object) -> str:
-    """What a merge patch of the status is answered on the standard error stream."""
+    """Patches the claim's status as this user. Returns kubectl's error output; empty if it was allowed."""
     patch = json.dumps({"status": status})
     arguments = ["patch", "gpuclaim", "mine", "-n", THEIRS, "--subresource=status", "--type=merge", "-p", patch]
     return server.kubectl(*arguments, f"--as={user}", check=False).stderr

@@ -27,8 +27,8 @@ def second(dist: Path) -> Iterator[StandIn]:
         yield it
 
 
-@pytest.fixture(params=[[REMOTEGPU, "run"], [REMOTEGPU_RUN]], ids=["python", "rust"])
+@pytest.fixture(params=[[REMOTEGPU, "run", "--report-file", "/dev/null"], [REMOTEGPU_RUN]], ids=["python", "rust"])
 def run(request: pytest.FixtureRequest) -> list[str]:
-    """`remotegpu run`, which stays in Python here because `dist` lacks the other program, and the other program."""
+    """A run that Python watches, with a share that `remotegpu-run` holds for it; and `remotegpu-run` itself."""
     words: list[str] = request.param
     return words

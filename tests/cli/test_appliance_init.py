@@ -1,4 +1,4 @@
-"""An appliance that other machines reach: refused without token and TLS, and `appliance init`, which makes both."""
+"""An appliance that other machines reach: refused without token and TLS; `appliance init` makes both."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def unit_command(text: str) -> list[str]:
 
 
 def test_the_unit_starts_the_same_appliance_and_ends_it(made: tuple[Path, str], dist: Path) -> None:
-    """What systemd does: run the command from another folder, and send SIGTERM."""
+    """Does what systemd would: runs the command from another folder, and sends SIGTERM."""
     folder, _ = made
     command, endpoint = unit_command((folder / "remotegpu-appliance.service").read_text()), f"127.0.0.1:{free_port()}"
     command = [f"--listen={endpoint}" if each.startswith("--listen=") else each for each in command]

@@ -1,4 +1,4 @@
-"""What `remotegpu bench` makes of measurements: pure, with numbers that can be checked by hand."""
+"""The report of `remotegpu bench`, computed from measurements by pure functions; numbers can be checked by hand."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_it_waits_until_the_last_lease_is_gone(dist: Path) -> None:
                     appliance.lease(Ask(milli_per_gpu=250))
                 assert refused.value.failure is Failure.BUSY
                 lease.let_go()
-                # It ends at once, and may have ended before it is asked.
+                # It ends at once, and may have ended before the question.
                 assert line(draining).removeprefix(appliance.endpoint) in (
                     " drains: no leases left",
                     " answers no more, as one that has ended",
@@ -52,7 +52,7 @@ def test_a_deadline_is_a_time(appliance: StandIn) -> None:
 
 
 def completed(words: str, **environment: str) -> list[str]:
-    """What a shell shows for the last of these words."""
+    """Returns the completions that a shell shows for the last of these words."""
     variables = os.environ | environment
     variables |= {"_REMOTEGPU_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run([REMOTEGPU], env=variables, capture_output=True, text=True, timeout=60, check=True)

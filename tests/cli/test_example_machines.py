@@ -1,4 +1,4 @@
-"""The examples for machines without a GPU: the unit's command runs as it stands, and the model's server on a share."""
+"""The examples for machines without a GPU: the unit's command runs unchanged, the model's server on a share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def setting(name: str, home: Path) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """As the example's commands leave it, with this checkout in the place of the wheel."""
+    """The home folder after the example's commands, with this checkout in place of the wheel."""
     programs = tmp_path / "remotegpu" / "bin"
     programs.mkdir(parents=True)
     (programs / "remotegpu").symlink_to(REMOTEGPU)
@@ -116,7 +116,7 @@ def accepts(port: int) -> bool:
 
 
 def asked(port: int, numbers: list[float] | None = None) -> dict[str, list[float]] | None:
-    """What it says; None where nobody listens."""
+    """Posts numbers to the example's server, or gets its page. Returns the JSON answer; None where nothing listens."""
     body = json.dumps(numbers).encode() if numbers else None
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", data=body, timeout=10) as answer:

@@ -68,4 +68,4 @@ def test_man_reads_them_without_a_warning(pages: Path) -> None:
 
 def test_the_page_of_run_names_what_the_program_without_python_lacks(pages: Path) -> None:
     text = (pages / "remotegpu-run.1").read_text().replace("\\-", "-")
-    assert "It lacks --native, --profile, --report, --report-file, --trace." in text
+    assert "It lacks --report, --report-file, --trace." in text

@@ -1,4 +1,4 @@
-"""What a command prints of other people's words."""
+"""Commands print text of other users safely."""
 
 from __future__ import annotations
 

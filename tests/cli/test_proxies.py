@@ -21,7 +21,7 @@ SHARE = ("-p", "0.25", "--", sys.executable, str(PROGRAMS / "vector_add.py"))
 
 @pytest.fixture(scope="module", params=["tcp", "grpc", "tls"])
 def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Names an appliance, and as every proxy a port at which nobody listens."""
+    """Names an appliance, and for every proxy a port on which nothing listens."""
     folder = tmp_path_factory.mktemp("proxies")
     nobody = f"http://127.0.0.1:{free_port()}"
     found = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}

@@ -89,7 +89,7 @@ def test_libraries_that_do_not_exist_are_named_without_a_call_of_cuda(where: lis
     missing = {each["name"]: each for each in json.loads(file.read_text())["missing"]}
     others = {"libnvidia-opticalflow.so.1", "libOpenCL.so.1", "libvulkan.so.1", "libEGL_nvidia.so.0"}
     assert missing.keys() - others == {"libnvcuvid.so.1", "libnvidia-encode.so.1", "libnvoptix.so.1"}
-    # A machine may have a loader of OpenCL or Vulkan, which is no driver.
+    # A machine may have a loader of OpenCL or Vulkan, which is not a driver.
     assert missing.keys() & others >= others - {"libOpenCL.so.1", "libvulkan.so.1"}
     assert missing["libnvidia-encode.so.1"]["times"] == 2
     assert missing["libnvoptix.so.1"]["reason"] == "OptiX is not provided"

@@ -1,4 +1,4 @@
-"""What `ls`, `smi`, `doctor` and `version` show, for people and as JSON."""
+"""The output of `ls`, `smi`, `doctor` and `version`, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_doctor_of_nothing(appliance: StandIn) -> None:
 
 
 def test_doctor_waits_five_seconds_for_all_that_do_not_answer(appliance: StandIn) -> None:
-    """They take connections and say nothing; a thread for each."""
+    """They accept connections and send nothing; there is one thread for each."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         silent = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
@@ -125,12 +125,12 @@ def test_doctor_waits_five_seconds_for_all_that_do_not_answer(appliance: StandIn
     assert done.returncode != 0
     assert sum(check["status"] == "fail" for check in checks) == 3, checks
     assert "control port" in [check["name"] for check in checks if check["where"] == appliance.endpoint]
-    # With the start of Python.
+    # Includes the start of Python.
     assert took < 8, took
 
 
 def test_doctor_gives_up_on_an_appliance_whose_name_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a resolver that nobody answers does."""
+    """The lookup of its name never ends, as with a resolver that gets no answer."""
     over = threading.Event()
     monkeypatch.setattr(here, "appliance_checks", lambda *_: over.wait(60) and ())
     monkeypatch.setattr(here, "_MOST_SECONDS", 0.2)
@@ -152,7 +152,7 @@ def test_doctor_without_an_appliance_checks_this_installation(appliance: StandIn
 
 
 def test_an_installation_without_the_software_gpu_is_well(appliance: StandIn, tmp_path: Path) -> None:
-    """What a machine with NVIDIA GPUs is given may leave it out; `run --native` says what is missing."""
+    """An installation for a machine with NVIDIA GPUs may leave it out; `run --native` says what is missing."""
     kept = Path(appliance.environment["REMOTEGPU_DIST"])
     (tmp_path / "client").symlink_to(kept / "client")
     appliance.environment["REMOTEGPU_DIST"] = str(tmp_path)

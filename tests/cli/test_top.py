@@ -193,7 +193,7 @@ def test_it_runs_in_a_terminal_without_colours_and_ends_with_q(appliance: StandI
         while lease.granted.lease_id[:8].encode() not in shown:
             shown += os.read(here, 1 << 16)
         os.write(here, b"q")
-        # A terminal that nobody has open any more: EIO.
+        # A terminal that no program has open any more: EIO.
         with contextlib.suppress(OSError):
             while os.read(here, 1 << 16):
                 pass

@@ -1,4 +1,4 @@
-"""What is in an image: read from its layers, each file with the package that it is of."""
+"""The contents of an image: read from its layers, each file with the package that owns it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ METADATA = "Metadata-Version: 2.1\nName: Some_Package\nVersion: 1.2\nLicense-Exp
 
 
 def layer(folder: Path, files: Mapping[str, str | int]) -> str:
-    """A layer in its file, as buildah leaves it; its digest. Files have a content, or a mode and none; what begins
-    with `->` is a link."""
+    """Writes a layer to its file, as buildah does, and returns its digest. A file has a content, or a mode and no
+    content; a content that begins with `->` is a link.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in files.items():
@@ -127,7 +128,7 @@ def test_rust_packages_are_those_of_the_lock_and_of_what_was_built() -> None:
 
 
 def test_scripts_are_those_that_the_dashboard_loads() -> None:
-    """The oracle: what npm was asked for, and the file that it brought."""
+    """The oracle: the packages that npm was asked for, and the file that it installed."""
     asked = json.loads((ROOT / "operator" / "dashboard" / "package.json").read_text())["dependencies"]
     assert {(each.name, each.version) for each in contents.scripts()} == {*asked.items(), ("preact", "")}
     assert [file.name for file in (DIST / "dashboard").glob("*.js")] == [f"{name}.js" for name in asked]
@@ -164,7 +165,7 @@ def test_an_archive_has_every_blob_under_its_digest_but_those_that_are_known(mak
 
 
 def test_bases_of_images_are_pinned_by_digest() -> None:
-    """Those that come from a registry; an ARG without a digest could be anything tomorrow."""
+    """Bases from a registry have a digest; an ARG without one could be anything tomorrow."""
     for path in (ROOT / "Dockerfile", ROOT / "examples/Dockerfile", ROOT / "examples/09-offload/Dockerfile"):
         text = path.read_text()
         given = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))

@@ -53,7 +53,7 @@ def test_what_a_part_prints_is_in_its_log(part: Part) -> None:
 
 
 def test_another_process_of_the_same_number_is_left_alone(part: Part) -> None:
-    """A record from before a reboot names a number that belongs to somebody else now: here, to this test."""
+    """A record from before a reboot has a number that belongs to another process now: here, to this test."""
     part.launch(["sleep", "600"])
     part.kill()
     record = part.state / "parts" / "sleeper.json"

@@ -1,4 +1,4 @@
-"""What is committed is what the registry generates."""
+"""The committed files equal those that the registry generates."""
 
 from pathlib import Path
 

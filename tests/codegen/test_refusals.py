@@ -1,5 +1,6 @@
-"""Nothing is refused silently: whatever the table, CUDA's enumerations and the private tables hold that is not
-provided is counted by `--report`, and each use of it that fails says one line."""
+"""Nothing is refused silently: `--report` counts every entry of the table, CUDA's enumerations and the private tables
+that is not provided, and each use of it that fails prints one line.
+"""
 
 from __future__ import annotations
 
@@ -94,19 +95,19 @@ def test_every_refused_function_is_counted_and_says_one_line(refusals: Refusals)
     assert refusals.counted("refused").keys() >= set(refusals.asked["functions"])
     said = Counter(re.findall(r"\b(cu\w+)\b.* (?:gets CUDA_ERROR_NOT_SUPPORTED|is not supported)", refusals.err))
     for function in set(refusals.asked["functions"]) - IN_PASSING:
-        # The client says one line for a function and its form for streams of threads.
+        # The client prints one line for a function and its per-thread stream form.
         assert said[function] == 1 or said[re.sub(r"_pt[ds][sz]$", "", function)] == 1, function
 
 
 def test_every_refused_function_of_nvml_is_counted(refusals: Refusals) -> None:
     refused = {name for name, code in refusals.answered["nvml"].items() if code == 3}
-    # What is left misses an argument first.
+    # The remaining functions miss an argument first.
     assert len(refused) > 250 and set(refusals.answered["nvml"].values()) <= {2, 3}
     assert refusals.counted("refused by NVML").keys() >= refused
 
 
 def test_every_value_of_an_enumeration_is_answered_or_counted(refusals: Refusals) -> None:
-    """What the newest cuda.h adds to an enumeration is refused aloud, until it is answered."""
+    """A value that the newest cuda.h adds to an enumeration is reported as refused until it is supported."""
     newest = headers.pinned(headers.PINNED[-1], "cuda.h")
     counted = refusals.counted("refused value")
     failed = 0
@@ -116,14 +117,14 @@ def test_every_value_of_an_enumeration_is_answered_or_counted(refusals: Refusals
             code = 0 if name.endswith("_MAX") else answers[str(value)]
             if code and (function, name) not in FAILS_IN_CUDA:
                 failed += 1
-                # A setter of limits asks the getter before.
+                # A setter of limits asks the getter first.
                 asked = "cuCtxGetLimit" if function == "cuCtxSetLimit" else function
                 assert counted.get(f"{asked} of {value}", 0) > 0, f"{function}: {name} fails with {code} silently"
     assert failed
-    # Of a local appliance, the software GPU says the same in its log, which may come to the terminal.
+    # With a local appliance, the software GPU says the same in its log, which may come to the terminal.
     said = Counter(re.findall(r"^(remotegpu: .*cuFuncGetAttribute): .* 17 is not provided", refusals.err, re.MULTILINE))
     assert said and set(said.values()) == {1}
-    # What is counted did fail.
+    # Every counted refusal did fail.
     for name in counted:
         function, _, which = name.partition(" of ")
         assert refusals.answered["values"][function][which] != 0

@@ -14,7 +14,7 @@ TABLE = parameters.load(Path(__file__).parents[2] / "remoting" / "registry")
 CUDA, NVML = ("nvidia-cuda-runtime", "cuda.h"), ("nvidia-nvml-dev", "nvml.h")
 SIZES = {"u8": 1, "u16": 2, "u32": 4, "i32": 4, "f32": 4, "u64": 8, "size": 8, "address": 8, "host": 8}
 SIZES |= dict.fromkeys(HANDLES | OTHER_HANDLES, 8)
-# By the C type: those that have one.
+# By the C type: the structures that have one.
 DRIVER = {
     "CUmemAllocationProp": "allocation_properties",
     "CUmemLocation": "location",
@@ -52,7 +52,7 @@ MANAGEMENT = {
     "nvmlGpuFabricInfo_t": "fabric",
     "nvmlGpuFabricInfo_v3_t": "fabric_v",
 }
-# What nobody is told: reserved words, what only Windows has, and members of unions that no provided function answers.
+# Fields that no program reads: reserved words, Windows-only ones, and union members that no provided function returns.
 RESERVED = re.compile(r"\breserved\d*\b")
 IGNORED = re.compile(
     r"^pad$|win32|asBytes|mipmap\.|extSem|memOp|memcpyBatch|fabricCpy"
@@ -65,7 +65,7 @@ COMPOUND = re.compile(r"(struct|union)\s*\w*\s*\{")
 
 
 def bodies(header: str) -> dict[str, str]:
-    """What stands between the braces, by each name that it is given."""
+    """Returns the text between the braces of each structure, by each of its names."""
     text = re.sub(r"^\s*#.*$", "", headers.without_comments(header), flags=re.MULTILINE)
     found = {}
     for opening in OPENING.finditer(text):
@@ -85,7 +85,7 @@ def closing(text: str, at: int) -> int:
 
 
 def members(body: str, known: dict[str, str], prefix: str = "") -> list[str]:
-    """The paths of all members, of nested structures those of these."""
+    """The paths of all members; a nested structure counts as its members."""
     found: list[str] = []
     while body := body.strip():
         if compound := COMPOUND.match(body):
@@ -107,14 +107,14 @@ def members(body: str, known: dict[str, str], prefix: str = "") -> list[str]:
 
 
 def layout(file: tuple[str, str], types: dict[str, str], folder: Path) -> dict[str, dict[str, tuple[int, int]]]:
-    """Offset and size of each member by the C type, as a compiler has them; the whole one as ``."""
+    """Offset and size of each member by the C type, as a compiler lays them out; `` is the whole structure."""
     path = headers.installed_path(*file)
     known = bodies(path.read_text())
     lines = []
     for name in types:
         lines.append(f'printf("{name} . 0 %zu\\n", sizeof({name}));')
         for member in members(known[name], known):
-            # NVML answers one of that name: the memory that the driver keeps.
+            # NVML has a member of this name: the memory that the driver keeps.
             reserved = file is CUDA and RESERVED.search(member)
             if not reserved and not IGNORED.search(member):
                 size = f"sizeof((({name} *)0)->{member})"

@@ -1,4 +1,4 @@
-"""The committed table of what frameworks' libraries name agrees with the registry. `make symbols` makes it anew."""
+"""The committed table of symbols in frameworks' libraries agrees with the registry. `make symbols` generates it."""
 
 from __future__ import annotations
 

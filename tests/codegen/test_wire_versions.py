@@ -1,4 +1,4 @@
-"""What each version of the wire has, and that it keeps it."""
+"""The content of each version of the wire protocol, and that it never changes."""
 
 from typing import Any
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from support.system import DIST
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 SMI = DIST / "bin" / "nvidia-smi"
+# Where it is from stands in it.
+FIELDS = Path(__file__).with_name("nvidia_smi_fields.txt")
 pytestmark = pytest.mark.skipif(not SMI.exists(), reason="nvidia-smi is not built (make build)")
 
 
@@ -65,19 +68,52 @@ def test_processes_of_the_lease(runner: Run, compiled: Callable[[str], Path]) ->
     assert runner(SMI, "--query-compute-apps=pid", "--format=csv,noheader").stdout == ""
 
 
-def test_every_field_that_the_help_lists_is_answered(runner: Run) -> None:
+@dataclass(frozen=True)
+class Listed:
+    """A field that NVIDIA's program lists: its name and unit as in the header, and further names."""
+
+    name: str
+    unit: str
+    others: tuple[str, ...]
+
+    @property
+    def header(self) -> str:
+        return self.name if self.unit == "-" else f"{self.name} [{self.unit}]"
+
+
+def listed() -> dict[str, list[Listed]]:
+    found: dict[str, list[Listed]] = {}
+    for line in FIELDS.read_text().splitlines():
+        if not line.startswith("#"):
+            query, name, unit, *others = line.split()
+            found.setdefault(query, []).append(Listed(name, unit, tuple(others)))
+    return found
+
+
+@pytest.mark.parametrize("query", listed())
+def test_every_field_that_nvidias_program_lists_is_answered_and_no_other_one(runner: Run, query: str) -> None:
     """Agents ask for dozens of fields at once, and one that is refused would cost them all."""
-    shown = runner(SMI, "--help-query-gpu").stdout.split("Fields of --query-compute-apps")[0]
-    fields = [line.split(" or ")[0] for line in shown.splitlines() if line and not line.endswith(":")]
-    assert len(fields) > 150
-    run = runner(SMI, f"--query-gpu={','.join(fields)}", "--format=csv")
-    assert run.returncode == 0, run.stdout + run.stderr
-    header, values = (line.split(", ") for line in run.stdout.splitlines()[:2])
-    assert [name.split(" [")[0] for name in header] == fields
-    answers = dict(zip(fields, values, strict=True))
-    assert answers["display_mode"] == "Disabled"
-    assert answers["pcie.link.gen.max"].isdigit()
-    assert answers["temperature.memory"] == "[N/A]"
+    fields = listed()[query]
+    shown = re.findall(r'^"(.*)"$', runner(SMI, f"--help-query-{query}").stdout, re.MULTILINE)
+    assert {frozenset(names.split('" or "')) for names in shown} == {frozenset((f.name, *f.others)) for f in fields}
+    for names in ([field.name for field in fields], [(field.name, *field.others)[-1] for field in fields]):
+        run = runner(SMI, f"--query-{query}={','.join(names)}", "--format=csv")
+        assert run.returncode == 0, run.stdout + run.stderr
+        header, *lines = run.stdout.splitlines()
+        assert header.split(", ") == [field.header for field in fields]
+        assert all(len(line.split(", ")) == len(fields) for line in lines)
+        assert bool(lines) == (query not in ("compute-apps", "accounted-apps"))
+    refused = runner(SMI, f"--query-{query}=timestamp,colour", "--format=csv")
+    assert (refused.returncode, refused.stdout.strip()) == (2, 'Field "colour" is not a valid field to query.')
+
+
+def test_fields_that_nvml_tells_have_values(runner: Run) -> None:
+    fields = "display_mode,display_attached,pcie.link.gen.max,pcie.link.gen.gpucurrent,temperature.memory"
+    run = runner(SMI, f"--query-gpu={fields}", "--format=csv,noheader", "-i", "0")
+    mode, attached, most, current, memory = run.stdout.strip().split(", ")
+    assert (mode, attached, memory) == ("Disabled", "No", "[N/A]")
+    assert most.isdigit()
+    assert current.isdigit()
 
 
 def test_xml_has_what_exporters_read(runner: Run) -> None:
@@ -131,7 +167,7 @@ def test_a_loop_into_a_file_ends_with_its_count(runner: Run, tmp_path: Path) -> 
 
 
 def test_milliseconds_between_two_looks(runner: Run) -> None:
-    """It goes on until its reader has gone."""
+    """It continues until its reader has gone."""
     line = f"{SMI} --query-gpu=index --format=csv,noheader -lms 50 | head -n 3"
     run = runner("sh", "-c", line)
     assert run.stdout.split() == ["0", "0", "0"], run.stderr

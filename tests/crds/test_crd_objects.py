@@ -28,7 +28,7 @@ from remotegpu.api.claims import (
 from remotegpu.api.conditions import Condition, with_condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import GROUP, VERSION
-from remotegpu.api.modes import Backend, ComputeMode, Landlock
+from remotegpu.api.modes import Backend, ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.pools import (
     Amount,
     AppliancePhase,
@@ -114,6 +114,7 @@ POOL_SPECS = (
         namespaces=frozenset({"team-a", "team-b"}),
         local_sockets=False,
         landlock=Landlock.WARN,
+        worker_writes=WorkerWrites.DEVICES,
         cordoned=frozenset({"node-a", "node-b"}),
         prices=(Price("A100", "2.40"), Price("T4", "0.35")),
         idle=IdleSpec(3600, IdleAction.RELEASE, 1200),

@@ -147,7 +147,7 @@ def _is_amount(path: str, field: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("kind", FILES)
 def test_kubectl_explains_every_field(served: Served, kind: str) -> None:
-    """In the very words of the schema, so that nobody has to look for them elsewhere."""
+    """In the very words of the schema, so that no reader has to look for them elsewhere."""
 
     def explain(path: str) -> str:
         return flat(served.server.kubectl("explain", f"{kind.lower()}.{path}".rstrip(".")).stdout)

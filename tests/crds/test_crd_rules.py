@@ -1,4 +1,4 @@
-"""What the API server accepts and refuses, with the sentence that a person reads."""
+"""The objects that the API server accepts and refuses, with the error that a person reads."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_invalid_shares_are_refused_with_a_valid_example(served: Served, spec: d
 
 
 def test_a_claim_keeps_which_gpus_it_asked_for(served: Served) -> None:
-    """The allocation stands for it; how much of them it has can change."""
+    """The allocation depends on it; the size of the share can change."""
     pod = {"name": "train", "uid": "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"}
     by_fraction = served.create("GPUClaim", {"fraction": "0.25", "model": "A100", "pod": pod, "compute": "0.25"})
     by_memory = served.create("GPUClaim", {"memory": "4Gi"})

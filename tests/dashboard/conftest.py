@@ -18,7 +18,7 @@ from support.kubenodes import Appliance
 
 from remotegpu.api.kubernetes import server_name
 from remotegpu.api.usage import Holding, Share
-from remotegpu_operator.certificates import new_authority, new_leaf
+from remotegpu_operator.appliances.certificates import new_authority, new_leaf
 
 ADDRESS = "127.0.36.1"
 

@@ -153,7 +153,7 @@ def test_it_is_served_over_tls_where_the_appliance_has_it(tmp_path: Path) -> Non
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises(urllib3.exceptions.HTTPError):
             urllib3.PoolManager(ssl_context=old).request("GET", here.url, retries=False)
-        # Somebody who connects and says nothing keeps nobody out.
+        # A client that connects and says nothing keeps no other out.
         host, _, port = here.url.removeprefix("https://").rpartition(":")
         with socket.create_connection((host, int(port))):
             assert pool.request("GET", here.url, retries=False).status == 200

@@ -1,4 +1,4 @@
-"""Sessions and load: what an appliance says, over TLS to a dashboard beside a real API server, and who gets it."""
+"""Sessions and load: an appliance's figures, over TLS to a dashboard with a real API server, and who may see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remotegpu.api.pools import AppliancePhase, ApplianceStatus
 from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.state import Scope
 from remotegpu.rpc import pb
-from remotegpu_operator.appliance_tokens import NoTokenError
+from remotegpu_operator.appliances.tokens import NoTokenError
 from remotegpu_operator.dashboard.loads import Loads
 
 Object = dict[str, Any]
@@ -51,7 +51,7 @@ def test_of_what_a_reader_may_not_list_there_is_no_load() -> None:
 
 
 class Cluster:
-    """Has pods, and makes tokens."""
+    """A stand-in for the API server: it has pods, and issues tokens."""
 
     def __init__(self, pods: list[Object]) -> None:
         self.pods = pods
@@ -82,7 +82,7 @@ def pod(name: str, ip: str, *arguments: str) -> Object:
 
 
 def test_appliances_are_shown_the_token_that_their_release_takes() -> None:
-    """As the operator shows it to them: one of the release before has no audience of its own."""
+    """The dashboard uses the operator's tokens: an appliance of the previous release has no audience of its own."""
 
     async def run() -> None:
         cluster = Cluster([pod("new", "10.0.0.1", "--pool", "p"), pod("old", "10.0.0.2")])
@@ -98,13 +98,35 @@ def test_appliances_are_shown_the_token_that_their_release_takes() -> None:
             await loads._ask_all()
             own = {name: appliance_audience(name) for name in known}
             assert sorted(cluster.asked) == sorted([own["new"], AUDIENCE, own["gone"]])
+            del known["gone"]
             await loads._ask_all()
-            assert (cluster.lists, cluster.kept) == (1, {own["new"], AUDIENCE, own["gone"]})
+            assert (cluster.lists, cluster.kept) == (1, {own["new"], AUDIENCE})
             # It is updated: another pod, at another address.
             cluster.pods[1] = pod("old", "10.0.0.4", "--pool", "p")
             known["old"] = "10.0.0.4"
             await loads._ask_all()
-            assert (cluster.lists, cluster.kept) == (2, set(own.values()))
+            assert (cluster.lists, cluster.kept) == (2, {own["new"], own["old"]})
+        finally:
+            loads.close()
+
+    asyncio.run(run())
+
+
+def test_a_pod_whose_container_is_not_running_yet_is_looked_at_again() -> None:
+    """It starts anew at its old address, when somebody opens the page."""
+
+    async def run() -> None:
+        begins = pod("old", "10.0.0.2")
+        begins["status"]["containerStatuses"] = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+        cluster = Cluster([begins])
+        status = ApplianceStatus("old", "n", AppliancePhase.READY, address="10.0.0.2:7070")
+        loads = Loads(cast("Any", cluster), SYSTEM, cast("Any", cluster), lambda: [status])
+        try:
+            await loads._ask_all()
+            cluster.pods = [pod("old", "10.0.0.2")]
+            await loads._ask_all()
+            await loads._ask_all()
+            assert (cluster.asked[1:], cluster.kept, cluster.lists) == ([AUDIENCE, AUDIENCE], {AUDIENCE}, 2)
         finally:
             loads.close()
 
@@ -123,7 +145,7 @@ def test_a_dashboard_tells_what_the_appliance_says(
     mine = loads(page, of_team_a)
     assert (mine["claims"].keys(), mine["gpus"]) == ({"team-a/train"}, {})
     assert (mine["claims"]["team-a/train"]["sessions"], mine["claims"]["team-a/train"]["used"]) == (2, 64 * MIB)
-    # What was known last stays, with why there is nothing newer.
+    # The last known figures stay, with the reason why there are no newer ones.
     appliance.stop()
     until(lambda: loads(page, everything)["problems"], 20, "it is told that it does not answer")
     assert loads(page, everything)["gpus"][key]["sessions"] == 3

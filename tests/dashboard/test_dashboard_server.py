@@ -1,4 +1,4 @@
-"""Who gets what of the dashboard, of a real API server's roles and tokens."""
+"""The dashboard's answers by caller, with a real API server's roles and tokens."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_who_may_list_one_namespace_sees_nothing_of_another(page: Page, of_team_
     assert found["pools"] == []
     assert {claim["namespace"] for claim in found["claims"].values()} == {"team-a"}
     assert "team-b" not in response.data.decode() and "secret-project" not in response.data.decode()
-    # Who holds what it waits for may be of other namespaces, and events are another right.
+    # The holders of what it waits for may be of other namespaces, and events are another right.
     assert page.get("/api/claims/team-a/train/why", of_team_a).json() is None
     told = page.get("/api/claims/team-a/train/events", of_team_a).json()
     assert told["events"] == []
@@ -135,7 +135,7 @@ def test_another_sites_page_can_neither_read_nor_write(page: Page, everything: s
 def test_one_user_has_so_many_pages_and_one_peer_so_many_connections(page: Page, everything: str) -> None:
     port = int(page.url.rpartition(":")[2])
     with contextlib.ExitStack() as held:
-        # Who sits still makes room.
+        # A connection without requests makes room.
         for _ in range(300):
             held.enter_context(socket.create_connection(("127.0.0.1", port), 20))
         assert page.get("/api/snapshot", everything).status == 200

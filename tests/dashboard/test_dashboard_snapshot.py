@@ -1,4 +1,4 @@
-"""What the page is given, against the objects that it is made of."""
+"""The page's data, against the objects that it is computed from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`remotegpu top` of a cluster: the rows against the objects, and the live view beside a real API server."""
+"""`remotegpu top` of a cluster: the rows against the objects, and the live view with a real API server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def claim(namespace: str, name: str, phase: str, reason: str, position: int = 0,
 
 
 def state() -> State:
-    """`run` has a quarter of the first GPU; somebody of another namespace another one; two wait."""
+    """`run` has a quarter of the first GPU; a claim of another namespace has another one; two wait."""
     gpu = {"uuid": "GPU-0", "model": "Test", "memory": GIB, "shareable": GIB, "healthy": True}
     gpu |= {"allocatedMemory": GIB // 2, "allocatedMilli": 500}
     broken = {"uuid": "GPU-1", "model": "Test", "memory": GIB, "shareable": GIB, "healthy": False, "message": "Xid 79"}

@@ -20,7 +20,7 @@ from remotegpu_deviceplugin.devices import Pools
 from remotegpu_deviceplugin.memory import remember
 from remotegpu_deviceplugin.node import MEMORY
 
-# No API server is needed for what the node remembers of the pools.
+# No API server is needed: the node remembers the pools.
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -42,7 +42,7 @@ def nowhere(node: Node) -> Path:
 
 
 def registered(node: Node, times: int) -> None:
-    """Each resource so often, and the kubelet has heard of it as often."""
+    """Waits until each resource is registered this often, and the kubelet has received as many lists of it."""
     names = [MILLI, CLIENT, LOCAL_SOCKETS]
     until(
         lambda: all(len(node.kubelet.heard.get(name, [])) >= times for name in names),
@@ -57,7 +57,7 @@ def other() -> str:
 
 @contextlib.contextmanager
 def beside_its_successor(node: Node, kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A plugin that is registered, and then another one."""
+    """Starts a plugin, waits until it is registered, and starts a second one."""
     with node.run(kubeconfig) as first:
         registered(node, 1)
         with node.run(kubeconfig, other()):
@@ -73,7 +73,7 @@ def test_updates_one_after_the_other_leave_no_gap(node: Node, nowhere: Path) -> 
             assert len({each.endpoint for each in node.kubelet.registrations}) == 6, "each has sockets of its own"
             first.terminate()
             assert first.wait(SECONDS) == 0
-            # The second one inherits what the first had of the kubelet, and hands it on.
+            # The second one inherits the first one's state of the kubelet, and hands it on.
             with node.run(nowhere, other()):
                 registered(node, 4)
                 second.terminate()
@@ -82,7 +82,7 @@ def test_updates_one_after_the_other_leave_no_gap(node: Node, nowhere: Path) -> 
                 assert node.kubelet.plugin(MILLI).Allocate(REQUEST).container_responses
                 assert node.kubelet.plugin(CLIENT).Allocate(REQUEST).container_responses
                 assert (node.kubelet.ended, node.kubelet.unhealthy) == ([], [])
-            # There is nobody to hand over to any more.
+            # There is no successor to hand over to any more.
             until(
                 lambda: set(node.kubelet.unhealthy) == {CLIENT, LOCAL_SOCKETS, MILLI},
                 SECONDS,
@@ -114,7 +114,7 @@ def test_one_that_is_killed_beside_its_successor_is_made_good_at_once(node: Node
 
 
 def test_a_kubelet_that_starts_again_hears_of_the_successor_alone(node: Node, nowhere: Path) -> None:
-    """What was inherited of the kubelet before counts for nothing."""
+    """The successor inherited state of the old kubelet, which counts for nothing."""
     with beside_its_successor(node, nowhere) as first:
         first.terminate()
         assert first.wait(SECONDS) == 0

@@ -1,4 +1,4 @@
-"""Devices of pods whose GPU failed are unhealthy at the kubelet, which tells it in the pods' status."""
+"""Devices of pods whose GPU failed are unhealthy at the kubelet, which reports it in the pods' status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MILLI, CLIENT = "remotegpu/milli", "remotegpu/client"
 
 
 def remember(path: Path, *entries: tuple[str, str, dict[str, list[str]]]) -> Path:
-    """What a kubelet keeps of its devices: the pod's uid, the resource, and ids by NUMA node."""
+    """Writes a kubelet's checkpoint of its devices: the pod's uid, the resource, and ids by NUMA node."""
     found = [
         {"PodUID": uid, "ContainerName": "c", "ResourceName": name, "DeviceIDs": ids} for uid, name, ids in entries
     ]

@@ -1,4 +1,4 @@
-"""What the kubelet is told to give a container, as a whole."""
+"""The whole answer by which the plugin tells the kubelet what a container gets."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ PTX = {
     "CUPY_COMPILE_WITH_PTX": "1",
     "TRITON_PTXAS_PATH": "/usr/lib/remotegpu/ptxas",
     "TRITON_PTXAS_BLACKWELL_PATH": "/usr/lib/remotegpu/ptxas",
+    "USE_PYTORCH_KERNEL_CACHE": "0",
 }
 
 
@@ -49,7 +50,7 @@ def test_the_whole_answer(keep_ptx: bool, mounts: dict[str, str], variables: dic
                 {"containerPath": path, "hostPath": f"{FILES}/{file}", "readOnly": True}
                 for path, file in mounts.items()
             ),
-            # Of appliances on the same node.
+            # The sockets of appliances on the same node.
             {"containerPath": "/run/remotegpu", "hostPath": str(LOCAL), "readOnly": True},
         ],
     }

@@ -1,4 +1,4 @@
-"""What the webhook's variables name lies in the folder that the device plugin mounts, and works there alone."""
+"""Files that the webhook's variables name are in the folder that the device plugin mounts, and need no others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(json.dumps(sorted(name for name in sys.modules if name.partition(".")[0] i
 
 
 def mounted(path: str) -> Path:
-    """Where the file of a container lies in the build."""
+    """Returns the file of the build that a container sees at this path."""
     return find_dist().pod / "lib" / Path(path).relative_to(CLIENT_FOLDER)
 
 
@@ -39,7 +39,7 @@ def test_python_starts_armed_with_nothing_but_the_mounted_files(tmp_path: Path) 
         "REMOTEGPU_CONFIG": str(config),
         "REMOTEGPU_CONNECT": str(connect),
     }
-    # Without site-packages: what is lent must be there. Its start-up module is Python's own business.
+    # Without site-packages: the mounted folder must contain all. Its start-up module is Python's own business.
     python = Path(sys.base_prefix, "bin", "python3")
     done = subprocess.run([python, "-s", "-c", PROGRAM], capture_output=True, text=True, env=environment, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

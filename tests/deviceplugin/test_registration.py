@@ -1,4 +1,4 @@
-"""The plugin beside a stand-in kubelet and a real API server."""
+"""The plugin with a stand-in kubelet and a real API server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_a_container_gets_does_not_depend_on_its_devices(pool: ApiServer, n
 
 
 def test_an_appliance_gets_the_folder_of_sockets_alone(pool: ApiServer, node: Node) -> None:
-    """To write into, as a mount of the device plugin: it is no volume of the pod."""
+    """To write into, as a mount of the device plugin: it is not a volume of the pod."""
     with node.run(pool.kubeconfig):
         node.heard(SOCKETS, 100)
         request = messages.AllocateRequest(container_requests=[messages.ContainerAllocateRequest(devices_ids=["3"])])

@@ -1,6 +1,6 @@
-"""CUDA's driver and NVML by ctypes, as the rows of this table call them: each function answers its code.
+"""CUDA's driver and NVML by ctypes, as the rows of this table call them: each function returns its code.
 
-A driver may have one rule broken: a function in the place of a real one, which is given the real driver.
+A driver may break one rule: then a function replaces a real one, and gets the real driver as an argument.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ VERSIONS: Final = {
     ]
 } | {"cuGraphInstantiate": "cuGraphInstantiateWithFlags"}
 
-# A function that grants the wait of a held stream; None of a byte is written by it.
+# The types of functions for `cuLaunchHostFunc` and `cuStreamAddCallback`.
 HOST_FUNCTION: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 STREAM_CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 NON_BLOCKING: Final = 1
 LEGACY: Final = 1
 PER_THREAD: Final = 2
 
-# Adds one to a word, and does nothing.
+# Two kernels: one adds one to a word, the other does nothing.
 PTX: Final = b"""
 .version 6.0
 .target sm_50
@@ -77,8 +77,8 @@ PTX: Final = b"""
 
 Broken = Callable[..., int]
 
-# Seconds. A held stream is let go when the call that waits for it does not return so soon, and in any case after HELD,
-# so that nothing stands for ever. LATE is for calls that must not wait, which a crowded machine delays.
+# Seconds. A held stream is released when the call that waits for it does not return so soon, and in any case after
+# HELD, so that nothing stands longer than that. LATE is for calls that must not wait, which a crowded machine delays.
 SOON, LATE, HELD = 0.05, 10.0, 15.0
 
 
@@ -136,7 +136,7 @@ def out(place: ctypes._CData) -> Any:
 
 @dataclass
 class Machine:
-    """What a row has: a driver with a current context, NVML, and how long it looks whether something waits."""
+    """The context of a row: a driver with a current context, NVML, and the time to check whether a call waits."""
 
     cuda: Library
     nvml: Library
@@ -150,7 +150,7 @@ class Machine:
         assert code == 0, f"{name} answers {code}"
 
     def made(self, name: str, *arguments: Any) -> int:
-        """Calls a function whose first parameter is a handle or an address that it makes."""
+        """Calls a function whose first parameter receives a handle or an address. Returns that."""
         place = word()
         self.ok(name, out(place), *arguments)
         return place.value
@@ -202,7 +202,7 @@ class Machine:
 
     @contextmanager
     def held(self, stream: int) -> Iterator[threading.Event]:
-        """In the block the stream's work stands still, unless the event is set; then it has ended."""
+        """Holds the stream's work during the block, or until the event is set; then waits for its end."""
         go = threading.Event()
         self.ok("cuLaunchHostFunc", stream, self.call(lambda: go.wait(HELD)), None)
         try:
@@ -236,7 +236,7 @@ class Machine:
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
-    """Calls a function in a new thread, and answers what it answered."""
+    """Calls a function in a new thread, and returns its result."""
     found: list[Any] = []
 
     def work() -> None:

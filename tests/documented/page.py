@@ -30,10 +30,10 @@ seen, which a comparison of the two would not show.
 
 - Each row is also run on a driver with this one rule broken: a function that stands before the real one answers
   another code, does nothing, does its work early or late, or twice. The row has to fail there.
-- **No real GPU was at hand.** Where NVIDIA's driver does otherwise than its documentation, the row will say so, and the
-  driver decides.
+- **No real GPU was at hand.** `make test-gpu` runs the table by NVIDIA's driver, natively and on a share, and was not
+  run with one. Where that driver does otherwise than its documentation, the row will say so, and the driver decides.
 - Rows about `fork` have no sentence in CUDA's reference; they are what programs are known to see.
-- `make shard-programs` runs all of it, natively, on a share and broken.
+- `make shard-programs` runs all of it, natively, on a share and broken, and prints how many seconds it took.
 
 """
 
@@ -43,7 +43,7 @@ def _cell(words: str) -> str:
 
 
 def _result(row: Row) -> str:
-    places = {"native": "natively", "share": "on a share"}
+    places = {"native": "natively", "share": "on a share", "driver": "by NVIDIA's driver"}
     others = [f"otherwise {places[place]}: {reason}" for place, reason in row.otherwise.items()]
     return "; ".join(others) or "holds"
 

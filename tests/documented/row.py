@@ -1,4 +1,4 @@
-"""A row of the table: a sentence of the documentation in our words, what checks it, and what breaks it."""
+"""A row of the table: a sentence of the documentation in our words, its check, and the drivers that break it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row:
     check: Callable[[Machine], None]
     # Functions of a driver that breaks this rule and no other: with them the check has to fail.
     broken: Mapping[str, Broken]
-    # Why we do otherwise, where we do: natively, on a share.
+    # Why it is otherwise, where it is: by the software GPU (native), on a share, by NVIDIA's driver (driver).
     otherwise: Mapping[str, str]
     # Runs in a process that no other row shares.
     alone: bool = False
@@ -83,12 +83,12 @@ def _call(real: Library, name: str, *arguments: Any) -> int:
 
 
 def always(code: int) -> Broken:
-    """In place of a function: it does nothing, and answers `code`."""
+    """Replaces a function: does nothing, and returns `code`."""
     return lambda _real, *_arguments: code
 
 
 def first_of(name: str, value: int) -> Broken:
-    """In place of a function: it does its work, and answers another value by its first parameter."""
+    """Replaces a function: does its work, and stores another value at its first parameter."""
 
     def instead(real: Library, place: Any, *arguments: Any) -> int:
         code: int = getattr(real, name)(place, *arguments)
@@ -100,7 +100,7 @@ def first_of(name: str, value: int) -> Broken:
 
 
 def tells(values: Iterator[int], at: int) -> Broken:
-    """In place of a function: it does nothing, and answers the next of these values by the parameter at this place."""
+    """Replaces a function: does nothing, and stores the next of these values at the parameter in this place."""
 
     def instead(_real: Library, *arguments: Any) -> int:
         arguments[at]._obj.value = next(values)
@@ -110,7 +110,7 @@ def tells(values: Iterator[int], at: int) -> Broken:
 
 
 def early(name: str, stream_at: int) -> Broken:
-    """In place of a function of a stream: its work is done at once, whatever the stream has to do before."""
+    """Replaces a function of a stream: does its work at once, before the stream's earlier work."""
 
     def instead(real: Library, *arguments: Any) -> int:
         other = word()
@@ -125,7 +125,7 @@ def early(name: str, stream_at: int) -> Broken:
 
 
 def late(name: str) -> Broken:
-    """In place of a function: it returns only when the context has no work left."""
+    """Replaces a function: returns only when the context has no work left."""
 
     def instead(real: Library, *arguments: Any) -> int:
         code: int = getattr(real, name)(*arguments)
@@ -136,7 +136,7 @@ def late(name: str) -> Broken:
 
 
 def late_at(name: str) -> Broken:
-    """As `late`, for what destroys: the wait comes first."""
+    """Like `late`, for a function that destroys something: it waits first."""
 
     def instead(real: Library, *arguments: Any) -> int:
         real.cuCtxSynchronize()
@@ -146,7 +146,7 @@ def late_at(name: str) -> Broken:
 
 
 def twice(name: str) -> Broken:
-    """In place of a function: it is called two times."""
+    """Replaces a function: calls it twice."""
 
     def instead(real: Library, *arguments: Any) -> int:
         getattr(real, name)(*arguments)
@@ -156,7 +156,7 @@ def twice(name: str) -> Broken:
 
 
 def remembered(name: str) -> Broken:
-    """In place of a function that makes something: each call answers what the first one made."""
+    """Replaces a function that makes something: each call returns the result of the first one."""
     made: list[tuple[int, int]] = []
 
     def instead(real: Library, place: Any, *arguments: Any) -> int:
@@ -169,7 +169,7 @@ def remembered(name: str) -> Broken:
 
 
 def only_first(name: str) -> Broken:
-    """In place of a function: it does its work once for each first argument, and then only says so."""
+    """Replaces a function: does its work once for each first argument, and later only reports success."""
     seen: set[int] = set()
 
     def instead(real: Library, first: int, *arguments: Any) -> int:
@@ -182,7 +182,7 @@ def only_first(name: str) -> Broken:
 
 
 def swapped(name: str) -> Broken:
-    """In place of a function of a stream: every second call is made before the first."""
+    """Replaces a function of a stream: makes every second call before the first."""
     kept: list[tuple[Any, ...]] = []
 
     def instead(real: Library, *arguments: Any) -> int:
@@ -197,7 +197,7 @@ def swapped(name: str) -> Broken:
 
 
 def unawaited(name: str) -> Broken:
-    """In place of a function that waits: it is called in another thread, and nobody waits for that."""
+    """Replaces a function that waits: calls it in another thread, and does not wait for that."""
 
     def instead(real: Library, *arguments: Any) -> int:
         context = word()

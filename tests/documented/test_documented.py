@@ -1,25 +1,19 @@
-"""Each sentence of the table holds natively and on a share, and is seen not to hold where a driver breaks it.
+"""Each sentence of the table holds natively and on a share, and fails where a driver breaks it.
 
-What we do otherwise is in the table with its reason, and is tested too: a row that holds again has to lose it.
+Deviations are in the table with their reasons, and are tested too: a row that holds again has to lose its deviation.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from documented.page import PAGE, text
 from documented.row import KINDS, Row
 from documented.table import ROWS
-from support.system import DIST, Appliance, appliance
-
-GROUPS = (*KINDS, "alone")
-TESTS = Path(__file__).parents[1]
+from documented.verdicts import GROUPS, SOFTWARE_GPU, check, natively, on
+from support.system import Appliance, appliance
 
 
 @pytest.fixture(scope="module")
@@ -28,52 +22,20 @@ def share() -> Iterator[Appliance]:
         yield it
 
 
-def _verdicts(command: list[str], environment: dict[str, str]) -> dict[int, str]:
-    """What a run of a group says of each row."""
-    run = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=170,
-        env=os.environ | {"PYTHONPATH": str(TESTS)} | environment,
-    )  # fmt: skip
-    lines = [line.split(" ", 1) for line in run.stdout.splitlines()]
-    found = {int(number): verdict for number, verdict in lines}
-    asked = command[command.index("documented.run") + 1]
-    wanted = {n for n, row in enumerate(ROWS) if (asked == "alone") == row.alone and asked in ("alone", row.kind)}
-    assert found.keys() == wanted, f"no verdict of {sorted(wanted - found.keys())}: {run.stderr}"
-    return found
-
-
-def _natively(group: str, *options: str) -> dict[int, str]:
-    return _verdicts(
-        [sys.executable, "-m", "documented.run", group, *options], {"LD_LIBRARY_PATH": str(DIST / "native")}
-    )
-
-
-def _on(share: Appliance, group: str) -> dict[int, str]:
-    return _verdicts(share.command(sys.executable, "-m", "documented.run", group), {})
-
-
-def _check(verdicts: dict[int, str], place: str) -> None:
-    wrong = [
-        f"{ROWS[number].name}: {verdict}"
-        for number, verdict in verdicts.items()
-        if (verdict == "holds") == (place in ROWS[number].otherwise)
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_rows_hold_natively(group: str) -> None:
-    _check(_natively(group), "native")
+    check(natively(group, SOFTWARE_GPU), "native")
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_rows_hold_on_a_share(share: Appliance, group: str) -> None:
-    _check(_on(share, group), "share")
+    check(on(share, group), "share")
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_row_fails_where_a_driver_breaks_its_rule(group: str) -> None:
-    unseen = [ROWS[number].name for number, verdict in _natively(group, "--broken").items() if verdict == "holds"]
+    verdicts = natively(group, SOFTWARE_GPU, "--broken")
+    unseen = [ROWS[number].name for number, verdict in verdicts.items() if verdict == "holds"]
     assert not unseen, "\n".join(unseen)
 
 

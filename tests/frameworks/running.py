@@ -23,7 +23,7 @@ def cases_of(program: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What each case that passed printed, and what the process had to say."""
+    """The output of each case that passed, and the process's error output."""
 
     digests: dict[str, str]
     stderr: str
@@ -35,7 +35,7 @@ class Outcomes:
     remote: Outcome
 
     def check(self, case: str) -> None:
-        """The case found its own results right, on both ways, and they are the same bits."""
+        """The case's results were right natively and on a share, and have the same bits."""
         assert case in self.native.digests, self.native.stderr
         assert case in self.remote.digests, self.remote.stderr
         assert self.remote.digests[case] == self.native.digests[case]

@@ -14,7 +14,7 @@ import pytest
 from support.system import REMOTEGPU, Appliance, appliance, free_port
 
 PROGRAMS = Path(__file__).parent / "programs"
-# Where `cases.py` lies, which runs the cases of all frameworks' programs.
+# The folder of `cases.py`, which runs the cases of all frameworks' programs.
 CASES_FOLDER = Path(__file__).parents[1] / "frameworks" / "programs"
 PYTHON = Path(REMOTEGPU).with_name("python")
 SHARE = "0.25"  # 2 GiB, of the software GPU's 8 GiB
@@ -70,7 +70,7 @@ def run(share: Appliance, tmp_path_factory: pytest.TempPathFactory) -> Run:
         caches = tmp_path_factory.mktemp("caches")
         variables = {
             "PYTHONPATH": str(CASES_FOLDER),
-            # Else the faster of two kernels is taken by measuring, and they add in another order.
+            # Otherwise the faster of two kernels is chosen by measuring, and they add in another order.
             "TORCHINDUCTOR_DETERMINISTIC": "1",
             "TRITON_CACHE_DIR": str(caches / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
@@ -100,7 +100,7 @@ Finished = Callable[[str, str], subprocess.CompletedProcess[str]]
 
 
 def digest(done: subprocess.CompletedProcess[str], case: str) -> str:
-    """Of what the case returned, if it passed."""
+    """Returns the digest of the case's result; fails with its report if the case did not pass."""
     passed = dict(line.split(" ") for line in done.stdout.splitlines())
     report = re.search(rf"^--- {case}\n.*?(?=^--- |\Z)", done.stderr, re.MULTILINE | re.DOTALL)
     assert case in passed, report[0] if report else done.stderr
@@ -130,7 +130,7 @@ def test_tensors_go_to_another_process(run: Run, where: str, segments: str) -> N
 
 @pytest.mark.parametrize("where", ["native", "share"])
 def test_ranks_that_need_nccl_end_with_an_error(run: Run, where: str) -> None:
-    """NCCL needs what is not provided between processes. Ten seconds are the promise."""
+    """NCCL needs features that are not provided between processes. The promise is an error within ten seconds."""
     done = run(where, "nccl_ranks.py", str(free_port()))
     outcomes = [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
     assert len(outcomes) == 2, done.stdout + done.stderr

@@ -30,7 +30,7 @@ SECONDS = 150  # that one program may take
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one run of a program ended: with losses, or with the last line that it wrote."""
+    """The end of one run of a program: with losses, or with the last line that it wrote."""
 
     losses: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -55,7 +55,7 @@ Run = Callable[[Path], Outcome]
 
 
 def judge(native: Sequence[Outcome], shares: Sequence[Outcome], tolerance: float) -> str:
-    """What the native runs and those on shares say together."""
+    """Compares the native runs with those on shares. Returns the verdict."""
     for where, runs in (("natively", native), ("on a share", shares)):
         if failed := [run for run in runs if run.error or not run.losses]:
             return f"failed {where}: {failed[0].error or 'it printed no losses'}"
@@ -80,7 +80,7 @@ def _apart(one: str, other: str) -> float:
 
 
 def read(done: subprocess.CompletedProcess[str], whole_seconds: float) -> Outcome:
-    """The last line of JSON that a program printed, or why there is none."""
+    """The last line of JSON that a program printed, or the reason why there is none."""
     for line in reversed(done.stdout.splitlines()):
         if line.startswith("{"):
             said = json.loads(line)
@@ -104,7 +104,7 @@ def started(command: Sequence[str]) -> Run:
 
 
 def needs(program: Path) -> list[str]:
-    """What the head of a program says it imports: `# needs: torch, numpy`."""
+    """Returns the imports that the head of a program names: `# needs: torch, numpy`."""
     found = re.search(r"^# needs: (.*)$", program.read_text(), re.MULTILINE)
     return [] if found is None else [name.strip() for name in found[1].split(",")]
 

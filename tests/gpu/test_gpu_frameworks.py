@@ -1,4 +1,4 @@
-"""The frameworks' comparison on the software GPU: what it measures, what it judges, and how it ends."""
+"""The frameworks' comparison on the software GPU: its measurements, its verdicts, and its exit code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ launch(kernels()["add"], 4, 256, [u64(int(given)), u64(int(given)), u64(int(out)
 print(json.dumps({"losses": [float(download(out, 1000, np.float32).sum()).hex()], "seconds": 0.5}))
 """
 
-# Tells whose driver it uses, natively the software GPU's.
+# Prints whose driver it uses: natively the software GPU's.
 WRONG = """
 import ctypes, json
 ctypes.CDLL("libcuda.so.1").cuInit(0)
@@ -81,7 +81,7 @@ def test_every_program_says_what_it_needs() -> None:
 
 @pytest.mark.thorough
 def test_the_measurements_run_on_the_software_gpu() -> None:
-    """Of a share nothing is left for the next session: the appliance clears what it grants."""
+    """The next session finds no data of the last one: the appliance zeroes memory before granting it."""
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("gpu_measure.py")],
         env=os.environ | {"PYTHONPATH": str(ROOT / "tests"), "REMOTEGPU_TEST_BACKEND": "software"},

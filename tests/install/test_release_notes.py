@@ -1,4 +1,4 @@
-"""What `make release` says of a version."""
+"""The notes that `make release` takes from the changelog for a version."""
 
 from __future__ import annotations
 

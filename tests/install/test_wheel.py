@@ -1,4 +1,4 @@
-"""The wheel of `make release`, where there is nothing else: no compiler, no network, no clone."""
+"""The wheel of `make release`, in an environment with nothing else: no compiler, no network, no clone."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from support.system import ROOT
 pytestmark = pytest.mark.timeout(900)
 
 DIGITS = ROOT / "examples" / "01-digits" / "train.py"
-# What a new user loads: the wheel, and with it all that it requires.
+# The downloads of a new user: the wheel, and all that it requires.
 MOST_OF_THE_WHEEL = 20_000_000
 MOST_WITH_REQUIREMENTS = 50_000_000
-# Loaded once for one set of requirements, and kept beside what the cluster's images are made of.
+# Downloaded once for each set of requirements, and kept between runs.
 WHEELS = ROOT / "target" / "install-wheels"
 OTHER_PYTHONS = ("3.12", "3.13", "3.14")
 
@@ -47,7 +47,7 @@ def requirements() -> list[str]:
 
 
 def downloaded(name: str, wanted: list[str], python: str) -> Path:
-    """A folder with these packages and all that they need, for a minor version of Python."""
+    """Returns a folder with these packages and all that they need, for a minor version of Python."""
     folder = WHEELS / f"{name}-{python}"
     stamp = folder / "requirements.txt"
     if not stamp.exists() or stamp.read_text().splitlines() != wanted:
@@ -88,7 +88,7 @@ class Place:
 
 
 def coreutils(folder: Path) -> Path:
-    """The programs of that package alone."""
+    """Makes a folder with the programs of coreutils alone."""
     path = folder / "coreutils"
     if not path.exists():
         path.mkdir()
@@ -107,7 +107,7 @@ def place(folder: Path, python: str) -> Place:
 
 @pytest.fixture(scope="session")
 def digits(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """The wheel, what it requires, and what the program does."""
+    """Installs the wheel, its requirements, and those of the program."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     examples = (ROOT / "examples" / "requirements.txt").read_text().split()
     folders = [downloaded("requirements", requirements(), python), downloaded("digits", examples, python)]
@@ -118,7 +118,7 @@ def digits(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def test_two_commands_reach_a_running_program(digits: Place) -> None:
-    """The other one is `pip install`, before."""
+    """The other one is `pip install`, which ran before."""
     program = ["python", "digits.py", "--epochs", "4", "--json", "result.json"]
     done = digits.run("remotegpu", "run", "-p", "0.25", "--", *program)
     assert done.returncode == 0, done.stderr
@@ -128,7 +128,7 @@ def test_two_commands_reach_a_running_program(digits: Place) -> None:
 
 
 def test_there_is_no_compiler_and_no_clone(digits: Place) -> None:
-    """What the test before shows would otherwise be another thing."""
+    """The environment that the other tests use has no compiler and no clone, or they would prove less."""
     found = {
         name for name in ("cc", "gcc", "cargo", "nvcc", "git") if shutil.which(name, path=digits.environment["PATH"])
     }
@@ -167,7 +167,7 @@ def test_a_bounded_number_of_bytes(wheel: Path, digits: Place) -> None:
 
 
 def test_the_manual_comes_along(digits: Place) -> None:
-    """`man` looks beside the folders of PATH."""
+    """`man` looks next to the folders of PATH."""
     pages = [page.name for page in (digits.folder / "venv" / "share" / "man" / "man1").iterdir()]
     assert {"remotegpu.1", "remotegpu-run.1", "remotegpu-appliance-init.1", "kubectl-remotegpu.1"} <= set(pages)
 
@@ -199,7 +199,7 @@ def test_another_python(wheel: Path, tmp_path: Path, version: str) -> None:
 
 
 def interpreter(version: str) -> str | None:
-    """That can make virtual environments: a distribution's may be unable to."""
+    """Returns an interpreter that can make virtual environments: a distribution's may be unable to."""
     homes = sorted(Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob(f"versions/{version}.*/bin/python"))
     for each in [*map(str, homes), shutil.which(f"python{version}")]:
         if each and subprocess.run([each, "-c", "import ensurepip"], capture_output=True).returncode == 0:

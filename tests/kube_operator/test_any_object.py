@@ -16,14 +16,14 @@ from support.any_object import objects
 from remotegpu.api.claims import GPUClaim
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import GPUPool
-from remotegpu.appliance.claims import BadClaimError, claim_of_appliance
+from remotegpu.appliance.shares.claims import BadClaimError, claim_of_appliance
 from remotegpu.cli import exits
 from remotegpu.cli.cluster import claims as cli
 from remotegpu.cli.output import console
 from remotegpu_operator.allocation import request_of
 from remotegpu_operator.builders.appliances import plans
+from remotegpu_operator.claims.why import explain
 from remotegpu_operator.dashboard.snapshot import snapshot_of
-from remotegpu_operator.why import explain
 
 NOW = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 CLAIMS, POOLS = objects("GPUClaim", namespaced=True), objects("GPUPool", namespaced=False)

@@ -9,9 +9,9 @@ import datetime
 import pytest
 from support.kubelab import SYSTEM, Kube
 
-from remotegpu_operator.authority import AuthorityError, CertificateAuthority
-from remotegpu_operator.certificates import LEAF_LIFETIME, OVERLAP, Pair, new_authority
-from remotegpu_operator.kube import Api, configuration
+from remotegpu_operator.appliances.authority import AuthorityError, CertificateAuthority
+from remotegpu_operator.appliances.certificates import LEAF_LIFETIME, OVERLAP, Pair, new_authority
+from remotegpu_operator.cluster.kube import Api, configuration
 
 SECRETS = f"/api/v1/namespaces/{SYSTEM}/secrets"
 WEBHOOK = "remotegpu-webhook-tls"

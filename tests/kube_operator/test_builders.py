@@ -172,6 +172,7 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
             "hostMemoryPerNamespace": "5Gi",
         },
         "landlock": "Warn",
+        "workerWrites": "Devices",
         "compute": {"mode": "Turns"},
         "connectionGrace": "300s",
         "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
@@ -187,7 +188,7 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     }
     tail = [
         *("--backend", "cuda", "--drain-seconds", "25", "--grace", "5m", "--landlock", "warn"),
-        *("--compute-mode", "turns"),
+        *("--compute-mode", "turns", "--worker-writes", "devices"),
         *("--managed-memory", str(512 << 20)),
         *("--sessions-per-gpu", "8", "--sessions-per-lease", "4", "--sessions-per-tenant", "6"),
         *("--host-memory-per-lease", str(3 << 30)),
@@ -316,7 +317,7 @@ def test_a_policy_closes_the_way_out_but_for_names_and_the_api_server() -> None:
             "ports": [{"protocol": "TCP", "port": 7070}, {"protocol": "TCP", "port": 7071}],
         },
     ]
-    # Not known: nothing is closed, or the appliances could ask nobody whose a token is.
+    # Not known: nothing is closed, or the appliances could not review tokens.
     assert "egress" not in network_policy(pool(), INSTALLATION)["spec"]
 
 

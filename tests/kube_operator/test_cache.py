@@ -12,15 +12,15 @@ import pytest
 from support.apiserver import ApiServer
 from support.kubelab import Kube
 
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.kube import Api, ApiError, Object, Resource, configuration
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource, configuration
 
 CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 HERE = "/api/v1/namespaces/cache/configmaps"
 
 
 class Seen:
-    """What a cache tells, by name: versions in the order in which they were told, None for a deletion."""
+    """Records a cache's reports by name: versions in their order, None for a deletion."""
 
     def __init__(self) -> None:
         self.states: dict[str, list[str | None]] = {}
@@ -76,7 +76,7 @@ def test_it_follows_what_has_the_label_and_nothing_else(api_kube: Kube) -> None:
                 made = make(api_kube, "after")
                 api_kube("DELETE", f"{HERE}/after")
                 await seen.until(before=["1", "2"], after=["1", None])
-                # The answer to a write of ours may come after the news of what followed it.
+                # The answer to a write of ours may come after the news of a later change.
                 cache.store(made)
                 assert cache.get(made["metadata"]["uid"]) is None
                 assert cache.named("cache", "before") is not None
@@ -161,7 +161,7 @@ def test_lists_longer_than_a_page_are_whole(api_kube: Kube, monkeypatch: pytest.
             assert items == [{"name": f"m{number}"} for number in range(7)]
             assert int(version) > 0
 
-    monkeypatch.setattr("remotegpu_operator.kube._PAGE", 3)
+    monkeypatch.setattr("remotegpu_operator.cluster.kube._PAGE", 3)
     asyncio.run(count())
 
 
@@ -171,7 +171,7 @@ def config_map(name: str, uid: str, version: int) -> Object:
 
 
 class Lists:
-    """An API server whose watches end at once, and that answers lists with these; then it says nothing more."""
+    """An API server whose watches end at once, and that answers lists with these; then it answers no more."""
 
     def __init__(self, answers: Sequence[tuple[list[Object], int]]) -> None:
         self._answers = list(answers)
@@ -193,7 +193,7 @@ class Lists:
 
 
 def told_of(*answers: tuple[list[Object], int], meanwhile: Sequence[Object] = ()) -> dict[str, list[str | None]]:
-    """What a cache says that gets these lists; `meanwhile` is stored while the last is on its way."""
+    """Returns a cache's reports for these lists; `meanwhile` is stored while the last list is on its way."""
 
     async def follow() -> dict[str, list[str | None]]:
         seen, lists = Seen(), Lists(answers)
@@ -212,7 +212,7 @@ def told_of(*answers: tuple[list[Object], int], meanwhile: Sequence[Object] = ()
 
 
 def test_a_list_that_is_older_than_what_was_seen_takes_nothing_away() -> None:
-    """As of an API server whose own cache is behind that of the one before it."""
+    """An API server with a cache behind the previous one's returns such a list."""
     old, new = config_map("old", "1", 30), config_map("new", "2", 80)
     gone, changed = config_map("gone", "3", 20), config_map("changed", "4", 90)
     before = config_map("changed", "4", 40)
@@ -224,6 +224,6 @@ def test_a_list_that_is_older_than_what_was_seen_takes_nothing_away() -> None:
 
 
 def test_what_we_make_while_a_list_is_on_its_way_stays() -> None:
-    """Its answer may be faster than the list's, which does not have it."""
+    """The answer to the write may arrive before the list, which does not contain the object."""
     old, made = config_map("old", "1", 30), config_map("made", "2", 105)
     assert told_of(([old], 90), ([old], 100), meanwhile=[made]) == {"old": ["30"], "made": ["105"]}

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509 import verification
 
-from remotegpu_operator.certificates import (
+from remotegpu_operator.appliances.certificates import (
     AUTHORITY_LIFETIME,
     LEAF_LIFETIME,
     OVERLAP,
@@ -26,7 +26,7 @@ NAME = "a.appliance.remotegpu.io"
 
 
 def accepted(leaf: str, bundle: str, name: str, now: datetime.datetime) -> bool:
-    """As a TLS client judges that knows only the bundle."""
+    """Whether a TLS client that knows only the bundle accepts the certificate."""
     store = verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
     verifier = verification.PolicyBuilder().store(store).time(now).build_server_verifier(x509.DNSName(name))
     try:
@@ -38,7 +38,7 @@ def accepted(leaf: str, bundle: str, name: str, now: datetime.datetime) -> bool:
 
 @dataclass
 class World:
-    """Bundles and leaves reach their places late: a bearer has had its leaf, and a checker its bundle, for `late`."""
+    """Bundles and leaves arrive late: a bearer gets its leaf, and a checker its bundle, up to `late` afterwards."""
 
     late: datetime.timedelta
     now: datetime.datetime = START
@@ -71,7 +71,7 @@ class World:
         self.leaves.append((self.now, self.leaf.certificate))
 
     def _seen(self, history: list[tuple[datetime.datetime, str]]) -> list[str]:
-        """What may be in use now: what was current at any time since `late` ago."""
+        """Texts that may be in use now: those that were current at any time since `late` ago."""
         since = self.now - self.late
         before = [text for time, text in history if time <= since][-1:]
         return list(dict.fromkeys(before + [text for time, text in history if time > since]))

@@ -1,4 +1,4 @@
-"""An operator whose temporary folder is full or read-only talks to its appliances all the same: it writes no file."""
+"""An operator whose temporary folder is full or read-only still talks to its appliances: it writes no file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from support.kubenodes import Appliance
 from support.small_disk import small_disk
 
 from remotegpu.api.kubernetes import AUDIENCE, server_name
-from remotegpu_operator.appliance_tokens import FileToken
-from remotegpu_operator.certificates import new_authority, new_leaf
-from remotegpu_operator.inventory import Contact, Inventory, Target
+from remotegpu_operator.appliances.certificates import new_authority, new_leaf
+from remotegpu_operator.appliances.inventory import Contact, Inventory, Target
+from remotegpu_operator.appliances.tokens import FileToken
 
 ADDRESS = "127.0.16.1"
 

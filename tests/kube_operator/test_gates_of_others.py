@@ -1,4 +1,4 @@
-"""Pods that another scheduling gate holds as well, as Kueue's, beside a real operator: ours is the last to go."""
+"""Pods that another scheduling gate also holds, such as Kueue's, with a real operator: ours is the last to go."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def phase(thing: Object) -> str:
 
 
 def queued(kube: Kube, name: str, milli: int = 0, **annotations: str) -> Object:
-    """As both webhooks leave it."""
+    """Creates a pod as both webhooks leave it."""
     body = gated_pod(name, "default", milli, **annotations)
     body["spec"]["schedulingGates"].append({"name": KUEUE})
     return kube("POST", PODS, body)
@@ -48,7 +48,7 @@ def gates(kube: Kube, name: str) -> list[str]:
 
 
 def admit(kube: Kube, name: str) -> None:
-    """As Kueue does once there is quota."""
+    """Removes Kueue's gate, as Kueue does once there is quota."""
     kube.merge(f"{PODS}/{name}", {"spec": {"schedulingGates": [{"name": GATE}]}})
 
 
@@ -69,7 +69,7 @@ def test_a_queued_pod_holds_nothing_and_gets_its_share_when_it_is_admitted(kube:
     is_told(kube, "queued")
     said = of_pod(cluster, "queues", "queued")
     assert isinstance(said, str) and KUEUE in said
-    # One that came later has the room.
+    # A pod that came later gets the room.
     kube("POST", PODS, gated_pod("later", "default", 750))
     is_let_go(kube, "later")
     assert [each["spec"]["pod"]["name"] for each in kube.items(MINE)] == ["later"]
@@ -95,7 +95,7 @@ def test_a_claim_made_by_hand_is_the_queued_pods_when_it_is_admitted(kube: Kube,
 
 
 def test_a_claim_that_a_queued_pod_has_already_is_kept(kube: Kube, cluster: Cluster) -> None:
-    """Of an operator that knew our gate alone: such a pod may have been let go, and its share is not taken from it."""
+    """An older operator knew our gate alone: such a pod may run already, and its share is not taken from it."""
     made = queued(kube, "older", 500)
     is_told(kube, "older")
     reference = {"name": "older", "uid": made["metadata"]["uid"]}

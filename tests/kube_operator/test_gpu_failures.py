@@ -29,7 +29,7 @@ NONE, GPU_RESET = 0, 1
 
 
 class RealAppliance:
-    """The appliance of a node, in the place of its StatefulSet's pod."""
+    """The appliance of a node, in place of its StatefulSet's pod."""
 
     def __init__(self, kube: Kube, cluster: Cluster, folder: Path, node_name: str, address: str, *options: str) -> None:
         sets = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets"
@@ -86,7 +86,7 @@ def claim_of(kube: Kube, pod: Object) -> Object:
 
 
 def state(kube: Kube, pod: Object) -> tuple[str, str, str]:
-    """Phase and reason of its claim, and the appliance that it is on."""
+    """Phase and reason of the pod's claim, and the appliance that it is on."""
     found = claim_of(kube, pod).get("status", {})
     allocations = found.get("allocations") or [{"appliance": ""}]
     return found.get("phase", ""), found.get("reason", ""), allocations[0]["appliance"]
@@ -97,7 +97,7 @@ def reasons(kube: Kube, name: str) -> set[str]:
 
 
 class Program:
-    """What a pod's program does: a session on the appliance, by the pod's token."""
+    """A pod's program: it opens a session on the appliance with the pod's token."""
 
     def __init__(self, server: ApiServer, appliance: RealAppliance, pod: Object, claim: Object) -> None:
         metadata = pod["metadata"]
@@ -187,7 +187,7 @@ def test_a_gpu_that_falls_off_the_bus(
         assert "XID 79" in program.open().refusal
         until(lambda: state(kube, late)[0] == "Pending", 10, "who has not started waits for another GPU")
 
-        # Another node takes what may move, and the claim of the pod that runs stays where it was.
+        # Claims that may move go to another node; the claim of the running pod stays where it was.
         kube("POST", "/api/v1/nodes", node("node-b", {"gpus": "yes"}))
         well = RealAppliance(kube, cluster, folder, "node-b", "127.0.13.2", "--memory", "8GiB")
         stack.enter_context(well.running())

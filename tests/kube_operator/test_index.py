@@ -6,9 +6,9 @@ from typing import cast
 
 from remotegpu.api.claims import GPUClaim
 from remotegpu.api.kubernetes import CLAIM_ANNOTATION
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.index import Index
-from remotegpu_operator.kube import PODS, Api, Object
+from remotegpu_operator.claims.index import Index
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import PODS, Api, Object
 
 
 def pod(claim: str | None, version: int) -> Object:

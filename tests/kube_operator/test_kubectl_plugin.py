@@ -1,4 +1,4 @@
-"""`kubectl remotegpu` beside a real operator and API server; stand-ins say what became of leases on appliances."""
+"""`kubectl remotegpu` with a real operator and API server; stand-ins report the state of leases on appliances."""
 
 from __future__ import annotations
 

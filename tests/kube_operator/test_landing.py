@@ -9,7 +9,7 @@ import pytest
 
 from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.landing import Node, Plugins, may_land, why_held_back
-from remotegpu_operator.landing import Landing
+from remotegpu_operator.claims.landing import Landing
 
 MILLI = "remotegpu/milli"
 
@@ -43,7 +43,7 @@ BOTH = (node("a", zone="a"), node("b", zone="b"))
     ("nodes", "plugins", "spec", "held"),
     [
         (BOTH, [plugin("a"), plugin("b")], {}, False),
-        # An update: the next one serves beside the last one.
+        # An update: the next one serves alongside the last one.
         (BOTH, [plugin("a"), plugin("a", deletionTimestamp="now"), plugin("b")], {}, False),
         (BOTH, [plugin("a")], {}, True),
         (BOTH, [plugin("a")], ON_A, False),

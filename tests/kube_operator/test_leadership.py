@@ -12,9 +12,9 @@ from support.kubelab import SYSTEM, Kube
 from support.system import free_port, until
 
 from remotegpu_operator import __main__ as main
-from remotegpu_operator import leadership
-from remotegpu_operator.kube import Api, Object, configuration
-from remotegpu_operator.leadership import LEASE_SECONDS, TRUST_SECONDS, Leadership, NotLeaderError
+from remotegpu_operator.cluster import leadership
+from remotegpu_operator.cluster.kube import Api, Object, configuration
+from remotegpu_operator.cluster.leadership import LEASE_SECONDS, TRUST_SECONDS, Leadership, NotLeaderError
 from remotegpu_operator.settings import Settings
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/remotegpu-operator"

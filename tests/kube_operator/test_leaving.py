@@ -16,11 +16,11 @@ from support.system import until
 
 from remotegpu_operator.builders import leaving
 from remotegpu_operator.builders.leaving import Machine, machine_of, standing
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.kube import NODES, ApiError, Resource
-from remotegpu_operator.kube import PODS as PODS_KIND
-from remotegpu_operator.leaving import Leaving
-from remotegpu_operator.why import explain
+from remotegpu_operator.claims.leaving import Leaving
+from remotegpu_operator.claims.why import explain
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import NODES, ApiError, Resource
+from remotegpu_operator.cluster.kube import PODS as PODS_KIND
 
 HERE, GONE, OFF = Machine.THERE, Machine.GONE, Machine.OUT_OF_SERVICE
 # The deletion is asked for at 12:00:00 with a grace of 600 s; the margin is 60 s.
@@ -99,7 +99,7 @@ NOT_READY = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
         (None, GONE),
         ({"spec": {}}, HERE),
         ({"spec": {"taints": None}}, HERE),
-        # Its containers may run, though nobody hears of them.
+        # Its containers may run, though its node is silent.
         ({"spec": {"taints": [NOT_READY]}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, HERE),
         ({"spec": {"taints": [NOT_READY, {"key": leaving.OUT_OF_SERVICE, "effect": "NoExecute"}]}}, OFF),
         ({"spec": {"taints": [{"key": leaving.OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoSchedule"}]}}, OFF),
@@ -314,7 +314,7 @@ def test_a_share_ends_where_nobody_says_that_its_pod_has_ended(kube: Kube, lab: 
 
 @pytest.mark.timeout(180)
 def test_a_pod_that_never_ends_has_its_share_until_the_margin_is_over(kube: Kube, lab: Operator) -> None:
-    """Its node is there and nobody hears of it. Also of a pod whose label somebody took off."""
+    """Its node exists and is silent. The same for a pod whose label was removed."""
     make(kube, "silent", "node-b")
     make(kube, "next")
     waits_with(kube, "next")

@@ -1,5 +1,6 @@
-"""Thousands of claims against the real API server: each gets its share or says why not, the sums are those of a reader
-that knows nothing of the operator, and when all are deleted everything is as it was."""
+"""Thousands of claims against the real API server: each gets its share or a reason why not. The sums are those of a
+reader that knows nothing of the operator, and when all are deleted everything is as it was.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +33,14 @@ from support.system import until
 MINE = CLAIMS.format("team")
 WRITERS = 32
 SEED = 20261126
-# By so many claims more are asked than fit.
+# The fraction of the claims by which they exceed the capacity.
 TOO_MANY = 0.02
 CLAIM_BYTES = 80 * MIB
 CLAIMS_OF_A_GPU = 50
 GPUS_OF_A_NODE = 20
-# What the operator may keep after all claims are gone: the names of those deleted last, and of its heap what each claim
-# took, which the next ones use again. In rounds of 1,000 claims it grew by 20 MiB in the first and 0.9 in each later.
+# The operator may keep this much after all claims are gone: the names of those deleted last, and each claim's part of
+# its heap, which the next ones use again. In rounds of 1,000 claims it grew by 20 MiB in the first and 0.9 in each
+# later.
 MOST_KEPT, MOST_KEPT_OF_A_CLAIM = 64 * MIB, 16 << 10
 
 
@@ -57,7 +59,7 @@ def phases(kube: Kube) -> Counter[str]:
 
 
 def secrets(kube: Kube) -> dict[str, tuple[str, str]]:
-    """Of all namespaces: which there are, and of which content."""
+    """The Secrets of all namespaces: uid and content of each."""
     return {
         f"{each['metadata']['namespace']}/{each['metadata']['name']}": (each["metadata"]["uid"], str(each.get("data")))
         for each in kube.items("/api/v1/secrets")
@@ -91,7 +93,7 @@ def test_all_are_placed_and_all_comes_back(
     random.Random(SEED).shuffle(names)
     with operator(server.kubeconfig, folder) as running, Nodes(kube, subnet=13):
         ready(kube, nodes)
-        # The first claim makes what is made once.
+        # The first claim creates the objects that are made once.
         kube("POST", MINE, claim("first", "default", memory=str(CLAIM_BYTES)))
         until(lambda: phases(kube)["Allocated Allocated"] == 1, 20, "the first claim has a share")
         kube("DELETE", f"{MINE}/first")
@@ -113,7 +115,7 @@ def test_all_are_placed_and_all_comes_back(
             placed = time.monotonic() - began
             writing.result()
         full = running.memory()
-        # Who waited gets what others leave.
+        # Waiting claims get the shares that others leave.
         happy = [each["metadata"]["name"] for each in kube.items(MINE) if each["status"]["phase"] == "Allocated"]
         leaving = random.Random(SEED).sample(sorted(happy), more)
         in_parallel(lambda name: kube("DELETE", f"{MINE}/{name}"), leaving, WRITERS)

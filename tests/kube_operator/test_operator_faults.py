@@ -88,7 +88,7 @@ def test_killed_in_the_middle_of_a_hundred_pods(server: ApiServer, kube: Kube, n
         until(lambda: len(free_of_gate(kube)) == 80, 20, "80 are let go")
         holders = {each["spec"]["pod"]["name"] for each in kube.items(MINE) if each["status"]["phase"] == "Allocated"}
         assert free_of_gate(kube) == holders
-        # On the way back: the pods end while nobody looks.
+        # On the way back: the pods end while no operator runs.
         running.kill()
         for pod in pods:
             kube("DELETE", f"{TEAM}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
@@ -161,7 +161,7 @@ def test_somebody_leads_again_within_20_seconds(
 
 
 def test_operators_whose_clocks_jump(server: ApiServer, kube: Kube, nodes: Nodes, folder: Path) -> None:
-    """One is ahead, the other behind, then both strobe: nobody else leads, no claim and no certificate changes."""
+    """One is ahead, the other behind, then both strobe: the leader stays, no claim and no certificate changes."""
     clocks = [ShiftedClock(folder / name) for name in ("clock-first", "clock-second")]
     with (
         operator(server.kubeconfig, folder, "first", **clocks[0].environment) as first,

@@ -1,4 +1,4 @@
-"""What is read from pods, and what a claim's status becomes: pure functions, compared as a whole."""
+"""Pure functions, compared as a whole: a pod's request, and the next status of a claim."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_pod_uses_a_claim_of_its_own_mode(mode: str, offload: bool, refusal: s
 def test_the_forms_in_which_a_pod_asks() -> None:
     assert share(pod(container("1k"))) == {"pool": "default", "count": 1, "fraction": "1"}
     assert share(pod(container("2k"))) == {"pool": "default", "count": 1, "fraction": "2"}
-    # An init container runs before the others, a sidecar beside them.
+    # An init container runs before the others, a sidecar alongside them.
     assert share(pod(container("100"), init=[container("300")]))["fraction"] == "0.3"
     assert share(pod(container("100"), init=[container("300", restartPolicy="Always")]))["fraction"] == "0.4"
     notes = {"remotegpu.io/pool": "big", "remotegpu.io/model": "A100", "remotegpu.io/count": "2"}

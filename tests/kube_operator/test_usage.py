@@ -1,4 +1,4 @@
-"""What the operator records of usage, compared with what the test itself saw and did at the API server."""
+"""The operator's records of usage, against the test's own observations and actions at the API server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TEAM = "team"
 MINE = CLAIMS.format(TEAM)
 KILLS = 20
 CONFIG_MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
-# The API server's stamps have whole seconds, and a deletion takes a moment to be told.
+# The API server's stamps have whole seconds, and the news of a deletion takes a moment.
 TOLERANCE = 2
 
 
@@ -52,7 +52,7 @@ def recorded(kube: Kube) -> Record:
 
 @dataclass
 class Ledger:
-    """What the claims' statuses said, and when the test deleted them."""
+    """When the claims' shares began, by their statuses, and when the test deleted the claims."""
 
     began: dict[str, int] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def test_a_killed_operator_misses_nothing_or_names_the_gap(server: ApiServer, ku
         ledger.stop.set()
         for each in (watching, *tenants):
             each.result()
-        # What the last of them did is recorded, too.
+        # The last claim's usage is recorded, too.
         until(lambda: not kube.items(MINE) and not recorded(kube).open(), 30, "the record has an end for each")
         record = recorded(kube)
     assert not record.problems
@@ -118,7 +118,7 @@ def _tenant(kube: Kube, ledger: Ledger, number: int, dice: random.Random) -> Non
 
 
 def _delete(kube: Kube, ledger: Ledger, path: str) -> None:
-    """In exactly the state that the ledger knows."""
+    """Deletes the claim in exactly the state that the ledger knows."""
     while True:
         last = kube.get(path)
         ledger.note(last)
@@ -148,7 +148,7 @@ def _compare(ledger: Ledger, record: Record, away: list[tuple[float, float]]) ->
             gaps += 1
             died, back = min(away, key=lambda each: abs((each[0] + each[1]) / 2 - truth))
             assert died - TOLERANCE <= truth <= back + 10, "it went while an operator looked"
-    # What was never stored in a status has no time that is certain.
+    # A share that was never stored in a status has no certain time.
     for uid in found.keys() - ledger.began.keys():
         assert all(holding.end == holding.start for holding in found[uid]), found[uid]
     print(f"{len(ledger.began)} claims, of which {gaps} went while nobody looked")
@@ -257,9 +257,9 @@ def test_who_uses_nothing_is_told_and_released_where_the_pool_says_so(scene: Sce
     def idle() -> set[str]:
         return {each["claim"] for each in scene.usage("--idle", f"{LEAST}s")}
 
-    # That a session began is recorded some seconds later.
+    # The beginning of a session is recorded some seconds later.
     until(lambda: idle() == {"saved", "unused"}, 60, "two are idle")
-    # So far the pool says nothing of idle claims.
+    # The pool's spec does not mention idle claims yet.
     assert "Idle" not in scene.events("unused")
     kube.merge(f"{POOLS}/default", {"spec": {"idle": {"after": f"{LEAST}s", "action": "Release", "grace": "10s"}}})
     until(lambda: "Idle" in scene.events("saved"), 30, "it is warned")
@@ -310,13 +310,13 @@ def test_every_decision_is_a_line_that_says_who_and_why(scene: Scene, kube: Kube
     )
     (refused,) = [each for each in lines if each["audit"] == "refused"]
     assert (refused["claim"], refused["reason"]) == ("waits", "WaitingForCapacity")
-    # What a suspended claim keeps is no longer a part of a GPU.
+    # The memory that a suspended claim keeps is no part of a GPU any more.
     until(lambda: any(not each.shares[0].milli for each in recorded(kube).open()), 30, "it holds nothing of the GPU")
 
 
 @pytest.mark.timeout(120)
 def test_only_who_is_bound_to_the_charts_role_reads_the_record(scene: Scene, kube: Kube, tmp_path: Path) -> None:
-    """Others are told in one line what to do."""
+    """Others get one line that says what to do."""
     scene.make("theirs")
     until(lambda: len(recorded(kube).open()) == 1, 30, "it is recorded")
     theirs = scene.server.kubeconfig_of(TEAM, "auditor")

@@ -24,7 +24,7 @@ CONFIG_MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
 
 
 def documented(verb: str) -> list[str]:
-    """The arguments of the command about ConfigMaps that begins so."""
+    """The arguments of the documented command about ConfigMaps with this verb."""
     section = (ROOT / "docs/operations.md").read_text().partition("## Back up and restore")[2].partition("\n## ")[0]
     lines = [line.strip().partition(" > ")[0] for line in section.splitlines() if f"    kubectl {verb}" in line]
     (only,) = [line for line in lines if "usage" in line]
@@ -40,7 +40,7 @@ def ended(record: Record) -> list[int]:
 
 
 def sums(record: Record, until: int) -> usage.Amounts:
-    """Without the claims that had come and gone within one second."""
+    """The sums without the claims that came and went within one second."""
     return {who: amount for who, amount in usage.amounts(record, 0, until).items() if amount != usage.Amount()}
 
 
@@ -77,7 +77,7 @@ def test_a_copy_is_of_one_moment_and_is_restored(server: ApiServer, kube: Kube, 
             tenants = [pool_of.submit(tenant, kube, number, stop) for number in range(4)]
 
             def copy_of_the_middle() -> Record | None:
-                """Of when some claims had ended, and others had a share."""
+                """Returns a copy made when some claims had ended and others had a share; None before that."""
                 copied.write_text(server.kubectl(*documented("get")).stdout)
                 record = usage.read(yaml.safe_load(copied.read_text())["items"])
                 return record if min(ended(record), default=record.until) < record.until and record.open() else None
@@ -93,7 +93,7 @@ def test_a_copy_is_of_one_moment_and_is_restored(server: ApiServer, kube: Kube, 
         last = usage.read(kept(kube))
         journals = {each["metadata"]["name"]: each["data"] for each in kept(kube)}
 
-        # What came meanwhile is in the copy whole, or not at all.
+        # An entry that came meanwhile is in the copy whole, or not at all.
         assert not copy.problems
         for each in yaml.safe_load(copied.read_text())["items"]:
             if each["metadata"]["labels"][usage.USAGE_LABEL] == usage.JOURNAL:
@@ -107,7 +107,7 @@ def test_a_copy_is_of_one_moment_and_is_restored(server: ApiServer, kube: Kube, 
         assert of_everybody(server) == before
         assert before.count("\n") > len(ended(copy))
 
-        # An operator continues with the older copy: the claims that are gone meanwhile ended at a time that it names.
+        # An operator continues with the older copy: claims that are gone by now ended at a time that it names.
         restore(server, copied)
         with operator(server.kubeconfig, folder, "operator-1"):
             until(lambda: not usage.read(kept(kube)).open(), 60, "the record has an end for each")

@@ -20,11 +20,11 @@ from remotegpu.api.pools import Price
 from remotegpu.api.usage import Amount, Day, Holding, Record, Share
 from remotegpu.cli.cluster.usage import by_of, time_of
 from remotegpu.cli.exits import CliError
-from remotegpu_operator import journal
-from remotegpu_operator.journal import Journal, Retention
-from remotegpu_operator.kube import ApiError
+from remotegpu_operator.cluster.kube import ApiError
+from remotegpu_operator.usage import journal
+from remotegpu_operator.usage.journal import FullError, Journal, Retention
 
-# Noon of a day, so that what lasts for a minute may reach midnight.
+# Noon of a day, so that a holding of a minute may reach midnight.
 NOON = usage.start_of(datetime.date(2026, 11, 27)) + 43_200
 MIDNIGHT = NOON + 43_200
 
@@ -116,7 +116,7 @@ def test_what_ended_before_is_not_there_at_all() -> None:
 def test_a_day_that_is_kept_as_a_sum_is_once_in_a_history() -> None:
     who = ("team", "", "default", "A100", "")
     day = datetime.date(2026, 11, 27)
-    # Of the journal whose sums are in the day one line is still there.
+    # One line of the journal whose sums are in the day is still there.
     record = Record(0, {("a", NOON): held(end=NOON + 60)}, {("a", NOON): 3}, {day: Day(3, {who: Amount(70, 60, 50)})})
     edges = [NOON - 3600, NOON, NOON + 3600, MIDNIGHT + 3600]
     assert history(record, edges) == [{who: Amount(70, 60, 50)}, {}, {}]
@@ -128,7 +128,7 @@ def test_waiting_times_are_those_of_numpy(drawn: list[tuple[str, int]]) -> None:
         replace(held(f"u{number}", NOON + seconds, NOON + 2000, created=NOON), pool=pool)
         for number, (pool, seconds) in enumerate(drawn)
     ]
-    # What a claim has later, what was never stored, what was made before, and what does not say when, is not a wait.
+    # No waits: later shares, shares never stored, claims from before the record, and claims without a time.
     others = [
         held("u0", NOON + 1500, created=NOON),
         held("void", NOON + 1, created=NOON, void=True),
@@ -181,7 +181,7 @@ def test_a_journal_is_as_large_as_is_said_and_all_is_read_again(monkeypatch: pyt
         await made.append(wanted[:60])
         for each in wanted[60:80]:
             await made.append([each])
-        # Another process never writes into what this one has begun.
+        # Another process never writes into a journal that this one has begun.
         before = set(api.kept)
         other = await _load(api)
         await other.append(wanted[80:])
@@ -198,7 +198,7 @@ def test_a_journal_is_as_large_as_is_said_and_all_is_read_again(monkeypatch: pyt
 def test_days_have_the_sums_of_their_journals_also_after_a_failure_at_any_call(
     holdings: list[Holding], fails_at: int
 ) -> None:
-    """What is still held stays; sums are the same before, in the middle of it and after."""
+    """Open holdings stay; the sums are the same before, during and after the fold."""
     open_one = held("open", NOON)
 
     async def scene() -> tuple[usage.Amounts, usage.Amounts, usage.Amounts, Record]:
@@ -227,12 +227,12 @@ def test_days_have_the_sums_of_their_journals_also_after_a_failure_at_any_call(
     last = ("team", "", "default", "A100", "")
     assert after == before | {last: before.get(last, Amount()) + Amount(250, 0, 1000, 0)}
     assert [each.uid for each in record.open()] == ["open"]
-    # Of what has ended only the newest journal tells claims apart.
+    # For ended holdings only the newest journal distinguishes claims.
     assert {each.uid for each in record.holdings.values() if each.end is not None} <= {"last"}
 
 
 def _all(record: Record) -> usage.Amounts:
-    """Whatever the claim, since days do not tell them apart."""
+    """The sums over all claims, since days do not distinguish them."""
     found: usage.Amounts = {}
     for who, amount in usage.amounts(record, 0, MIDNIGHT * 2).items():
         without = (*who[:4], "")
@@ -255,13 +255,17 @@ def test_days_too_old_are_deleted() -> None:
 
 
 def test_what_somebody_else_wrote_ends_no_operator() -> None:
-    """ConfigMaps of names and of contents that none of ours has."""
+    """ConfigMaps with names and contents that none of ours has."""
     labels = {name: {usage.USAGE_LABEL: name} for name in (usage.JOURNAL, usage.DAY)}
     day = usage.day_name(usage.date_at(NOON))
+    # After the last one no name could follow that an API server takes.
+    of_ours = usage.journal_name(0)[:-8]
+    odd = ["x", f"{of_ours}5", f"x{usage.journal_name(7)}", of_ours + "9" * (253 - len(of_ours))]
 
     async def scene() -> Record:
         api = ConfigMaps()
-        await api.create(None, "system", {"metadata": {"name": "x", "labels": labels[usage.JOURNAL]}, "data": {}})
+        for name in odd:
+            await api.create(None, "system", {"metadata": {"name": name, "labels": labels[usage.JOURNAL]}, "data": {}})
         body = {"metadata": {"name": day, "labels": labels[usage.DAY]}, "data": {"folded": "0", "rows": "[1]"}}
         await api.create(None, "system", body)
         made = await _load(api, claims=0)
@@ -272,8 +276,61 @@ def test_what_somebody_else_wrote_ends_no_operator() -> None:
         return api.read()
 
     record = asyncio.run(scene())
-    assert [each.split(":")[0] for each in record.problems] == ["x"]
+    assert [each.split(":")[0] for each in record.problems] == odd
+    assert set(record.journals.values()) == {1}
     assert [amount.milli for amount in record.days[usage.date_at(NOON)].amounts.values()] == [1000]
+
+
+@pytest.mark.parametrize("fails_at", range(-1, 14))
+def test_what_a_later_release_wrote_is_kept(fails_at: int) -> None:
+    """After a rollback: sums and lines that this release cannot read, whichever call fails."""
+    rows = '["team", "", "default", "A100", 1, 2, 3, 4, 5]'
+    line = '{"uid": "later", "start": {"seconds": 5}, "shares": []}\n'
+    kept: list[dict[str, str]] = []
+
+    async def scene() -> Record:
+        api = ConfigMaps()
+        made = await _load(api, claims=0)
+        await made.append([held("a", NOON, NOON + 4)])
+        api.kept[usage.journal_name(0)]["data"]["000001"] = line
+        labels = {usage.USAGE_LABEL: usage.DAY}
+        body = {"metadata": {"name": usage.day_name(usage.date_at(NOON)), "labels": labels}}
+        await api.create(None, "system", body | {"data": {"folded": "0", "rows": rows, "more": "x"}})
+        made._size = journal.JOURNAL_BYTES  # it is full
+        await made.append([held("b", MIDNIGHT, MIDNIGHT + 4)])
+        api.calls, api.fails_at = 0, fails_at
+        for _ in range(3):
+            try:
+                await made.fold({})
+            except ApiError:
+                continue
+        kept.extend(
+            each["data"]
+            for each in api.kept.values()
+            if each["metadata"]["labels"][usage.USAGE_LABEL] == usage.UNREADABLE_KIND
+        )
+        return api.read()
+
+    record = asyncio.run(scene())
+    assert len(kept) == 2
+    assert kept[0]["000001"] == line
+    assert kept[1] == {"folded": "0", "rows": rows, "more": "x"}
+    assert record.problems == []
+    assert [amount.milli for amount in record.days[usage.date_at(NOON)].amounts.values()] == [1000]
+
+
+def test_a_journal_with_the_last_number_is_refused_and_lasts() -> None:
+    async def scene() -> None:
+        api = ConfigMaps()
+        name = usage.journal_name(usage.MOST_JOURNAL)
+        body = {"metadata": {"name": name, "labels": {usage.USAGE_LABEL: usage.JOURNAL}}, "data": {"000000": "x"}}
+        await api.create(None, "system", body)
+        made = await _load(api)
+        with pytest.raises(FullError, match=f"{name} has the last number that a journal may have"):
+            await made.append([held("a")])
+        assert list(api.kept) == [name]
+
+    asyncio.run(scene())
 
 
 # What the command line makes of it.
@@ -289,7 +346,7 @@ def test_costs_are_those_of_the_first_price_that_fits() -> None:
     made = {row.by["namespace"]: row for row in rows(found, ["namespace"], prices)}
     assert (made["x"].cost, made["y"].cost, made["z"].cost) == (2.5, 4.5, None)
     assert (made["x"].gpu_seconds, made["x"].used_gpu_seconds) == (3600, 1800)
-    # A sum of which a part has no price has none.
+    # A sum has no price if a part of it has none.
     (together,) = rows(found, ["model"], prices)[:1]
     assert [row.cost for row in rows(found, ["model"], prices)] == [4.5, None], together
 

@@ -1,4 +1,4 @@
-"""What is recorded when an operator ends at the worst moment, between the record, the claim's status and its end."""
+"""Records of an operator that ends at the worst moment: between the record, the claim's status and its end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from remotegpu.api import usage as records
 from remotegpu.api.claims import Allocation, ClaimStatus, GPUClaim, Phase, Reason
 from remotegpu.api.conditions import Condition
 from remotegpu.api.usage import Holding
-from remotegpu_operator.journal import Journal, Retention
-from remotegpu_operator.usage import Usage
+from remotegpu_operator.usage.journal import Journal, Retention
+from remotegpu_operator.usage.usage import Usage
 
 START = 1_795_000_000
 PENDING = GPUClaim("team", "train", "uid")
@@ -77,13 +77,13 @@ class Scene:
 
 
 def scene(work: Callable[[Scene], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """pytest's own would hand the scene in as a fixture."""
+    """Runs the test with a scene of its own: pytest's own mechanism would need a fixture."""
     return lambda: asyncio.run(work(Scene()))
 
 
 @scene
 async def test_killed_before_the_status(it: Scene) -> None:
-    """The share was recorded and never given: nobody had it."""
+    """The share was recorded and never given: no claim had it."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         assert [each.start for each in it.holdings()] == [START]
@@ -94,7 +94,7 @@ async def test_killed_before_the_status(it: Scene) -> None:
 
 @scene
 async def test_killed_behind_the_status(it: Scene) -> None:
-    """The claim came and went, and no operator saw it in its status: it had its share for a time that is named."""
+    """The claim came and went, and no operator saw the share in its status: the record names the unknown time."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
     it.claims.clear()
@@ -120,7 +120,7 @@ async def test_killed_behind_the_status_and_it_stays(it: Scene) -> None:
 
 @scene
 async def test_deleted_while_nobody_looks(it: Scene) -> None:
-    """It counts until the last moment of which all is known; the rest is the gap."""
+    """It counts until the last moment for which all is known; the rest is the gap."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -137,7 +137,7 @@ async def test_deleted_while_nobody_looks(it: Scene) -> None:
 
 @scene
 async def test_statuses_that_somebody_emptied(it: Scene) -> None:
-    """As the chart's removal does: that is not taken for a share that was never stored."""
+    """The chart's removal empties statuses: that does not mean that a share was never stored."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -150,7 +150,7 @@ async def test_statuses_that_somebody_emptied(it: Scene) -> None:
 
 @scene
 async def test_another_share_by_an_operator_that_records_nothing(it: Scene) -> None:
-    """Of before this release: what it took back and gave is not one share that lasted."""
+    """An operator of the previous release took the share back and gave another: those are two holdings, not one."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -180,7 +180,7 @@ async def test_taken_back_behind_the_record(it: Scene) -> None:
 
 @scene
 async def test_killed_in_the_middle_of_a_resize(it: Scene) -> None:
-    """What was not stored did not happen, and what was before continues without a hole."""
+    """A resize that was not stored did not happen, and the old share continues without a gap."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -203,7 +203,7 @@ async def test_a_resize_counts_each_size(it: Scene) -> None:
         only.observe(stored(having(250, START)))
         it.now += 10
         await only.announce(stored(having(250, START)), having(500, START))
-        # News of before it, which come late.
+        # Older news, which come late.
         only.observe(stored(having(250, START)))
         only.observe(stored(having(500, START)))
         it.now += 7
@@ -225,7 +225,7 @@ async def test_refused_by_the_api_server(it: Scene) -> None:
 
 @scene
 async def test_what_nobody_recorded(it: Scene) -> None:
-    """Claims of an operator from before there was a record count from when the status says."""
+    """Claims of an operator from before the record existed count from the time in their status."""
     it.claims[PENDING.uid] = stored(having(250, START - 3600))
     async with it.operator() as only:
         await it.recorded(lambda found: [each.start for each in found] == [START - 3600])
@@ -250,7 +250,7 @@ async def test_the_api_server_takes_no_record(it: Scene) -> None:
 
 @scene
 async def test_sessions(it: Scene) -> None:
-    """On any of its appliances; what was in use when the operator ended is not taken to be in use since."""
+    """On any of its appliances. A claim in use when the operator ended does not count as in use since then."""
     usage_seconds = 30
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
@@ -269,7 +269,7 @@ async def test_sessions(it: Scene) -> None:
     async with it.operator() as second:
         held = second._held[PENDING.uid]
         assert held.in_use_since is None
-        # Nobody is called idle before its appliance has told.
+        # No claim counts as idle before its appliance has reported.
         claim = it.claims[PENDING.uid]
         it.now += 300
         assert second.unused(claim) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from remotegpu_operator.workqueue import WorkQueue
+from remotegpu_operator.cluster.workqueue import WorkQueue
 
 
 def test_a_key_is_worked_on_by_one_task_at_a_time_and_after_its_last_change() -> None:

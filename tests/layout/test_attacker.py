@@ -1,4 +1,4 @@
-"""The test build that can leave out a defence stays out of releases, and the table of attacks names what there is."""
+"""The test build that can leave out a defence stays out of releases, and the table of attacks names existing things."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFENCES = ROOT / "remoting" / "worker" / "src" / "guard" / "defences.rs"
 
 
 def test_a_release_has_every_defence() -> None:
-    """What is shipped neither reads the variable nor knows a rule that could be left out."""
+    """Released programs do not read the variable, and contain no name of a rule that could be left out."""
     programs = [path for path in DIST.rglob("*") if path.is_file() and path.suffix not in {".py", ".json"}]
     assert {path.name for path in programs} >= {"remotegpu-worker", "remotegpu-gateway"}
     names = (VARIABLE.encode(), b"REMOTEGPU_ORDER_FAULT")
@@ -51,7 +51,7 @@ def test_the_table_has_20_attacks_from_each_side_and_10_from_acceptors() -> None
 
 
 def test_every_defence_that_can_be_left_out_is_a_control() -> None:
-    """In the test build, in the patches; and none is named that does not exist."""
+    """Each is in the test build or in the patches, and no control names one that does not exist."""
     built = set(re.findall(r'^    \w+ = "([a-z-]+)";$', DEFENCES.read_text(), re.MULTILINE))
     named = {attack.control.name for attack in ATTACKS if attack.control.how is How.BUILD}
     assert named == built != set()

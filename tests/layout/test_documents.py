@@ -1,4 +1,4 @@
-"""What the documents show is what the tools made, and the checks of the documents find what they look for."""
+"""The documents show the tools' current output, and the checks of the documents find planted errors."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ LEDGER = ROOT / "docs" / "figures" / "ledger.svg"
 
 @pytest.mark.parametrize("source", [pytest.param(path, id=path.stem) for path in sorted(PICTURES.glob("*.dot"))])
 def test_a_picture_is_made_from_its_source(source: Path) -> None:
-    """If not: `make pictures`."""
+    """Fix: run `make pictures`."""
     made = re.search(r"sha256:([0-9a-f]{64})", source.with_suffix(".svg").read_text())
     assert made is not None
     assert made[1] == hashlib.sha256(source.read_bytes()).hexdigest()
@@ -30,7 +30,7 @@ def test_the_picture_of_a_share_shows_a_quarter_of_eight_gibibytes() -> None:
 
 
 def test_the_published_plot_is_that_of_the_stored_runs(tmp_path: Path) -> None:
-    """If not: `tools/ledger.py draw`."""
+    """Fix: run `tools/ledger.py draw`."""
     ledger = runpy.run_path(str(ROOT / "tools" / "ledger.py"))
     ledger["draw"](ledger["runs"](ROOT / "benchmarks"), tmp_path / "ledger.svg")
     assert labels(tmp_path / "ledger.svg") == labels(LEDGER) > {"direct, split", "same host, split"}
@@ -94,17 +94,32 @@ def test_the_glossary_is_short_and_sorted() -> None:
     assert rows == sorted(rows, key=str.casefold)
 
 
-def test_every_file_that_the_architecture_names_exists() -> None:
-    """By its last name: what stands before it is often left out there."""
+def test_every_file_that_the_architecture_and_the_decisions_name_exists() -> None:
+    """By its last name: the text often leaves out the folders."""
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
     files = {Path(line).name for line in listing.stdout.splitlines()}
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    pages = [ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "decisions").glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
     named = {Path(name).name for name in re.findall(r"`([\w./-]+\.(?:rs|py|yaml|toml|proto))`", text)}
     assert len(named) > 100
     assert named - files == set()
 
 
-def test_the_architecture_lists_every_file() -> None:
-    """If not: `make generate`."""
-    page = runpy.run_path(str(ROOT / "tools" / "list_files.py"))["page"]
-    assert (ROOT / "docs" / "architecture.md").read_text() == page()
+def test_decisions_are_numbered_and_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(path for path in folder.glob("*.md") if path.name != "README.md")
+    assert [path.name[:4] for path in pages] == [f"{number:03}-" for number in range(1, len(pages) + 1)]
+    titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in pages]
+    listed = re.findall(r"^\| \[(\d{3})\]\(([\w-]+\.md)\) \| (.+) \|$", (folder / "README.md").read_text(), re.M)
+    assert [(name, f"{number} {title}") for number, name, title in listed] == list(
+        zip([page.name for page in pages], titles, strict=True)
+    )
+
+
+def test_where_to_change_what_is_short() -> None:
+    """The table has at most 25 rows: the tree itself shows what is in one folder."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(
+        r"^\| (?!you want|-).*", text[text.index("## Where to change what") : text.index("## Parts")], re.M
+    )
+    assert 0 < len(rows) <= 25

@@ -18,12 +18,12 @@ ROOT = shards.ROOT
 TABLE = shards.load()
 PARTS = {CORE, *(shard.name for shard in TABLE.shards)}
 TORCH = {"torch-a", "torch-b"}
-# What is collected only where torch is.
+# Tests that are collected only where torch is installed.
 TORCH_FILES = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "offload" / "tests" / "torch").glob("test_*.py"))
 
 
 def listed(*arguments: str) -> dict[str, list[str]]:
-    """What pytest would run, with the marks of each test."""
+    """Returns the tests that pytest would run, with the marks of each."""
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "support" / "list_tests.py", *arguments],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True,
@@ -40,7 +40,7 @@ def collected() -> dict[str, list[str]]:
 
 
 def commands(target: str) -> str:
-    """What make would run for a target; that a file is not built yet changes nothing."""
+    """Returns the commands that make would run for a target, as if no file were built yet."""
     done = subprocess.run(
         ["make", "--dry-run", "--always-make", "REMOTEGPU_E2E_CONTEXT=any", target],
         cwd=ROOT, env=os.environ | {"REMOTEGPU_SHARD": "none"}, capture_output=True, text=True, check=True,
@@ -88,7 +88,7 @@ def test_every_entry_names_a_test_once(collected: dict[str, list[str]]) -> None:
     assert sorted(entries) == sorted(set(entries))
     tests = [*collected, *TORCH_FILES]
     nothing = [entry for entry in entries if not any(shards.names(entry, test) for test in tests)]
-    # Of a file that this interpreter does not import, the functions are in its text.
+    # A file that this interpreter cannot import: its functions are in its text.
     for entry in nothing:
         file, _, function = entry.partition("::")
         assert file in TORCH_FILES and f"def {function.split('[')[0]}(" in (ROOT / file).read_text(), entry
@@ -126,7 +126,7 @@ def test_make_test_runs_core_and_make_test_all_everything() -> None:
     in_process = re.findall(r"for files in (.+); do", core)
     files = {f"offload/tests/torch/test_{name}.py" for group in shlex.split(in_process[0]) for name in group.split()}
     assert files == {entry.partition("::")[0] for entry in TABLE.core} & set(TORCH_FILES)
-    # Of one test each, which the shard has: the demo takes over a minute, the other is about files.
+    # Files of one test each, which the shard has: the demo takes over a minute, the other is about files.
     assert set(TORCH_FILES) - files == {f"offload/tests/torch/test_{name}.py" for name in ("demo", "parquet")}
     assert "cargo test" in core and "remoting/fuzz" in core and "clippy" in core
     assert "-m pytest -m e2e e2e --part core --part" in commands("test-e2e")
@@ -143,7 +143,7 @@ def test_make_test_runs_core_and_make_test_all_everything() -> None:
 
 
 def test_what_is_alike_up_to_its_last_hyphen_stays_in_one_process(tmp_path: Path) -> None:
-    """As the cases of a library do in its shard."""
+    """A library's cases in its shard have such names."""
     (tmp_path / "test_groups.py").write_text(
         "import os, pathlib, pytest\n"
         "@pytest.mark.parametrize('name', [f'{group}-{n}' for n in range(4) for group in 'abc'])\n"
@@ -220,7 +220,7 @@ def test_a_shard_by_hand_says_why_where_it_is_left_out() -> None:
 
 
 class Repository:
-    """Of a test's own; commits are made at the given hour."""
+    """A git repository of the test's own; commits are made at the given hour."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

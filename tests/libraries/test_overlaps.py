@@ -1,5 +1,5 @@
-"""The overlap checker beside NVIDIA's libraries and CuPy on several streams: it tells of none of them, and of cuBLAS as
-soon as its driver does not say which stream is which.
+"""The overlap checker on NVIDIA's libraries and CuPy with several streams: it reports none of them, and reports cuBLAS
+as soon as its driver does not say which stream is which.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""llama.cpp as tools/llama_cpp.sh builds it, and what it decodes natively, on a share and on the CPU."""
+"""llama.cpp as tools/llama_cpp.sh builds it, and its output natively, on a share and on the CPU."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def program(name: str) -> str:
 
 
 def native_command(*command: str, gpus: int = 1) -> list[str]:
-    """On the software GPU; also what computes on the CPU loads CUDA's library, which wants a driver."""
+    """A command on the software GPU; a run on the CPU also loads CUDA's library, which needs a driver."""
     return [REMOTEGPU, "run", "--native", "-n", str(gpus), "--", *command]
 
 
 def built_decoder(folder: Path) -> Path:
-    """Our program, by the headers and libraries of that build."""
+    """Builds our program with the headers and libraries of that build."""
     made, source = folder / "decode", FOLDER / "source"
     program("llama-server")
     subprocess.run(
@@ -52,12 +52,12 @@ class Decoded:
     statistics: dict[str, Any]
 
     def count(self, name: str) -> int:
-        """Of round trips or the like, or of calls of a function."""
+        """Returns a figure of the statistics, such as `round_trips`, or the number of calls of a function."""
         found: int = (self.statistics | self.statistics["functions"]).get(name, 0)
         return found
 
     def milliseconds(self) -> list[float]:
-        """Of each step."""
+        """Returns the milliseconds of each step."""
         *_, told = (line for line in self.stderr.splitlines() if line.startswith("ms:"))
         return [float(word) for word in told.split()[1:]]
 
@@ -85,8 +85,8 @@ class Decoder:
         settings: Mapping[str, str] | None = None,
         delay_ms: float | None = None,
     ) -> Decoded:
-        """By software GPUs in the program itself, or by those of the appliance, and of the other one; with flash
-        attention, if a type of the cache is given; by a network that takes so long there and back, if that is given.
+        """Decodes on software GPUs in the program itself, or on those of the appliance and the other one. Uses flash
+        attention if a type of the cache is given.
         """
         command = self.command(model, steps, split)
         statistics = self.folder / "statistics"

@@ -53,7 +53,7 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """`run` and the server, which are a group; the appliance hears of it when the connection ends."""
+        """Kills `run` and the server, which are a group; the appliance is notified when the connection ends."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -99,7 +99,7 @@ def test_each_carrier_brings_the_same_bits(
 def test_a_token_makes_few_round_trips(
     settings: dict[str, str], most: int, models: dict[str, Path], decoder: Decoder, share: Appliance
 ) -> None:
-    """What 100 steps cost after 20, in the mean."""
+    """Counts the mean per token of 100 steps after 20."""
     short = decoder.decode(models["f16"], WARM, share, settings=settings)
     long = decoder.decode(models["f16"], WARM + STEPS, share, settings=settings)
     assert long.logits[:WARM].tobytes() == short.logits.tobytes()
@@ -126,7 +126,7 @@ def test_many_sequences_make_no_more_round_trips(models: dict[str, Path], decode
 
 
 def test_a_token_takes_the_time_of_its_round_trips(models: dict[str, Path], decoder: Decoder, share: Appliance) -> None:
-    """What the network takes longer, a step takes longer once for each round trip."""
+    """A slower network delays a step once for each round trip."""
     short, long = (decoder.decode(models["f16"], WARM + more, share, delay_ms=0) for more in (0, TIMED_STEPS))
     counted = (long.count("round_trips") - short.count("round_trips")) / TIMED_STEPS
     best = {0: inf, DELAY_MS: inf}
@@ -146,7 +146,7 @@ def test_a_token_takes_the_time_of_its_round_trips(models: dict[str, Path], deco
 def test_flash_attention_gives_the_cpu_s_logits_and_native_bits(
     cache: str, models: dict[str, Path], decoder: Decoder, share: Appliance
 ) -> None:
-    """By tensor cores where keys are kept in f16; where they are kept in q8_0, by vectors for a single token."""
+    """Uses tensor cores where keys are kept in f16; with q8_0 and a single token it uses vectors."""
     native = decoder.decode(models["f16"], FEW, None, cache=cache)
     remote = decoder.decode(models["f16"], FEW, share, cache=cache)
     without = decoder.decode(models["f16"], FEW, None)
@@ -162,7 +162,7 @@ def test_flash_attention_gives_the_cpu_s_logits_and_native_bits(
 
 
 def splits(decoded: Decoded) -> str:
-    """In how many parts llama.cpp has divided its graph, each for a device."""
+    """The number of parts into which llama.cpp has divided its graph, each for a device."""
     found = re.search(r"nodes = \d+, splits = (\d+)", decoded.stderr)
     assert found, decoded.stderr[-4000:]
     return found[1]

@@ -1,4 +1,4 @@
-"""`make demo-torch`: unmodified programs train and generate on half of a null H100, and what a step of each costs."""
+"""`make cost-torch`: unmodified programs train and generate on half of a null H100, and what a step of each costs."""
 
 from __future__ import annotations
 

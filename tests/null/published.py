@@ -1,4 +1,4 @@
-"""The table of docs/frameworks.md that says what programs cost on a null GPU: what is published is what is tested."""
+"""The table of docs/frameworks.md with programs' costs on a null GPU: the published figures are the tested ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADING = "## On a null GPU"
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one step, more or less of which is all that differs between two runs."""
+    """The cost of one step: the difference between two runs, divided by their difference in steps."""
 
     calls: float
     round_trips: float
@@ -19,7 +19,7 @@ class Cost:
 
 
 def costs() -> dict[str, Cost]:
-    """By the program's name without `.py`."""
+    """Reads the table. Returns the costs by the program's name without `.py`."""
     section = DOCUMENT.read_text().split(HEADING)[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
     return {row[0].strip("`"): Cost(*(float(cell.replace(",", "")) for cell in row[2:5])) for row in rows}

@@ -1,4 +1,4 @@
-"""The null GPU takes machine code as a driver would: what it tells of kernels, what it refuses, what memory costs.
+"""The null GPU accepts machine code as a driver would: its answers about kernels, its refusals, its use of memory.
 
 Everything here shows that calls are accepted or refused. No kernel runs, so nothing here shows that a result is right.
 """
@@ -71,7 +71,7 @@ def share() -> Iterator[Appliance]:
 
 @pytest.fixture(params=["native", "remote"])
 def ask(request: pytest.FixtureRequest) -> Ask:
-    """Runs a program on a null GPU and answers what it printed."""
+    """Runs a program on a null GPU, and returns the answer that it printed."""
     if request.param == "native":
         return lambda program, *arguments: answer(natively("null-h100", program, *arguments))
     remote: Appliance = request.getfixturevalue("share")
@@ -82,7 +82,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 @pytest.fixture(scope="module")
 def expected(images: dict[str, Path]) -> dict[str, Any]:
-    """What the software GPU, which runs kernels, tells of the PTX."""
+    """The answers of the software GPU, which runs kernels, about the PTX."""
     return answer(natively("normal", "describe_image.py", images["ptx"]))
 
 
@@ -170,7 +170,7 @@ def test_launches_are_held_to_a_drivers_rules(ask: Ask, images: dict[str, Path])
         "requiring clusters of 3": 0,
         "as then required": 0,
         "not as then required": INVALID_CLUSTER,
-        # A share offers what its attributes say, whatever its GPU can.
+        # A share offers the features that its attributes name, even if its GPU could do more.
         "cooperative": 0 if offered else NOT_SUPPORTED,
         "too many blocks to cooperate": COOPERATIVE_TOO_LARGE if offered else NOT_SUPPORTED,
     }
@@ -212,13 +212,13 @@ def test_it_says_first_that_results_are_meaningless(images: dict[str, Path]) -> 
 
 
 def test_programs_keep_their_compilers() -> None:
-    """What makes frameworks keep PTX for the software GPU is not set."""
+    """Variables that make frameworks keep PTX for the software GPU are not set."""
     show = "import json, os; print(json.dumps(dict(os.environ)))"
     for where in (["--native"], []):
         command = [REMOTEGPU, "run", *where, "--profile", "null-h100", "--", sys.executable, "-c", show]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         variables = answer(done)
-        assert not {"CUPY_COMPILE_WITH_PTX", "TRITON_PTXAS_PATH"} & variables.keys()
+        assert not {"CUPY_COMPILE_WITH_PTX", "TRITON_PTXAS_PATH", "USE_PYTORCH_KERNEL_CACHE"} & variables.keys()
         assert "stand-ins" not in variables.get("LD_PRELOAD", "")
 
 

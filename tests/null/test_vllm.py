@@ -26,7 +26,7 @@ from support.system import Appliance, appliance
 
 PROGRAM = Path(__file__).parent / "programs" / "vllm_decode.py"
 STEPS = 100
-# Beside those that are counted.
+# Besides those that are counted.
 MORE_TOKENS = 30
 MOST_ROUND_TRIPS = 10
 BATCHES = (1, 32)
@@ -55,7 +55,7 @@ class Decoding:
         self.process, self.log, self.steps, self.network = process, log, steps, network
 
     def answer(self) -> dict[str, Any]:
-        """The next line of JSON; what vLLM says on its output is passed over."""
+        """The next line of JSON; skips vLLM's other output."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -73,13 +73,13 @@ class Decoding:
         return {batch: found[str(batch)]["round_trips"] for batch in BATCHES}
 
     def milliseconds(self, batch: int) -> float:
-        """Of a step after a pause: where the network delays answers, processors rest, and are slower after it."""
+        """Milliseconds of a step after a pause: during network delays processors rest, and are slower afterwards."""
         assert self.process.stdin is not None
         print(batch, DELAY_MS, file=self.process.stdin, flush=True)
         return float(self.answer()["ms"])
 
     def end(self) -> str:
-        """What it said on its error output."""
+        """Waits for the end. Returns the program's error output."""
         self.process.communicate(timeout=SECONDS)
         assert self.process.returncode == 0, self.log.read_text()[-20_000:]
         return self.log.read_text()
@@ -120,7 +120,7 @@ def test_the_wheel_is_unedited() -> None:
 
 
 def test_a_step_makes_few_round_trips_and_takes_their_time(tmp_path: Path) -> None:
-    """With CUDA graphs. What the network takes longer, a step takes longer once for each round trip."""
+    """Uses CUDA graphs. Each extra delay of the network makes a step longer once for each round trip."""
     with decoding(tmp_path, 1024, STEPS) as program:
         counted = program.counts()
         best: dict[tuple[int, float], float] = defaultdict(lambda: inf)

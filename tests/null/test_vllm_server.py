@@ -1,7 +1,7 @@
-"""`vllm serve` on shares of a null H100: two at once, a connection that is cut, kills, sleep, and an end.
+"""`vllm serve` on shares of a null H100: two at once, a cut connection, kills, sleep, and an end.
 
-No kernel runs, so the answers' words mean nothing; their number is what was asked for. A start takes half a minute,
-so that one test has four of them.
+No kernel runs, so the answers' words mean nothing; their number is as requested. A start takes half a minute, so that
+one test has four of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from support.system import Appliance, free_port, until
 
 pytestmark = [pytest.mark.null_serving, pytest.mark.timeout(2 * SECONDS)]
 GIB = 1 << 30
-# A stream has so many; after each so many of them the connection is cut, which has a delay meanwhile.
+# A stream has TOKENS tokens; the connection is cut after each CUT_EVERY of them, and has a delay meanwhile.
 TOKENS, CUT_EVERY, DELAY_MS = 120, 30, 5
 MOST_ROUND_TRIPS = 10
 # A process writes its statistics every 0.1 s, and they are read every 0.05 s.
@@ -69,7 +69,7 @@ def test_servers_survive_cuts_and_give_back_what_killed_ones_had(tmp_path: Path)
             os.kill(third.engine(), signal.SIGKILL)
             # vLLM's server ends when its engine does, with 0.
             assert of_two.wait(60) == 0
-        # At once, and with as much memory: what the killed ones had is free.
+        # At once, and with as much memory: that of the killed servers is free.
         last = it.command(*serve(folder, ports[3], EAGER, "--enable-sleep-mode"), share=WHOLE)
         with started(last, logs[2], VLLM_SERVER_DEV_MODE="1") as of_last:
             fourth = Server(of_last, ports[3], logs[2])
@@ -81,7 +81,7 @@ def test_servers_survive_cuts_and_give_back_what_killed_ones_had(tmp_path: Path)
 
 
 def round_trips(statistics: Path) -> int:
-    """Of all processes, when they have no more to tell."""
+    """The round trips of all processes, once their statistics stop changing."""
     counted: list[int] = [*range(READINGS)]
 
     def settled() -> bool:
@@ -101,7 +101,7 @@ def at_once(*servers: Server) -> None:
 
 
 def stream_is_whole(it: Server, proxy: FaultProxy, counted: Callable[[], int]) -> None:
-    """Though its engine's connections are cut; and a token makes few round trips."""
+    """The stream is complete though its engine's connections are cut; and a token makes few round trips."""
     before, made = counted(), proxy.made
     proxy.delay(DELAY_MS)
     cuts, had = 0, 0
@@ -118,7 +118,7 @@ def stream_is_whole(it: Server, proxy: FaultProxy, counted: Callable[[], int]) -
 
 
 def loses_what_answers(it: Server, appliance: Appliance) -> None:
-    """`run` has ended, so its share is free at once, and an engine that lives on has no GPU."""
+    """`run` has ended, so its share is free at once, and an engine that still runs has no GPU."""
     leased = appliance.leased_bytes()
     engine = it.kill_what_answers()
     assert it.process.wait(30) == -signal.SIGKILL
@@ -128,7 +128,7 @@ def loses_what_answers(it: Server, appliance: Appliance) -> None:
 
 
 def leaves_its_engine(it: Server, appliance: Appliance) -> None:
-    """`run` goes on with another program, and the engine has its memory until it is gone."""
+    """`run` continues with another program, and the engine keeps its memory until it ends."""
     engine = it.kill_what_answers()
     assert it.process.poll() is None
     assert appliance.used_bytes() > 30 * GIB

@@ -1,4 +1,4 @@
-"""Programs of tests/compiled_programs under a library that watches what their driver answers."""
+"""Programs of tests/compiled_programs under a library that watches the outputs of their driver."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from support.system import DIST, PROGRAMS, Appliance, appliance
 
 PLACES = ("native", "share")
 TWO_DEVICES = {"peers.py"}
-# What the programs of tests/programs print at their end.
+# The last line that programs of tests/programs print.
 PRINTED = {"peers.py": "reached", "share_memory.py": "shared", "share_events.py": "in order"}
 
 
 @dataclass
 class Place:
-    """Where programs run, with what was seen of them: one report for each filling, by program."""
+    """A place where programs run, with its reports: one for each filling, by program."""
 
     watching: Interposer
     share: Appliance | None
@@ -61,7 +61,7 @@ class Place:
 
 
 def unwritten(reports: list[Report]) -> set[Answer]:
-    """What kept both fillings in the same call."""
+    """Fields that kept both fillings in the same call."""
     first, second = (report.unwritten for report in reports)
     return {answer for answer in first.keys() & second.keys() if first[answer] & second[answer]}
 

@@ -1,4 +1,4 @@
-"""Builds the library that watches which answers a driver leaves unwritten, from the rows of `parameters.yaml`."""
+"""Builds the library that detects outputs that a driver leaves unwritten, from the rows of `parameters.yaml`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOWN = registry.load(REGISTRY)
 FILLINGS = (0xA5, 0x5A)
 
 SIZES = {"u8": 1, "u16": 2, "u32": 4, "i32": 4, "f32": 4, "u64": 8, "size": 8}
-# What is answered as one pointer or handle.
+# Outputs of one pointer or handle.
 SIZES |= dict.fromkeys(("address", "host", "entry", "table", "string", "blob", "memory", "page_locked"), 8)
 SIZES |= dict.fromkeys(HANDLES | OTHER_HANDLES, 8)
 MOST_LISTS = 3
@@ -32,7 +32,7 @@ NO_STATUS = {"nvmlErrorString"}
 
 @dataclass(frozen=True)
 class Answer:
-    """A field that a function answers."""
+    """A field that a function returns."""
 
     function: str
     parameter: str
@@ -52,7 +52,7 @@ class Report:
 
 
 class Layout:
-    """The table in C, and what the places of the report mean."""
+    """The table in C, and the meaning of the report's places."""
 
     def __init__(self, symbols: list[str]) -> None:
         described = TABLE.all
@@ -87,7 +87,7 @@ static const struct function functions[] = {{\n{_lines(rows)}}};
         if parameter.when:
             name, _, value = parameter.when.partition("=")
             when, wanted = str(words[name]), int(value)
-        # NVML reads the length of what is `first` in any case.
+        # NVML reads the length of a `first` in any case.
         lists = [str(words[p.name]) for p in all_ if p.kind == "list" and p.out and p.arguments[1] == parameter.name]
         lists = lists[:MOST_LISTS]
         lists += ["NONE"] * (4 - len(lists))
@@ -126,7 +126,7 @@ def _lines(rows: list[str]) -> str:
 
 
 def _words(all_: tuple[Parameter, ...]) -> Iterator[tuple[str, int]]:
-    """Where each parameter lies: six in registers, the others and what is passed in memory on the stack."""
+    """Yields the place of each parameter: six are in registers, the others and those passed in memory on the stack."""
     registers, stack = 0, 6
     for parameter in all_:
         if parameter.kind == "whole":
@@ -151,7 +151,7 @@ def _fields(kind: str) -> list[Field]:
 def _shape(
     parameter: Parameter, words: Mapping[str, int]
 ) -> tuple[str, int, list[str], list[tuple[str, int, str | None]]]:
-    """Kind, size of an element, factors of the length, and for each form guard, its value and type of the element."""
+    """Kind, size of an element, factors of the length; and for each form guard, its value and type of the element."""
     kind, arguments = parameter.kind, parameter.arguments
     always = ("NONE", 0)
     if kind in ("list", "first"):
@@ -217,7 +217,7 @@ class Interposer:
     layout: Layout
 
     def variables(self, report: Path, filling: int) -> dict[str, str]:
-        """For a program whose driver is to be watched."""
+        """The environment of a program whose driver is to be watched."""
         return {
             "LD_LIBRARY_PATH": os.fspath(self.folder),
             "OUTPUTS_DRIVER": os.fspath(self.driver),

@@ -1,5 +1,5 @@
 """Leaves captures without an end: `abandon_capture.py exit|crash|return|thread`. With `thread` a thread begins one and
-ends, and the program goes on: prints what becomes of the capture, and how often its kernel ran."""
+ends, and the program continues: prints what becomes of the capture, and how often its kernel ran."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def whole_graph(stream):
 
 
 stream = ok(cu.cuStreamCreate(1))
-# What the session held before: an executable with memory, and memory beside it.
+# The session's earlier objects: an executable with memory, and other memory.
 ok(cu.cuMemAlloc(32 << 20))
 ok(cu.cuStreamBeginCapture(stream, modes.CU_STREAM_CAPTURE_MODE_RELAXED))
 ok(cu.cuMemAllocAsync(16 << 20, stream))

@@ -1,4 +1,4 @@
-"""What the test programs share: cuda.bindings' driver with errors raised, and launches with typed arguments."""
+"""Helpers of the test programs: cuda.bindings' driver with errors raised, and launches with typed arguments."""
 
 import ctypes
 import pathlib
@@ -23,13 +23,13 @@ def ok(result):
 
 
 def code_of(call, *arguments):
-    """The number of the CUDA error that the call answers, 0 if it worked."""
+    """Returns the number of the CUDA error that the call returns, 0 if it worked."""
     code, *_ = call(*arguments)
     return int(code)
 
 
 def start(device=0):
-    """Initialise and make the device's primary context current."""
+    """Initialises CUDA and makes the device's primary context current."""
     ok(cu.cuInit(0))
     context = ok(cu.cuDevicePrimaryCtxRetain(ok(cu.cuDeviceGet(device))))
     ok(cu.cuCtxSetCurrent(context))
@@ -37,7 +37,7 @@ def start(device=0):
 
 
 def load():
-    """The module that kernels.ptx is."""
+    """Loads the module kernels.ptx."""
     return ok(cu.cuModuleLoadData((pathlib.Path(__file__).parent / "kernels.ptx").read_bytes() + b"\0"))
 
 
@@ -60,7 +60,7 @@ def upload(array):
 
 
 def on_device():
-    """How `cuMemCreate` makes memory of the first device, and its access to read and write it."""
+    """The properties by which `cuMemCreate` makes memory of the first device, and access to read and write it."""
     properties, access = cu.CUmemAllocationProp(), cu.CUmemAccessDesc()
     properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE

@@ -13,7 +13,7 @@ folder = pathlib.Path(os.environ["REMOTEGPU_STATS"])
 
 
 def calls():
-    """What the statistics of this process say of one function."""
+    """The number of copies to the device, by this process's statistics."""
     file = folder / f"{os.getpid()}.json"
     return json.loads(file.read_text())["functions"].get("cuMemcpyHtoD_v2", 0) if file.exists() else 0
 

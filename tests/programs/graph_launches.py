@@ -1,4 +1,4 @@
-"""A graph of 1,000 kernels, launched as often as is said: `graph_launches.py TIMES`."""
+"""Launches a graph of 1,000 kernels TIMES times: `graph_launches.py TIMES`."""
 
 import sys
 

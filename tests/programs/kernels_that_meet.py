@@ -86,7 +86,7 @@ for device, array in ((0, between[0]), (1, between[2]), (1, between[1]), (0, bet
     launch(functions[device], 1, 1, [u64(array.ctypes.data), u32(0), u32(0), u32(9), u32(5)])
     ok(cu.cuCtxSynchronize())
     assert (array[:3] == [5, 17, 7]).all(), array[:3]
-# The device that has the mirror goes; the other one goes on with memory of its own.
+# The device that has the mirror is reset; the other one continues with memory of its own.
 ok(cu.cuDevicePrimaryCtxReset(ok(cu.cuDeviceGet(first))))
 ok(cu.cuCtxSetCurrent(contexts[1 - first]))
 again = pinned(WORDS)

@@ -1,5 +1,6 @@
-"""Fills 64 MiB of page-locked memory with zeros and with a value by its device address, beside words that the host
-writes, and looks at every word after the wait. Argument: `allocated` or `registered`."""
+"""Fills 64 MiB of page-locked memory with zeros and with a value by its device address, along with words that the host
+writes, and checks every word after the wait. Argument: `allocated` or `registered`.
+"""
 
 import sys
 

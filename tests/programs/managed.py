@@ -22,7 +22,7 @@ def add(function, one, two, out, count=256):
 
 
 def limit(mib):
-    """An allocation of that many MiB beside a small one, and what is left of the share."""
+    """An allocation of that many MiB together with a small one, and the rest of the share."""
     start()
     functions = kernels()
     small = managed(256)

@@ -1,4 +1,4 @@
-"""A variable that host and kernels share, by the driver's functions: it goes with its library, and comes anew."""
+"""A variable that host and kernels share, by the driver's functions: it goes with its library, and comes again."""
 
 import ctypes
 

@@ -1,5 +1,6 @@
-"""Page-locked memory that nobody asked to be mapped, read and written by kernels at its host address: under unified
-addressing that is what all of it allows."""
+"""Page-locked memory that was not requested to be mapped, read and written by kernels at its host address: under
+unified addressing all page-locked memory allows that.
+"""
 
 import ctypes
 
@@ -118,7 +119,7 @@ assert (download(source, COUNT) == np.where(np.arange(COUNT) < 10, 6, 5)).all()
 ok(cu.cuMemsetD16(fresh.ctypes.data, 0x101, 2))
 assert fresh[0] == 0x01010101 and fresh[1] == 6
 
-# Many small ones beside each other, freed in another order, one under a kernel that still writes; then all over again.
+# Many small ones next to each other, freed in another order, one under a kernel that still writes; then all over again.
 for turn in range(2):
     small = [page_locked(4, (0, PORTABLE)[i % 2], np.uint32) for i in range(60)]
     for index, array in enumerate(small):

@@ -55,7 +55,7 @@ def program(seed):
 
 
 def model(steps, state):
-    """What the steps leave of the six arrays."""
+    """Returns the content of the six arrays after the steps."""
     for what, _, places, (a, b) in steps:
         to = state[places[0]]
         if what == "mix":
@@ -104,7 +104,7 @@ class Machine:
         return ctypes.cast(change, ctypes.c_void_p).value
 
     def do(self, steps):
-        """From the first stream to the others and back; who touches what another stream touched waits for it."""
+        """Works from the first stream to the others and back; a stream waits before it uses another one's data."""
         for stream in range(1, STREAMS):
             self.join(0, stream)
         touched = {}
@@ -160,7 +160,7 @@ def captured(machine, steps):
 
 
 def updated(machine, steps):
-    """Memory of nodes cannot change hands: without such steps."""
+    """Runs without steps that allocate: memory of nodes cannot change hands."""
     others = [(what, stream, places, (a + 2, b ^ 5)) for what, stream, places, (a, b) in steps]
     first, graph = machine.capture(others), machine.capture(steps)
     executable = ok(cu.cuGraphInstantiate(first, 0))
@@ -171,7 +171,7 @@ def updated(machine, steps):
 
 
 def nested(machine, steps):
-    """Half of it by a graph inside the graph. Memory nodes may not be inside."""
+    """Runs half of it by a graph inside the graph. Memory nodes may not be inside."""
     inner, whole = machine.capture(steps[: len(steps) // 2]), ok(cu.cuGraphCreate(0))
     outer = machine.capture(steps[len(steps) // 2 :])
     first = ok(cu.cuGraphAddChildGraphNode(whole, None, 0, inner))

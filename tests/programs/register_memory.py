@@ -1,4 +1,4 @@
-"""What `cuMemHostRegister` and its relatives answer: prints a line for each case, to be compared with a native run."""
+"""The codes of `cuMemHostRegister` and its relatives: prints a line for each case, to be compared with a native run."""
 
 import ctypes
 import mmap
@@ -26,7 +26,7 @@ def unregister(what, address):
     show(f"unregister {what}", cu.cuMemHostUnregister(address))
 
 
-# Flags: PORTABLE, DEVICEMAP, IOMEMORY, READ_ONLY, one that there is not, and two together.
+# Flags: PORTABLE, DEVICEMAP, IOMEMORY, READ_ONLY, one that does not exist, and two together.
 for flags in (0, 1, 2, 3, 4, 8, 9, 12, 16, 1 << 31):
     register(f"flags {flags}", base, PAGE, flags)
     show(f"flags of {flags}", cu.cuMemHostGetFlags(base))
@@ -36,7 +36,7 @@ for flags in (0, 1, 2, 3, 4, 8, 9, 12, 16, 1 << 31):
     unregister(f"flags {flags}", base)
     unregister(f"again {flags}", base)
 
-# What cannot be registered.
+# Ranges that cannot be registered.
 register("null", 0, PAGE)
 register("nothing", base, 0)
 register("more than there is", base, 2**64 - 1)
@@ -48,7 +48,7 @@ unregister("memory of the device", device)
 unregister("null", 0)
 unregister("unknown", base)
 
-# What overlaps, and what only touches; no alignment is asked for.
+# Ranges that overlap, and ranges that only touch; no alignment is required.
 register("middle", base + 4 * PAGE + 24, 3 * PAGE)
 for what, start_at, size in (
     ("same", 4 * PAGE + 24, 3 * PAGE),
@@ -69,7 +69,7 @@ for what, at in (("before", 4 * PAGE), ("middle", 4 * PAGE + 24), ("behind", 7 *
     unregister(what, base + at)
 register("around now", base, 16 * PAGE)
 
-# What an address inside is.
+# Queries about an address inside.
 kinds = cu.CUpointer_attribute
 for name in ("MEMORY_TYPE", "HOST_POINTER", "RANGE_START_ADDR", "RANGE_SIZE", "MAPPED", "IS_MANAGED", "DEVICE_ORDINAL"):
     code, value = cu.cuPointerGetAttribute(getattr(kinds, "CU_POINTER_ATTRIBUTE_" + name), base + 40)
@@ -89,7 +89,7 @@ unregister("in use", base)
 ok(cu.cuCtxSynchronize())
 print("landed", ctypes.string_at(base, 4).hex())
 
-# Registered in a context that goes.
+# Registered in a context that is destroyed.
 other = ok(cu.cuCtxCreate(None, 0, 0))
 register("in a context of its own", base, PAGE)
 gone = int(ok(cu.cuMemHostAlloc(PAGE, 0)))

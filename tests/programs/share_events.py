@@ -1,6 +1,6 @@
 """Streams of two processes of one lease wait for each other by events, without a process that waits. Prints "in order".
 
-With "killed" as argument the exporter is killed before its event is complete; what waits for it goes on.
+With "killed" as argument the exporter is killed before its event is complete; what waits for it continues.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""What is exported and given up makes room for other exports, whichever way it is given up. Prints "room"."""
+"""Exports that are given up make room for others, whichever way they are given up. Prints "room"."""
 
 from cu import cu, ok, start
 from share_events import SHARED, event_handle
@@ -6,7 +6,7 @@ from share_memory import handle_of
 
 # More than a lease can export at a time.
 MANY = 270
-# So large that it is not kept for later when it is freed.
+# So large that it is not cached when it is freed.
 LARGE = 34 << 20
 
 

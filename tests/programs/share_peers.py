@@ -22,7 +22,7 @@ def location(ordinal):
 
 
 def mapped(handle, size, reader):
-    """Where a device reads the memory of a handle."""
+    """Maps the memory of a handle for one device. Returns the address."""
     address = ok(cu.cuMemAddressReserve(size, 0, 0, 0))
     ok(cu.cuMemMap(address, size, 0, handle, 0))
     access = cu.CUmemAccessDesc()

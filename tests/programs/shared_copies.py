@@ -66,7 +66,7 @@ def in_rows():
 
 
 def of_other_memory():
-    """Freed, and allocated anew at the same addresses."""
+    """Freed, and allocated again at the same addresses."""
     for size in (MIB, 3 * MIB, MIB):
         other = pinned(size, np.uint8)
         assert not other.any()

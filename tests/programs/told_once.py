@@ -27,7 +27,7 @@ def settled(ask, what):
 
 
 def codes(function, threads, stream, first):
-    """Of a launch, of all ways in turn, the given one first, and of a wait for an event that was never recorded."""
+    """Returns the codes of a launch, of all ways in turn, and of a wait for an event that was never recorded."""
     (event, never_recorded), memory = (ok(cu.cuEventCreate(2)) for _ in range(2)), ok(cu.cuMemAlloc(4))
     into = bytearray(4)
     launched = code_of(cu.cuLaunchKernel, function, 1, 1, 1, threads, 1, 1, 0, stream, 0, 0)

@@ -1,6 +1,6 @@
-"""What fills and copies make of each kind of memory: prints code and bytes for each function and kind of its sides.
+"""Fills and copies on each kind of memory: prints code and bytes for each function and kinds of its operands.
 
-Expected is what the same program prints natively.
+The expected output is that of the same program natively.
 """
 
 import ctypes
@@ -116,7 +116,7 @@ VALUES = {"8": ctypes.c_uint8, "16": ctypes.c_uint16, "32": c_u32}
 
 
 def fills():
-    # What is at fault, the address behind the first byte, elements, rows, pitch in bytes.
+    # The case's name, its offset in bytes, elements, rows, pitch in bytes.
     linear = [("whole", 0, 64, 0, 0), ("part", 12, 100, 0, 0), ("beyond", SIZE - 8, 64, 0, 0), ("odd", 1, 8, 0, 0)]
     linear += [("none", 0, 0, 0, 0), ("end", SIZE - 4, 1, 0, 0)]
     boxes = [("rows", 8, 5, 3, 64), ("beyond", SIZE - 128, 5, 3, 64), ("one", 4, 5, 1, 3), ("narrow", 0, 9, 2, 8)]
@@ -180,7 +180,7 @@ def boxed_copies():
 
 
 def order():
-    """A fill stands where it was given to the stream: after the bytes that land before it, before those read after."""
+    """A fill keeps its place in the stream: after the bytes that land before it, before those read after."""
     for kind, late in itertools.product([k for k in KINDS if k not in ("device", "pageable")], ("", ASYNC)):
         page, first, last = memory[kind][0], memory["device"][0], memory["device"][1]
         put(kind, page, SOURCE)

@@ -1,4 +1,4 @@
-"""What CUDA_VISIBLE_DEVICES leaves: the code of cuInit, the number of devices and their UUIDs."""
+"""Devices left by CUDA_VISIBLE_DEVICES: prints the code of cuInit, the number of devices and their UUIDs."""
 
 import json
 

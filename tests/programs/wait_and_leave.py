@@ -1,4 +1,4 @@
-"""A stream waits for a word that nobody writes; its context is destroyed all the same, and another one works."""
+"""Destroys a context whose stream waits for a word that nothing writes; another context works after that."""
 
 from cu import cu, download, ok, start
 

@@ -1,5 +1,6 @@
-"""Fills memory of the device and waits for that, beside so many page-locked buffers that kernels may use. The second
-argument says how often, the third one beside how many `__managed__` variables of modules of their own (0)."""
+"""Fills memory of the device and waits for that, while there are so many page-locked buffers that kernels may use. The
+second argument is the number of times, the third that of `__managed__` variables in modules of their own (0).
+"""
 
 import sys
 

@@ -128,7 +128,7 @@ class ByDevice(Waiter):
 
 
 class ByProcess(Waiter):
-    """What is waited for is an event of the second process, behind which that process's stream waited."""
+    """Waits for an event of the second process, whose stream waited for the program's own."""
 
     def __init__(self):
         spawn = multiprocessing.get_context("spawn")

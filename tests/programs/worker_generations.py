@@ -47,7 +47,7 @@ def generations(context):
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     generations(context)
-    # A pool whose workers do one task each, and one whose workers come anew for each task of an executor.
+    # A pool whose workers do one task each, and one with new workers for each task of an executor.
     with context.Pool(1, maxtasksperchild=1) as pool:
         assert pool.map(work, range(GENERATIONS), chunksize=1) == list(range(GENERATIONS))
     for number in range(GENERATIONS):

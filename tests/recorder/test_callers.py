@@ -1,4 +1,4 @@
-"""A recorded program is told what it is told without the recorder, also where the answer depends on who asks."""
+"""A recorded program gets the same answers as without the recorder, also where they depend on the calling library."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (folder / "library.c").write_text(LIBRARY)
     built = [folder / name for name in ("libcuasks.so", "libnccl_asks.so", "libasks.so")]
     for library in built:
-        # Without optimisation: a call that a function ends with would be a jump.
+        # Without optimisation: a call at the end of a function would become a jump.
         command = ["cc", "-O0", "-shared", "-fPIC", str(folder / "library.c"), "-o", str(library)]
         subprocess.run([*command, f"-L{DIST / 'native'}", "-l:libcuda.so.1"], check=True)
     return built
 
 
 def run(folder: Path, libraries: list[Path], *options: str) -> tuple[dict[str, list[int]], set[tuple[str, str]]]:
-    """What the program is told, and who asked for a function that there is none of."""
+    """Runs the program. Returns its answers, and each missing function with the library that asked for it."""
     report = folder / "report.json"
     (folder / "program.py").write_text(PROGRAM)
     command = [

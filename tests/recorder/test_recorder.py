@@ -1,4 +1,4 @@
-"""Recordings of real programs, what replays them, and what the command line says of them."""
+"""Recordings of real programs, their replays, and the command line's reports about them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def python(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def record(file: Path, *command: str | Path, contents: bool = True, under: tuple[str, ...] = NATIVE) -> str:
-    """What a recorded run prints; it has to work."""
+    """Records a run that has to work. Returns its output."""
     options = ("--contents",) if contents else ()
     recorded = run(*under, REMOTEGPU, "trace", "--record", file, *options, "--", *command)
     assert recorded.returncode == 0, recorded.stderr
@@ -45,7 +45,7 @@ def record(file: Path, *command: str | Path, contents: bool = True, under: tuple
 
 
 def replay(file: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Without any driver: a libcuda.so.1 that is found would be no library."""
+    """Runs without any driver: a libcuda.so.1 that is found would be no library."""
     return run(REMOTEGPU, "trace", "--replay", file, "--", *command, REMOTEGPU_TRACE_DRIVER="/dev/null")
 
 
@@ -75,7 +75,7 @@ def test_a_replay_prints_what_the_program_printed(tmp_path: Path, name: str) -> 
     "source", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.thorough) for name in COMPILED]
 )
 def test_a_replay_answers_compiled_programs(tmp_path: Path, compiled: Callable[[str], Path], source: str) -> None:
-    """Static cudart, its private tables, eight threads in whatever order, host functions, per-thread streams."""
+    """Static cudart, its private tables, eight threads in any order, host functions, per-thread streams."""
     assert record(tmp_path / "trace", compiled(source)) == "ok\n"
     for _ in range(3 if source == "per_thread.cu" else 1):
         again = replay(tmp_path / "trace", compiled(source))
@@ -84,7 +84,7 @@ def test_a_replay_answers_compiled_programs(tmp_path: Path, compiled: Callable[[
 
 @pytest.mark.parametrize("name", ["vector_add.py", "per_thread.cu"])
 def test_every_call_is_recorded(tmp_path: Path, compiled: Callable[[str], Path], name: str) -> None:
-    """The tracer stands above the recorder, knows nothing of it, and counts the same calls."""
+    """The tracer is above the recorder, knows nothing of it, and counts the same calls."""
     command = python(name) if name.endswith(".py") else (str(compiled(name)),)
     above = tracer.build(RECORDER, tmp_path / "tracer")
     variables = tracer.environment(above, RECORDER, tmp_path / "counts.json")
@@ -111,7 +111,7 @@ if last:
 
 @pytest.fixture(scope="module")
 def simple(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A program that takes what it does from its arguments, and a recording of it with 100 numbers."""
+    """A program that takes its commands from its arguments, and a recording of it with 100 numbers."""
     folder = tmp_path_factory.mktemp("simple")
     program = folder / "program.py"
     program.write_text(PROGRAM)
@@ -145,7 +145,7 @@ def test_without_contents_nothing_is_made_up(tmp_path: Path, simple: tuple[Path,
 
 
 def test_recorded_bytes_are_the_answer(tmp_path: Path, simple: tuple[Path, Path]) -> None:
-    """A number changed in the file is what the program then reads."""
+    """A number that is changed in the file is the number that the program reads."""
     program, trace = simple
     text = trace.read_text()
     contents = "".join(n.to_bytes(4, "little").hex() for n in range(100))
@@ -187,7 +187,7 @@ def share() -> Iterator[Appliance]:
         yield it
 
 
-# What only one of the two provides, as cuGetProcAddress answers it: REPORT.md lists these.
+# Functions that only one of the two provides, as cuGetProcAddress answers: REPORT.md lists these.
 ALLOWED = {"cuGetProcAddress_v2"}
 
 

@@ -113,6 +113,14 @@ def test_launches_behind_a_held_stream_wait(
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("launches", "seconds"), [(150_000, 2), MANY])
+@pytest.mark.parametrize("stop", [False, True], ids=["held stream", "nobody takes them"])
+def test_launches_by_grpc_wait(shared: Appliance, program: str, launches: int, seconds: int, stop: bool) -> None:
+    run = Run(shared, program, launches, seconds, "kernel", stop=stop, env={"REMOTEGPU_CARRIER": "grpc"})
+    assert run.is_held_back(), run
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("launches", "seconds"), [(150_000, 2), MANY])
 def test_launches_that_nobody_takes_wait(shared: Appliance, program: str, launches: int, seconds: int) -> None:
     """The worker reads nothing, as when a network stands still; then the thread's call comes late, too."""
     run = Run(shared, program, launches, seconds, "kernel", stop=True)
@@ -125,20 +133,24 @@ def patient() -> Iterator[Appliance]:
         yield it
 
 
-# What a connection may be without a byte before it is lost: then the session goes on with another one.
+# Longer than a connection may be without a byte: it counts as lost, and the session continues with another one.
 LONGER = pytest.param(2_000_000, 12, marks=[pytest.mark.thorough, pytest.mark.timeout(1800)])
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("launches", "seconds"), [(150_000, 3), LONGER])
-@pytest.mark.parametrize(("how", "stripes"), [("kernel", "0"), ("copy", "2")], ids=["alone", "with stripes"])
+@pytest.mark.parametrize(
+    ("how", "stripes", "carrier"),
+    [("kernel", "0", "direct"), ("copy", "2", "direct"), ("kernel", "0", "grpc")],
+    ids=["alone", "with stripes", "grpc"],
+)
 def test_a_network_that_stands_still_holds_the_program_back(
-    patient: Appliance, program: str, tmp_path: Path, how: str, stripes: str, launches: int, seconds: int
+    patient: Appliance, program: str, tmp_path: Path, how: str, stripes: str, carrier: str, launches: int, seconds: int
 ) -> None:
-    """Nobody reads, and nobody closes. Then it goes on, and nothing is lost."""
+    """Nothing reads or closes the connection for a while. Then the connection works again, and nothing is lost."""
     out, own = tmp_path / "statistics", patient.endpoint
-    env = {"REMOTEGPU_CARRIER": "direct", "REMOTEGPU_STRIPES": stripes, "REMOTEGPU_STATS": str(out)}
-    with before_data(patient) as network:
+    env = {"REMOTEGPU_CARRIER": carrier, "REMOTEGPU_STRIPES": stripes, "REMOTEGPU_STATS": str(out)}
+    with before_data(patient, carrier=carrier) as network:
         patient.endpoint = f"{BEHIND_PROXIES}:{own.rpartition(':')[2]}"
         try:
             run = Run(patient, program, launches, seconds, how, network=network, env=env)

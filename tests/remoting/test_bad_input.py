@@ -34,7 +34,7 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def unharmed() -> Iterator[Appliance]:
-    """No mistake does anything to it, so that one serves them all."""
+    """No mistake changes this appliance, so that one serves all tests."""
     with appliance() as it:
         yield it
 
@@ -120,7 +120,7 @@ def test_bad_certificate(guarded: tuple[Appliance, Path]) -> None:
     assert_refused(run("run", "--appliance", it.endpoint, *token, "--", "true"))
 
 
-# ---- the same mistakes when they only show inside the program: the environment is given by hand
+# ---- the same mistakes when they only show inside the program: the environment is set by hand
 
 
 def shares(endpoint: str, lease_id: str = "ab" * 16, secret: str = "cd" * 32, ca: str | None = None) -> dict[str, str]:
@@ -173,7 +173,7 @@ def test_program_with_a_broken_environment(value: str) -> None:
 
 
 def test_a_closed_lease_refuses_a_second_use(unharmed: Appliance) -> None:
-    """What a program keeps of its environment is worth nothing once the lease is closed."""
+    """The environment that a program keeps is worth nothing once the lease is closed."""
     first = unharmed.run("printenv", "REMOTEGPU_SHARES")
     code, message = program(
         {"REMOTEGPU_SHARES": first.stdout.strip(), "LD_LIBRARY_PATH": shares("")["LD_LIBRARY_PATH"]}

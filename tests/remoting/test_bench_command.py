@@ -37,7 +37,7 @@ def test_a_quick_run_measures_every_key() -> None:
         assert None not in result["figures"].values()
         for key, reference in FIGURES.items():
             if reference is not None:
-                # 0: on a busy machine half a round trip may be longer than a launch that nobody waits for.
+                # 0: on a busy machine half a round trip may be longer than an asynchronous launch.
                 assert result["ratios"][key] >= 0
 
 

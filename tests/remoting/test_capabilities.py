@@ -12,7 +12,7 @@ import yaml
 from support import capabilities
 from support.system import DIST, ROOT
 
-# A driver whose device has everything there is.
+# A driver whose device has every attribute.
 HAS_EVERYTHING = r"""
 #include <stddef.h>
 #include <string.h>
@@ -33,7 +33,7 @@ int cuDeviceGetAttribute(int *value, unsigned attribute, int device)
 
 @pytest.fixture(scope="module")
 def filtered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """What a client is told of such a device, by name."""
+    """The attributes of such a device that a client gets, by name."""
     worker = DIST / "bin" / "remotegpu-worker"
     if not worker.exists():
         pytest.skip("the worker is not built (make build)")

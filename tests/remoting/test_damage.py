@@ -1,4 +1,4 @@
-"""One byte of a session's data connection is damaged under TLS: the program has an error, and never a wrong number."""
+"""One byte of a session's data connection is damaged under TLS: the program gets an error, and never a wrong number."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from support.system import PROGRAMS, REMOTEGPU, Appliance, until
 NAME = "appliance"
 SEED = 20261126
 LANES = 4
-# A program that has not ended by then hangs.
+# A program that takes longer hangs.
 SECONDS = 20
 BUSY = "error 46"
-# So many each way are a handshake and a few of a program's rounds.
+# A handshake and a few of a program's rounds send this much in each direction.
 BYTES = 1 << 17
 
 
@@ -54,7 +54,7 @@ def appliance_with_tls(folder: Path, grace: str) -> Iterator[Appliance]:
 
 
 def all_damaged(secured: Appliance, folder: Path, times: int) -> Counter[str]:
-    """Half of them by each carrier, and in both ways, more of them early: handshake, first answers, copies."""
+    """Half of them use each carrier. Both directions are damaged, often early: handshake, first answers, copies."""
     print(f"\nseed {SEED}")
     with ThreadPoolExecutor(LANES) as pool:
         lanes = [
@@ -67,7 +67,7 @@ def all_damaged(secured: Appliance, folder: Path, times: int) -> Counter[str]:
 
 
 def damaged(secured: Appliance, folder: Path, lane: int, times: int, carrier: str) -> Counter[str]:
-    """What so many programs said, one after the other, each with a connection of its own that is damaged once."""
+    """Runs this many programs in turn, each with a connection that is damaged once. Returns their results, counted."""
     chance = random.Random(SEED + lane)
     host, _, port = secured.endpoint.rpartition(":")
     address = f"127.0.0.{40 + lane}"
@@ -92,8 +92,7 @@ def damaged(secured: Appliance, folder: Path, lane: int, times: int, carrier: st
         assert answers.readline() == "ready\n"
 
         def run() -> str:
-            """What a program said; nothing if it had no session. One that nobody came for has its place for as long as
-            its ticket is good."""
+            """Returns a program's result; "" if it got no session: unclaimed ones live until their tickets expire."""
             made = data.made
             orders.write(f"{chance.randrange(1 << 30)}\n")
             orders.flush()
@@ -119,7 +118,7 @@ def test_each_damaged_byte_is_an_error_and_no_wrong_number(secured: Appliance, f
 
 @pytest.mark.parametrize("times", [20, pytest.param(1000, marks=[pytest.mark.thorough, pytest.mark.timeout(3600)])])
 def test_with_a_grace_the_session_goes_on(folder: Path, times: int) -> None:
-    """Unless its very first connection is damaged before there is a session."""
+    """Except if its very first connection is damaged before there is a session."""
     with appliance_with_tls(folder, "60s") as patient:
         said = all_damaged(patient, folder, times)
     assert said["right"] >= times / 4

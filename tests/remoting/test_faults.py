@@ -1,4 +1,4 @@
-"""A fault stays with what it hit, is reported, and frees what that held."""
+"""A fault affects only its victim, is reported, and frees the victim's resources."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from support.system import PROGRAMS, Appliance, Watch, appliance, line, started_by, until
 from support.tcp_timers import until_asked_for
 
-from remotegpu.appliance.leases import HOLD_SECONDS
+from remotegpu.appliance.leases.leases import HOLD_SECONDS
 
 STICKY = 911  # CUDA_ERROR_EXTERNAL_DEVICE
 ENDED = 46  # CUDA_ERROR_DEVICE_UNAVAILABLE
 STOPPED = 60
-# Longer than an end may be silent (SILENCE_MS of remoting/carrier/src/socket.rs), and than a lease is held for nobody.
+# Longer than a peer may be silent (SILENCE_MS of remoting/carrier/src/socket.rs), and than a lease lives unheld.
 QUIET = 15
 
 
@@ -41,7 +41,7 @@ def test_a_killed_worker_is_a_sticky_error_for_its_client_alone(remote: Applianc
 
 @pytest.mark.timeout(600)
 def test_twenty_workers_killed_in_mid_kernel(own_remote: Appliance) -> None:
-    """One after the other; somebody beside them counts launches and compares bytes all the time."""
+    """One after the other; meanwhile a bystander counts launches and compares bytes."""
     with own_remote.start("count_rounds.py", "1", stdin=subprocess.PIPE) as bystander:
         assert line(bystander) == "round 1"
         (other,) = own_remote.workers()
@@ -119,7 +119,7 @@ def test_a_lost_appliance_is_an_error_not_a_signal(remote: Appliance, sigpipe: P
     "seconds", [HOLD_SECONDS, pytest.param(60, marks=[pytest.mark.thorough, pytest.mark.timeout(400)])]
 )
 def test_a_stopped_client_keeps_its_session(own_remote: Appliance, seconds: int) -> None:
-    """Stopped for longer than an end may be silent, and than a lease may be held by nobody: its kernel answers."""
+    """Stopped for longer than a peer may be silent, and than a lease may live unheld: its kernel still answers."""
     with own_remote.start("endless_calls.py", str(2 * seconds)) as client:
         assert line(client) == "ready"
         os.killpg(client.pid, signal.SIGSTOP)
@@ -129,7 +129,7 @@ def test_a_stopped_client_keeps_its_session(own_remote: Appliance, seconds: int)
 
 
 def test_an_appliance_that_is_stopped_for_a_minute_keeps_its_sessions(own_remote: Appliance) -> None:
-    """All of its processes. Who comes meanwhile is told in seconds; who waits gets its answer after it."""
+    """All of its processes are stopped. A newcomer gets an error in seconds, a waiting program its answer later."""
     with own_remote.start("endless_calls.py", str(STOPPED + 5)) as client:
         assert line(client) == "ready"
         stopped = [own_remote.process.pid, *children(own_remote.process.pid)]
@@ -157,14 +157,14 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize("carrier", ["direct", "grpc"])
 @pytest.mark.parametrize("seconds", [QUIET, pytest.param(600, marks=[pytest.mark.thorough, pytest.mark.timeout(700)])])
 def test_a_long_kernel_is_not_taken_for_a_lost_one(own_remote: Appliance, seconds: int, carrier: str) -> None:
-    """Nothing is said on the connection for longer than a peer may be silent."""
+    """The connection is silent for longer than a peer may be."""
     done = own_remote.run("long_kernel.py", str(seconds), env={"REMOTEGPU_CARRIER": carrier}, timeout=seconds + 60)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
 @pytest.fixture
 def namespace() -> Iterator[str]:
-    """A network namespace of the test's own, so that dropping packets in it hurts nobody."""
+    """A network namespace of the test's own, so that dropped packets affect nothing else."""
     if os.geteuid() != 0 or not shutil.which("nft") or not shutil.which("ip"):
         pytest.skip("needs root, ip and nft to drop packets in a network namespace")
     name = f"rgpu{os.getpid()}"
@@ -189,8 +189,9 @@ def namespace() -> Iterator[str]:
 def test_a_peer_that_vanishes_is_lost_within_10_seconds(
     namespace: str, tmp_path: Path, program: str, carrier: str, dropped: str
 ) -> None:
-    """As a pod that is deleted: its address answers no more, or one direction of the network is gone. Both ends find
-    out, also where nothing is on its way."""
+    """A deleted pod's address does not answer any more, or one direction of the network is gone. Both ends notice, even
+    if nothing is in flight.
+    """
     inside = ["ip", "netns", "exec", namespace]
     with (
         started_by(" ".join(inside), tmp_path),
@@ -204,7 +205,7 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
         rules = f"table inet t {{ chain c {{ type filter hook input priority 0; {drop} }}; }}\n"
         subprocess.run([*inside, "nft", "-f", "-"], input=rules, text=True, check=True)
         gone = Watch()
-        # An appliance that hears nothing any more, but is heard, may be the first to end it: with its own code.
+        # An appliance that receives nothing, but is heard, may be the first to end the session: with its own code.
         codes = {STICKY, ENDED} if dropped == "to it" else {STICKY}
         assert int(line(client).split()[1]) in codes
         assert gone.within(10)
@@ -213,7 +214,7 @@ def test_a_peer_that_vanishes_is_lost_within_10_seconds(
 
 @pytest.mark.parametrize("seconds", [QUIET, pytest.param(60, marks=pytest.mark.thorough)])
 def test_silence_is_survived(namespace: str, tmp_path: Path, seconds: int) -> None:
-    """Both ends find out that the other one is not to be heard, and go on when it is."""
+    """Both ends notice that the other one is silent, and go on when it is not."""
     inside = ["ip", "netns", "exec", namespace]
     with (
         started_by(" ".join(inside), tmp_path),

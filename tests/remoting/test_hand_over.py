@@ -1,6 +1,6 @@
-"""Processes of a share hand its memory over, as `train && evaluate` and a trainer beside its inference server do.
+"""Processes of a share hand its memory over, as `train && evaluate` and a trainer next to its inference server do.
 
-Whatever one gave back by its end or by a call is the next one's, and nobody sees what another one wrote.
+Memory that one gives back by its end or by a call goes to the next one, and none sees the data of another.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from support.certificates import certificate
-from support.system import PROGRAMS, REMOTEGPU, Appliance, until
+from support.system import MIB, PROGRAMS, REMOTEGPU, Appliance, line, until
 
 ONE_AFTER_THE_OTHER = ("return", "exit", "kill", "exec")
 IN_TURN = ("free", "unmap", "trim", "reset")
-CARRIERS = ("socket", "tcp", "tls")
+CARRIERS = ("socket", "tcp", "tls", "grpc")
 # Few enough for CI; and what the promise names: by which carrier, how often, and beside how many busy processes.
-FEW, PROMISED = 5, (("socket", 500, 0), ("socket", 50, 10), ("tcp", 50, 0), ("tls", 50, 0))
+FEW, PROMISED = 5, (("socket", 500, 0), ("socket", 50, 10), ("tcp", 50, 0), ("tls", 50, 0), ("grpc", 50, 0))
 # These tell nobody of their end. Whose network is lost has three seconds to come back.
 UNTOLD, MOST_MS = ("exit", "kill", "exec"), 1000
 PERCENT = 85
@@ -44,7 +45,8 @@ class Share:
 
     def __init__(self, it: Appliance, carrier: str, options: tuple[str, ...] = ()) -> None:
         self.appliance, self.carrier, self.options = it, carrier, options
-        self.environment = os.environ | ({"REMOTEGPU_CARRIER": "direct"} if carrier == "tcp" else {})
+        carriers = {"tcp": "direct", "grpc": "grpc"}
+        self.environment = os.environ | ({"REMOTEGPU_CARRIER": carriers[carrier]} if carrier in carriers else {})
 
     def command(self, *program: str) -> list[str]:
         ours = ["--appliance", self.appliance.endpoint, *self.options]
@@ -66,7 +68,7 @@ def share(carrier: str, folder: Path, memory_mib: int, within: tuple[str, ...] =
         certificate(folder, "server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         files = ("--cert", str(folder / "server.pem"), "--key", str(folder / "server.key"))
         options = ("--ca", str(folder / "server.pem"))
-    # Nobody reads its log, of which thousands of sessions fill a pipe.
+    # Nothing reads its log: thousands of sessions would fill a pipe.
     it = Appliance(*files, "--quiet", memory_mib=memory_mib, within=within)
     try:
         it.wait_until_ready(*options)
@@ -99,7 +101,7 @@ def test_the_next_process_has_the_memory(small: Share, program: Path, how: str) 
 
 
 @pytest.mark.parametrize("how", UNTOLD)
-@pytest.mark.parametrize("small", ["tcp", "tls"], indirect=True)
+@pytest.mark.parametrize("small", CARRIERS[1:], indirect=True)
 def test_the_end_of_a_process_in_a_container_is_seen(small: Share, program: Path, how: str) -> None:
     """It has a PID namespace of its own, below the appliance's."""
     hand_over(small, program, how, FEW, 60, CONTAINER)
@@ -122,13 +124,13 @@ def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_the_next_process_tells_of_the_end_of_one_that_the_appliance_does_not_see(
     beside: Share, program: Path, how: str
 ) -> None:
-    """They are in a container beside the appliance's, or on another machine: each sees that the one before has gone."""
+    """They are in a container alongside the appliance's, or on another machine: each sees the end of the last one."""
     hand_over(beside, program, how, FEW, 60, CONTAINER)
 
 
 @contextlib.contextmanager
 def load(busy: int) -> Iterator[None]:
-    """So many processes want a processor, too."""
+    """Runs this many processes that also need a processor."""
     processes = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(busy)]
     try:
         yield
@@ -166,7 +168,7 @@ def test_the_same_natively(program: Path, how: str) -> None:
 
 @pytest.mark.parametrize("small", ["socket"], indirect=True)
 def test_a_shell_runs_training_and_evaluation_in_turn(small: Share, program: Path) -> None:
-    """As a script does: each step is a process of its own, of `sh`."""
+    """Each step of the script is a process of its own, of `sh`."""
     steps = (
         f'for step in 1 2 3 4 5; do "{program}" return 1 {PERCENT} 0 && "{program}" exit 1 {PERCENT} 0 || exit 1; done'
     )
@@ -176,6 +178,23 @@ def test_a_shell_runs_training_and_evaluation_in_turn(small: Share, program: Pat
 
 @pytest.mark.parametrize("small", ["socket"], indirect=True)
 def test_a_killed_ones_memory_counts_as_free(small: Share, program: Path) -> None:
-    """Nobody needs its memory, so nobody ends its session for that: it ends by itself, or counts as free before."""
+    """No process needs its memory, so nothing ends its session: it ends by itself, or counts as free before."""
     small.run(str(program), "kill", "1", str(PERCENT), "0")
     until(lambda: small.appliance.cli("ls", "--json", *small.options).stdout.count('"used_bytes": 0'), 20, "it is free")
+
+
+@pytest.mark.parametrize("small", ["socket"], indirect=True)
+def test_nothing_else_waits_while_a_request_waits_for_memory(small: Share) -> None:
+    """The worker that has the memory stands still, and is not gone for seconds. The request gets it in the end."""
+    command = small.command(sys.executable, str(PROGRAMS / "beside_waiting.py"), str(160 * MIB))
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=small.environment
+    ) as running:
+        assert line(running) == "holds"
+        (worker,) = small.appliance.workers()
+        os.kill(worker, signal.SIGSTOP)
+        out, err = running.communicate("\n", timeout=60)
+    assert running.returncode == 0, err
+    code, rounds = map(int, out.split())
+    assert code == 0, err
+    assert rounds >= 10, "each round is four answers, of which none waits for the memory"

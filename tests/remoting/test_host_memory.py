@@ -1,4 +1,4 @@
-"""What workers hold of the machine for their tenants counts, whatever it is (`--host-memory-per-lease`, `-tenant`)."""
+"""All host memory that workers hold for their tenants counts (`--host-memory-per-lease`, `-tenant`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remotegpu.api.quantities import Ask
 BUDGET = 100 * MIB
 SHARE = Ask(memory_bytes=20 * MIB)
 PIECE = MIB // 2
-# So many commands open a session.
+# The number of commands that open a session.
 OPENED = 3
 
 
@@ -28,13 +28,13 @@ def appliance() -> Iterator[StandIn]:
 
 
 def images(session: Raw) -> None:
-    """Device code that no module is made of."""
+    """Sends device code that no module is made of."""
     image = os.urandom(PIECE)
     session.send("ImageChunk", hashlib.sha256(image).digest() + struct.pack("<QQ", 0, PIECE) + image)
 
 
 def commands_that_wait(session: Raw) -> None:
-    """Copies behind a gate that nobody opens."""
+    """Sends copies behind a gate that is never opened."""
     if session.seq == OPENED:
         session.send("Gate", struct.pack("<Q", 1), LEGACY)
     payload = struct.pack("<QQ", CONTEXT, session.arena) + extent(PIECE) + struct.pack("<Q", 0) + bytes(PIECE)
@@ -42,7 +42,7 @@ def commands_that_wait(session: Raw) -> None:
 
 
 def why_one_ended(sessions: list[Raw]) -> str:
-    """Empty while all live."""
+    """Returns the reason why one ended; empty while all live."""
     for session in sessions:
         try:
             session.ask("MemoryQuery", struct.pack("<I", 0))
@@ -53,7 +53,7 @@ def why_one_ended(sessions: list[Raw]) -> str:
 
 @pytest.mark.parametrize("hoard", [images, commands_that_wait])
 def test_images_and_commands_that_wait_count_in_the_budget(appliance: StandIn, hoard: Callable[[Raw], None]) -> None:
-    """Each process holds less than the lease may, and both together more, though not what the kernel kills for."""
+    """Each process is within the lease's budget, and both together are past it, but below the kernel's limit."""
     lease, other = appliance.lease(SHARE), appliance.lease(SHARE)
     beside, sessions = Raw(other), [Raw(lease), Raw(lease)]
     for session in sessions:

@@ -18,7 +18,7 @@ from support.system import MIB, PROGRAMS, Appliance, appliance, line, until
 CUDA_ERROR_DEVICES_UNAVAILABLE = 46
 # A worker and its client hold 0.4 and 0.6 MB for themselves when idle; a session that works adds its slab of 2 MiB.
 MOST_PER_WORKER = 4 * MIB
-# What Python's allocator and the C library keep of what they had.
+# Memory that Python's allocator and the C library keep after freeing.
 MOST_KEPT = 16 * MIB
 ROUNDS = 20
 
@@ -32,7 +32,7 @@ def many_sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Held:
-    """What an appliance and its gateway hold of the machine."""
+    """The descriptors and memory of an appliance and its gateway."""
 
     descriptors: list[int]
     memory: list[int]
@@ -54,7 +54,7 @@ def _descriptors(pid: int) -> int:
 
 
 def _own_memory(pid: int) -> int:
-    """Bytes that no file is behind; 0 of a process that has ended."""
+    """Bytes without a file behind them; 0 for a process that has ended."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         return sum(int(number) << 10 for number in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", status, re.MULTILINE))
@@ -85,7 +85,7 @@ def _tell(host: subprocess.Popen[str], words: str) -> list[str]:
 
 @contextlib.contextmanager
 def _sessions(remote: Appliance, program: Path, leases: int, each: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """So many leases, each a program whose `each` children have a session."""
+    """Opens this many leases, each a program whose `each` children have a session."""
     with contextlib.ExitStack() as stack:
         hosts = [
             stack.enter_context(
@@ -152,7 +152,7 @@ def _check(program: Path, leases: int, each: int) -> None:
 
 
 def _one_too_many(host: subprocess.Popen[str], part: int, count: int) -> int:
-    """Milliseconds until it is refused."""
+    """Milliseconds until the surplus session is refused."""
     word, code, milliseconds = _tell(host, "more")
     assert (word, int(code)) == ("refused", CUDA_ERROR_DEVICES_UNAVAILABLE)
     assert int(milliseconds) < 1000

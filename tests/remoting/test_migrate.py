@@ -211,7 +211,7 @@ def test_a_lease_comes_back_before_what_it_had_is_free(two: tuple[Appliance, App
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_memory_that_comes_and_goes_while_it_is_sent_is_right(seed: int) -> None:
-    """Allocations and mappings of a program that goes on while its memory is sent, slowly enough that much happens."""
+    """Allocations and mappings of a program that runs while its memory is sent, slowly enough that much happens."""
     with contextlib.ExitStack() as stack:
         two = [stack.enter_context(appliance("--move-bandwidth", "60MiB", memory_mib=2048)) for _ in range(2)]
         one, other = two
@@ -335,7 +335,7 @@ def test_its_user_moves_a_lease_and_others_do_not(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv("REMOTEGPU_TOKEN", ann)
         moved(one, other)
         assert len(leases(other)) == 1
-        # There nobody has named a place for users.
+        # There no administrator has named a place for users.
         back = migrate(other, one)
         assert (back.returncode, "only to where --move-to" in back.stderr) == (DENIED, True), back.stderr
         computes(program)

@@ -112,7 +112,7 @@ def test_on_a_share_otherwise(setting: str) -> None:
 
 @pytest.mark.timeout(SECONDS + 30)
 def test_beside_a_device_of_another_appliance() -> None:
-    """What a stream there waits for, the program's own process carries to it."""
+    """The program's own process carries the waits of a stream there."""
     with appliance() as one, appliance() as other:
         where = f"{one.endpoint},{other.endpoint}"
         command = [REMOTEGPU, "run", "--appliance", where, "-n", "2", "-p", "0.25", "--", sys.executable]

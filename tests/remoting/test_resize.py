@@ -23,7 +23,7 @@ def resize(remote: Appliance, *size: str) -> subprocess.CompletedProcess[str]:
 
 
 def seen(program: subprocess.Popen[str]) -> list[int]:
-    """What the program says: MiB that it has, that are free, in all, and in all as NVML and a new process see it."""
+    """Returns the program's report in MiB: its own memory, free, total, and total by NVML and by a new process."""
     tell(program, "say\n")
     return [int(number) for number in line(program).split()]
 

@@ -1,4 +1,4 @@
-"""A program beside its appliance: by the appliance's Unix socket, and by TCP where that is asked for."""
+"""A program on its appliance's machine: by the appliance's Unix socket, and by TCP if requested."""
 
 from __future__ import annotations
 

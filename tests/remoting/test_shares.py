@@ -1,4 +1,4 @@
-"""A share is a smaller GPU: every way of asking says so, and nothing gets past it."""
+"""A share is a smaller GPU: every query says so, and nothing gets past it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import pytest
 from support.system import MIB, Appliance, appliance, line, until
 
 from remotegpu.api.quantities import Ask
-from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.holding import Wish, held
+from remotegpu.paths import find_dist
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 
 @pytest.fixture(scope="module", params=["normal", "hostile"])
 def impatient(request: pytest.FixtureRequest) -> Iterator[Appliance]:
-    """What a killed program had is free at once: nobody waits for it to connect again."""
+    """An appliance without grace: a killed program's memory is free at once, as it need not come back."""
     with appliance("--grace", "0s", profile=request.param) as it:
         yield it
 
@@ -66,7 +67,7 @@ def test_leases_never_exceed_the_gpu_under_50_simultaneous_opens(remote: Applian
     def hold() -> None:
         client = ApplianceClient(parse_endpoint(remote.endpoint), Access())
         together.wait()
-        with leases([client], Ask(1, 300), ["test"], wait=True):
+        with held(Wish(Ask(1, 300), [remote.endpoint]), os.environ, find_dist()):
             seen.append(sum(gpu.leased_bytes for gpu in client.inventory().gpus))
         client.close()
 

@@ -1,4 +1,4 @@
-"""An appliance's Python starts anew (SIGHUP) while its gateway and workers live on; programs notice nothing."""
+"""An appliance's Python restarts (SIGHUP) while its gateway and workers keep running; programs notice nothing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_was_known_is_known(remote: Appliance) -> None:
         names = [lease["lease_id"] for lease in before]
         assert [lease["lease_id"] for lease in leases(remote)] == names
         assert remote.used_bytes() == used
-        # The second one's holder and program vanish: its grace runs while the appliance starts anew.
+        # The second one's holder and program vanish: its grace runs while the appliance restarts.
         os.killpg(dies.pid, signal.SIGKILL)
         start_anew(remote)
         until(lambda: len(leases(remote)) == 2, 20, "the lease without a holder ends after its grace")

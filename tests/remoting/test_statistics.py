@@ -1,4 +1,4 @@
-"""What processes leave in `REMOTEGPU_STATS`, however they end."""
+"""The statistics that processes write to `REMOTEGPU_STATS`, however they end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.system import Appliance
 
 
 def test_each_process_leaves_its_statistics_and_its_memory_however_it_ends(remote: Appliance, tmp_path: Path) -> None:
-    """The session of a child ends with it, so that the next one has room, while the program goes on."""
+    """The session of a child ends with it, so that the next one has room, while the program continues."""
     out = tmp_path / "statistics"
     out.mkdir()
     run = remote.run("ending_children.py", env={"REMOTEGPU_STATS": str(out)})

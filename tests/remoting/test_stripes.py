@@ -74,7 +74,7 @@ def test_stripes_are_cut(patient: Appliance, tmp_path: Path, monkeypatch: pytest
         output, errors = program.communicate(timeout=100)
     assert (program.returncode, output, errors) == (0, "ok\n", "")
     striped = json.loads(out.read_text())["bytes_striped"]
-    # Bytes that the kernel took and nobody got are among them.
+    # Bytes that the kernel took and the peer never got are among them.
     assert striped < 100 * MIB
     assert count < MIB or striped > count
 

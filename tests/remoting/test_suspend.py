@@ -21,7 +21,7 @@ DIGITS = ROOT / "examples/01-digits/train.py"
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[Appliance]:
-    # Who is killed gives its share back at once.
+    # A killed program gives its share back at once.
     with appliance("--grace", "0s", memory_mib=1024) as it:
         yield it
 
@@ -79,7 +79,7 @@ def test_a_resume_waits_for_its_turn(remote: Appliance) -> None:
             again = remote.cli("resume", name)
             assert again.returncode == BUSY
             assert "already" in again.stderr
-            # Who comes later waits behind it, however little it asks for.
+            # A later program waits behind it, however little it asks for.
             late = remote.run("vector_add.py", share="0.01", options=("--no-wait",))
             assert late.returncode == BUSY
             assert "1 request ahead" in late.stderr
@@ -158,7 +158,7 @@ def test_a_worker_that_dies_while_it_is_suspended_is_an_error(remote: Appliance)
 def test_a_worker_that_is_killed_on_the_way_takes_nothing_from_the_other(
     remote: Appliance, tmp_path: Path, what: str
 ) -> None:
-    """Of two programs of a lease one loses its worker, at moments that are spread over what is done to the lease."""
+    """One of two programs of a lease loses its worker, at moments spread over the change."""
     keep = f"{sys.executable} {PROGRAMS}/keep_and_check.py 100"
     names = ("one", "two")
     each = [f"{keep} < {tmp_path}/{name}.in > {tmp_path}/{name}.out 2>&1 &" for name in names]
@@ -176,7 +176,7 @@ def test_a_worker_that_is_killed_on_the_way_takes_nothing_from_the_other(
                 return (tmp_path / f"{name}.out").read_text().splitlines()
 
             until(lambda: [said(name) for name in names] == [["ready"]] * 2, 60, "both have their memory")
-            # Both ends are open, and nobody else is to find them.
+            # Both ends are open, and no other process is to find them.
             for name in names:
                 (tmp_path / f"{name}.in").unlink()
             lease_id = lease(remote)
@@ -189,7 +189,7 @@ def test_a_worker_that_is_killed_on_the_way_takes_nothing_from_the_other(
                 until(lambda moment=moment, begun=begun: time.monotonic() >= begun + moment * 0.06, 5, "its moment")  # type: ignore[misc]
                 os.kill(victim, signal.SIGKILL)
                 changing.communicate(timeout=100)
-            # Whatever became of that, it runs at the end.
+            # Whatever the result, the lease runs at the end.
             if leases(remote)[0]["suspended"]:
                 change(remote, "resume", lease_id)
             for program in (one, two):

@@ -54,7 +54,7 @@ def test_words_of_a_device_are_seen_after_a_wait_for_another_natively() -> None:
 
 @pytest.mark.parametrize("carrier", ["auto", "direct", "grpc"])
 def test_words_of_a_device_are_seen_after_a_wait_for_another(monkeypatch: pytest.MonkeyPatch, carrier: str) -> None:
-    """Of the same appliance, and of another one, whose streams the program's own process has wait."""
+    """The other device is of the same appliance, or of another, whose streams the process of the program makes wait."""
     monkeypatch.setenv("REMOTEGPU_CARRIER", carrier)
     with appliance("--gpus", "2") as one, appliance() as other:
         for appliances in ((one,), (one, other)):

@@ -1,5 +1,5 @@
-"""Stored objects as the schema of a CRD lets them be, for property-based tests: what its rules of CEL refuse besides is
-among them, since those of an older version may have let it in.
+"""Objects that a CRD's schema allows, for property-based tests. Objects that only its CEL rules refuse are included,
+since an older version's rules may have allowed them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.crds import schema
 
 Json = Any
-# Beside any text: what tells a terminal something, what looks like a quantity or a time, and what is none.
+# Besides any text: commands to a terminal, texts that look like a quantity or a time, and others.
 TEXTS = st.one_of(
     st.text(max_size=12),
     st.sampled_from(
@@ -20,7 +20,7 @@ TEXTS = st.one_of(
 
 
 def values(of: dict[str, Any]) -> st.SearchStrategy[Json]:
-    """What a part of a schema allows."""
+    """Values that a part of a schema allows."""
     if "enum" in of:
         return st.sampled_from(of["enum"])
     if of.get("x-kubernetes-int-or-string"):
@@ -44,7 +44,7 @@ def values(of: dict[str, Any]) -> st.SearchStrategy[Json]:
 def _objects(of: dict[str, Any]) -> st.SearchStrategy[Json]:
     known = {name: values(each) for name, each in of.get("properties", {}).items()}
     required = {name: known.pop(name) for name in of.get("required", ()) if name in known}
-    # What has a default has it when it is stored.
+    # A field with a default has a value in storage.
     defaults = {name: known.pop(name) for name in list(known) if "default" in of["properties"][name]}
     if not known and not required and not defaults:
         more = of.get("additionalProperties")
@@ -60,7 +60,7 @@ def _strings(of: dict[str, Any]) -> st.SearchStrategy[str]:
 
 
 def objects(kind: str, *, namespaced: bool) -> st.SearchStrategy[dict[str, Any]]:
-    """Whole objects; names are what the API server takes."""
+    """Whole objects; their names are valid for the API server."""
     names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
     metadata = {
         "name": names,

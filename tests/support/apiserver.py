@@ -26,7 +26,7 @@ STOP_SECONDS = 20
 
 
 def _missing(version: str = "1.34") -> str:
-    """What this machine lacks to start one; empty where nothing is missing."""
+    """Says what this machine lacks to start one; empty if nothing is missing."""
     if shutil.which("etcd") is None:
         return "etcd is not installed; `make cluster-programs` installs it where it is run by root"
     if not (PROGRAMS / VERSIONS[version]).exists():
@@ -47,7 +47,7 @@ class ApiServer:
     def kubectl(
         self, *arguments: str, stdin: str | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """As the administrator. Without `check` a refusal is returned, with its sentence in `stderr`."""
+        """Runs kubectl as the administrator. Without `check` a refusal is returned, with its sentence in `stderr`."""
         result = subprocess.run(
             [PROGRAMS / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments],
             capture_output=True,
@@ -71,7 +71,7 @@ class ApiServer:
         return self.kubectl(*arguments).stdout.strip()
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
-        """A kubeconfig of a service account, made where it does not exist: what its RBAC rules allow, no more."""
+        """A kubeconfig of a service account, created if missing; it has only the rights of its RBAC rules."""
         for kind, name, where in (("Namespace", namespace, {}), ("ServiceAccount", account, {"namespace": namespace})):
             self.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, **where}})
         file = self._folder / f"{namespace}.{account}.kubeconfig"
@@ -82,9 +82,9 @@ class ApiServer:
 
 @contextlib.contextmanager
 def api_server(version: str = "1.34", *more: str, networks: tuple[Network, ...] = (IPV4,)) -> Iterator[ApiServer]:
-    """An API server of "1.34" or of the "newest" minor, with `more` flags; it and its data are gone afterwards.
+    """An API server of "1.34" or of the "newest" minor, with `more` flags; its data is deleted at the end.
 
-    `networks`: its families of addresses, of which it listens on the loopback address of the first.
+    `networks`: its address families; it listens on the loopback address of the first.
 
     The test is skipped where none is built.
     """

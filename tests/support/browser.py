@@ -30,7 +30,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def watched(browser: Browser, url: str) -> Iterator[Tab]:
-    """A tab that complains of whatever the browser complains of, and reaches nobody but `url`."""
+    """A tab that records the browser's complaints, and reaches nothing but `url`."""
     opened = browser.new_page()
     problems: list[str] = []
     opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)

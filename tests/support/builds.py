@@ -1,4 +1,4 @@
-"""Installations in which programs of a test build stand in the place of ours."""
+"""Installations in which programs of a test build replace ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.system import DIST
 
 
 def linked_dist(folder: Path) -> Path:
-    """In an empty folder: the built installation, by links."""
+    """Fills an empty folder with links to the built installation."""
     for entry in DIST.iterdir():
         if entry.name != "bin":
             (folder / entry.name).symlink_to(entry)
@@ -21,9 +21,7 @@ def linked_dist(folder: Path) -> Path:
 
 
 def replace(dist: Path, program: Path, variable: str, value: str) -> None:
-    """Have the installation start this program under the name that it has, with a variable that the appliance would not
-    hand to it.
-    """
+    """Makes the installation start this program under its name, with a variable that the appliance would drop."""
     script = dist / "bin" / program.name
     script.unlink(missing_ok=True)
     script.write_text(f'#!/bin/sh\n{variable}={value} exec {program} "$@"\n')

@@ -1,5 +1,6 @@
-"""What each attribute of a device promises, by the documentation of the CUDA driver API: `CUdevice_attribute` in
-https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html and the functions that it names.
+"""The functions that each attribute of a device promises, by the documentation of the CUDA driver API:
+`CUdevice_attribute` in https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html and the functions that it
+names.
 
 Every attribute stands in exactly one of the tables. Names are without `CU_DEVICE_ATTRIBUTE_`.
 """
@@ -72,7 +73,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "LOCALITY_DOMAIN_MULTIPROCESSOR_COUNT": _DOMAINS,
 }  # fmt: skip
 
-# Where it is reported these are provided; they are of use without it, too, or ask the device's driver, which knows.
+# Where it is reported these are provided; they are useful without it too, or ask the device's driver.
 PROMISES: dict[str, tuple[str, ...]] = {
     # Encoding needs no device that reads through maps.
     "TENSOR_MAP_ACCESS_SUPPORTED": (
@@ -95,8 +96,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "MEM_SYNC_DOMAIN_COUNT": ("cuLaunchKernelEx", "cuStreamSetAttribute"),
 }  # fmt: skip
 
-# Flags and places that functions take or refuse by themselves: is each provided where the device has it?
-# `tests/compiled_programs/capabilities.c` calls with them and compares.
+# Flags and places that functions accept or refuse: is each provided where the device has it?
+# `tests/compiled_programs/capabilities.c` calls the functions with them and compares.
 FLAGS: dict[str, bool] = {
     "READ_ONLY_HOST_REGISTER_SUPPORTED": True,
     "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": True,
@@ -105,7 +106,7 @@ FLAGS: dict[str, bool] = {
     "HOST_MEMORY_POOLS_SUPPORTED": False,
 }
 
-# Asked for by a flag that programs find granted or not in what they get, never by an error.
+# Requested by a flag; the result shows whether it was granted, never an error.
 WISHES: dict[str, bool] = {
     "GENERIC_COMPRESSION_SUPPORTED": False,
     "GPU_DIRECT_RDMA_SUPPORTED": False,
@@ -113,7 +114,7 @@ WISHES: dict[str, bool] = {
     "GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED": False,
 }
 
-# What kernels can do, sizes, speeds and places: no function of the driver is promised by these.
+# Abilities of kernels, sizes, speeds and places: they promise no function of the driver.
 NO_FUNCTIONS = re.compile(
     r"MAX_(?!PERSISTING|ACCESS_POLICY).*|MAXIMUM_.*|SHARED_MEMORY_PER_BLOCK|REGISTERS_PER_BLOCK|RESERVED_SHARED_.*"
     r"|TOTAL_CONSTANT_MEMORY|WARP_SIZE|.*CLOCK_RATE|.*_ALIGNMENT|MULTIPROCESSOR_COUNT|GLOBAL_MEMORY_BUS_WIDTH|L2_CACHE_SIZE"
@@ -126,7 +127,7 @@ NO_FUNCTIONS = re.compile(
 
 
 def numbers() -> dict[str, int]:
-    """The number of each attribute by its name; where an attribute has an older name, too, the last one counts."""
+    """The number of each attribute by its name; if an attribute also has an older name, the last one counts."""
     text = (ROOT / "remoting" / "driverapi" / "src" / "attributes.rs").read_text()
     found = re.findall(r"CU_DEVICE_ATTRIBUTE_(\w+): CUdevice_attribute = (\d+);", text)
     by_number = {int(number): name for name, number in found if name != "MAX"}

@@ -42,7 +42,7 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
 
 
 def pod_specs(objects: list[Object]) -> dict[str, Object]:
-    """Of every pod that the chart makes, by kind and name; also of the Job that a hook makes from its ConfigMap."""
+    """The specs of all pods that the chart makes, by kind and name; also of the Job that a ConfigMap contains."""
     found: dict[str, Object] = {}
     for thing in objects:
         name = f"{thing['kind']} {thing['metadata']['name']}"

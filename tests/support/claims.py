@@ -1,4 +1,4 @@
-"""Claims on the real API server and an appliance that serves them: the operator's part is played by the test."""
+"""Claims on the real API server and an appliance that serves them; the test plays the operator."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Claim:
 
 
 class Cluster:
-    """What the chart and the operator make, as far as an appliance sees it.
+    """Objects of the chart and the operator, as far as an appliance sees them.
 
-    Through Python's client, because a kubectl for each object would take most of a test's time.
+    Uses Python's client, because a kubectl for each object would take most of a test's time.
     """
 
     def __init__(self, server: ApiServer) -> None:
@@ -80,7 +80,7 @@ class Cluster:
         self._allow()
 
     def operator_token(self, appliance: str) -> str:
-        """What the operator shows to this appliance."""
+        """The token that the operator shows to this appliance."""
         return self.token(SYSTEM, OPERATOR, audience=appliance_audience(appliance))
 
     def namespace(self) -> str:
@@ -144,7 +144,7 @@ class Cluster:
         self._core.delete_namespaced_pod(pod.name, pod.namespace, grace_period_seconds=0)
 
     def ask_to_end(self, pod: Pod) -> None:
-        """Its kubelet would send SIGTERM, and wait."""
+        """Deletes the pod, which stays for now: its kubelet would send SIGTERM, and wait."""
         target = {"apiVersion": "v1", "kind": "Node", "name": "some-node"}
         binding = {"metadata": {"name": pod.name}, "target": target}
         self._core.create_namespaced_pod_binding(pod.name, pod.namespace, binding, _preload_content=False)
@@ -233,7 +233,7 @@ class ClaimAppliance(StandIn):
         return [line for line in self.log.splitlines() if "audit: refused" in line and all(w in line for w in words)]
 
     def place(self, memory: int, gpu: int = 0) -> Allocation:
-        """A part of one of its GPUs."""
+        """A share of one of its GPUs."""
         return Allocation(self.name, "node", self.gpus[gpu].uuid, "Stand-in GPU", memory, milli=250)
 
     def served(self, claim: Claim) -> pb.Lease | None:
@@ -241,7 +241,7 @@ class ClaimAppliance(StandIn):
         return next((lease for lease in leases if lease.claim_uid == claim.uid), None)
 
     def pod_directory(self, folder: Path, claim: Claim, pod: Pod) -> Path:
-        """What the pod finds mounted: the session that the operator writes, and kubelet's token."""
+        """Writes the pod's mounted files to a folder: the session that the operator writes, and the kubelet's token."""
         assert self.tls is not None
         session = {
             "claim": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
@@ -259,7 +259,7 @@ class ClaimAppliance(StandIn):
 
 
 class PodTenant(Tenant):
-    """A process of a pod: no secret, but the pod's token in each call."""
+    """A process of a pod: it has no lease secret, but sends the pod's token in each call."""
 
     def __init__(self, appliance: StandIn, lease_id: str, token: str) -> None:
         super().__init__(appliance, pb.Granted(lease_id=lease_id), hold=False)

@@ -1,4 +1,4 @@
-"""ConfigMaps without an API server, for what is to be tried at each of its calls."""
+"""ConfigMaps without an API server, for code that is to be tested at each of its calls."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from remotegpu.api import usage
 from remotegpu.api.usage import Record
-from remotegpu_operator.kube import ApiError
+from remotegpu_operator.cluster.kube import ApiError
 
 Object = dict[str, Any]
 
 
 class ConfigMaps:
-    """What a journal calls of the API server. It fails at the call that a test says, or at all from one on."""
+    """The API server's calls that a journal uses. A test sets the call that fails, or from which all fail."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Object] = {}

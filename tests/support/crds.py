@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 
 def version(kind: str) -> Object:
-    """The one version that is served."""
+    """The only served version."""
     (only,) = yaml.safe_load(FILES[kind].read_text())["spec"]["versions"]
     return dict(only)
 
@@ -32,7 +32,7 @@ def schema(kind: str) -> Object:
 
 
 def fields(part: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Object]]:
-    """Every field below a schema, as ("spec.software.gpus", its schema); what is in a list has its list's path."""
+    """Every field below a schema, as ("spec.software.gpus", its schema); items of a list have the list's path."""
     while "items" in part:
         part = part["items"]
     for name, below in part.get("properties", {}).items():
@@ -65,7 +65,7 @@ class Served:
         return _object(self._objects.create_namespaced_custom_object(GROUP, VERSION, "default", CLAIMS, body))
 
     def patch(self, stored: Object, part: Mapping[str, Any]) -> Object:
-        """A merge patch; of the status, if it is about nothing else."""
+        """A merge patch; it patches the status if it contains nothing else."""
         name, status = stored["metadata"]["name"], "_status" if set(part) == {"status"} else ""
         if stored["kind"] == "GPUPool":
             call = getattr(self._objects, f"patch_cluster_custom_object{status}")
@@ -78,7 +78,7 @@ class Served:
 
 
 def refusal(write: Callable[..., Object], *arguments: Any) -> str:
-    """What the API server says against it; empty if it is accepted."""
+    """The API server's refusal of a write; empty if it is accepted."""
     try:
         write(*arguments)
     except client.ApiException as error:

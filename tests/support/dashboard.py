@@ -62,7 +62,7 @@ class Page:
         self.kube("POST", CLAIMS.format(namespace), claim(name, "default", **(share or {"fraction": "0.25"})))
 
     def record(self, *holdings: Holding, until: int) -> None:
-        """As the operator keeps it."""
+        """Writes the record of usage as the operator keeps it."""
         lines = "\n".join(each.line() for each in holdings)
         for name, kind, data in (
             (usage.journal_name(1), usage.JOURNAL, {"000000": lines}),
@@ -104,7 +104,7 @@ def pool_with_a_gpu(kube: Kube) -> None:
 
 @contextlib.contextmanager
 def serving(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Page]:
-    """Somebody else holds the Lease, so what tests write stays as it is."""
+    """Another operator holds the Lease, so that the tests' objects stay as they are."""
     kube.clean()
     rendered = [each for each in render({"dashboard": {"enabled": True}}, folder) if each["kind"] in RBAC]
     kubeconfig = server.kubeconfig_of(SYSTEM, "remotegpu-operator")

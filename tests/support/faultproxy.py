@@ -1,4 +1,4 @@
-"""A TCP proxy that delays, cuts up, swallows, damages or cuts off what passes through it.
+"""A TCP proxy that delays, splits, swallows, damages or cuts the bytes that pass through it.
 
 As a module: `with FaultProxy("127.0.0.1", 7071) as proxy: ... proxy.port ... proxy.swallow()`; everything may be
 changed while connections are open. As a program: `python -m support.faultproxy 127.0.0.1:7071 --delay-ms 5`.
@@ -22,7 +22,7 @@ _FOREVER = 1e9
 
 
 class Way(enum.Enum):
-    """Which way bytes go: from who connected to the proxy, or to them."""
+    """The direction of bytes: from the peer that connected to the proxy, or to it."""
 
     OUT = "out"
     BACK = "back"
@@ -30,26 +30,26 @@ class Way(enum.Enum):
 
 @dataclass(frozen=True)
 class Line:
-    """What a network does to bytes that all arrive, in order: TCP has no other way.
+    """A network's effect on bytes that all arrive, in order: TCP has no other.
 
-    A segment that is lost makes what is behind it wait until it is sent again; segments in another order are read in
-    theirs, as if the first had been late. What a program can see are times, and where its reads end.
+    A lost segment makes those behind it wait until it is sent again; segments in another order are read in theirs, as
+    if the first had been late. A program can see only times, and where its reads end.
     """
 
     delay_ms: float = 0.0
     # Each piece is late by up to this much more: connections overtake each other.
     jitter_ms: float = 0.0
-    # How many of a thousand pieces wait for `again_ms`, and all behind them.
+    # How many of a thousand pieces wait for `again_ms`, with all behind them.
     lost_permille: float = 0.0
     again_ms: float = 200.0
-    # A piece has at most so many bytes, down to one; 0: they stay as they come.
+    # A piece has at most so many bytes, down to one; 0: pieces stay as they come.
     piece_bytes: int = 0
-    # Of all connections together, each way.
+    # For all connections together, in each direction.
     megabits: float = 0.0
 
 
 class _Records:
-    """Which bytes of a TLS stream nobody reads: the second of each record's version (RFC 8446, 5.1)."""
+    """Bytes of a TLS stream that no peer checks: the second of each record's version (RFC 8446, 5.1)."""
 
     def __init__(self) -> None:
         self._head, self._body = b"", 0
@@ -74,14 +74,14 @@ class _Records:
 
 @dataclass
 class _Damage:
-    """How many bytes pass before one is damaged, each way; none is where there is no number."""
+    """How many bytes pass before one is damaged, in each direction; none is damaged where there is no number."""
 
     bytes_left: dict[Way, int] = field(default_factory=dict)
-    # Of a connection that is TLS from its first byte.
+    # For a connection that is TLS from its first byte.
     records: dict[Way, _Records] = field(default_factory=dict)
 
     def damaged(self, way: Way, data: bytes) -> bytes:
-        """`data`, with one bit turned if the byte is in it whose turn it is."""
+        """Returns `data`, with one bit flipped if it contains the byte to damage."""
         unread = self.records[way].unread(data) if way in self.records else set()
         left = self.bytes_left.pop(way, None)
         if left is None:
@@ -95,22 +95,22 @@ class _Damage:
 
 @dataclass
 class _Faults:
-    """What is done to all connections of a proxy."""
+    """The faults of all connections of a proxy."""
 
     lines: dict[Way, Line] = field(default_factory=lambda: dict.fromkeys(Way, Line()))
-    # When the last byte of what is under way will have left.
+    # When the last byte in flight will have left.
     free_at: dict[Way, float] = field(default_factory=lambda: dict.fromkeys(Way, 0.0))
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     swallowed: set[Way] = field(default_factory=set)
     damage: _Damage = field(default_factory=_Damage)
-    # Of the connection that comes next.
+    # For the next connection.
     next_damage: _Damage = field(default_factory=_Damage)
     refuses: bool = False
     # How many bytes a new connection carries, both ways together, before it is reset; 0: any number.
     carries: int = 0
-    # Only those that begin with one of these four bytes; all if nothing is named.
+    # Only connections that begin with one of these four bytes; all if none is given.
     cut_heads: tuple[bytes, ...] = ()
-    # What a new connection has to begin with; all are welcome if nothing is named.
+    # A new connection has to begin with one of these; all are accepted if none is given.
     heads: tuple[bytes, ...] = ()
 
     def pieces(self, way: Way, data: bytes) -> Iterator[bytes]:
@@ -125,7 +125,7 @@ class _Faults:
             at += size
 
     def due(self, way: Way, count: int, now: float) -> float:
-        """When a piece that comes now arrives, but for what is before it on its connection."""
+        """When a piece that comes now arrives, without the pieces before it on its connection."""
         line = self.lines[way]
         if line.megabits:
             now = max(now, self.free_at[way]) + count * 8 / (line.megabits * 1e6)
@@ -155,9 +155,9 @@ class _Left:
 
 
 class FaultProxy:
-    """Listens on a loopback address and passes connections to a target, from a thread of its own.
+    """Listens on a loopback address and forwards connections to a target, from a thread of its own.
 
-    An appliance tells its clients the port of its data, not the host: a proxy before both of its ports listens on the
+    An appliance gives its clients the port of its data, not the host: a proxy before both of its ports listens on the
     same ports of another loopback address.
     """
 
@@ -171,14 +171,14 @@ class FaultProxy:
         delay_ms: float = 0.0,
         tap: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """`tap` is told all bytes as they come, both ways."""
+        """`tap` gets all bytes as they come, in both directions."""
         self._target = (host, port)
         self._listener = socket.create_server((listen_host, listen_port))
         self.port: int = self._listener.getsockname()[1]
         self._tap = tap
         self._faults = _Faults()
         self._connections: set[asyncio.StreamWriter] = set()
-        # How many connections were made through it, and how often one has fallen silent in a direction.
+        # The number of connections made through it, and how often one has fallen silent in a direction.
         self.made = 0
         self.silenced = 0
         self._loop = asyncio.new_event_loop()
@@ -203,20 +203,20 @@ class FaultProxy:
         self.behave(Line(delay_ms=milliseconds), *ways)
 
     def behave(self, line: Line, *ways: Way) -> None:
-        """From now on as that line; both ways if none is named."""
+        """From now on bytes behave like that line; both directions if none is named."""
         for way in ways or Way:
             self._faults.lines[way] = line
 
     def swallow(self, *ways: Way) -> None:
-        """From now on nothing passes, and nobody is told: the network is gone. Both ways if none is named."""
+        """From now on nothing passes, and no peer is told: the network is gone. Both directions if none is named."""
         self._faults.swallowed.update(ways or Way)
 
     def carry(self) -> None:
-        """New connections carry bytes again; those that something was swallowed of stay silent."""
+        """New connections carry bytes again; those that lost bytes stay silent."""
         self._faults.swallowed.clear()
 
     def stand_still(self) -> None:
-        """From now on nothing is read: whoever sends has his buffers fill up, and loses nothing."""
+        """From now on nothing is read: the sender's buffers fill up, and it loses nothing."""
         self._do(self._moves.clear)
 
     def go_on(self) -> None:
@@ -224,21 +224,22 @@ class FaultProxy:
         self._do(self._moves.set)
 
     def damage(self, way: Way, after_bytes: int = 0) -> None:
-        """Turn one bit of the byte that comes after that many more, of whichever connection."""
+        """Flips one bit of the byte that comes after that many more, of any connection."""
         self._faults.damage.bytes_left[way] = after_bytes
 
     def damage_next(self, way: Way, after_bytes: int = 0, *, tls: bool = False) -> None:
-        """The same of the connection that is made next; of one with TLS a byte that is read."""
+        """Does the same for the next connection; with TLS the damaged byte is one that is read."""
         records = {each: _Records() for each in Way} if tls else {}
         self._faults.next_damage = _Damage({way: after_bytes}, records)
 
     def cut(self) -> None:
-        """Reset all connections; new ones are accepted."""
+        """Resets all connections; new ones are accepted."""
         self._do(self._reset_connections)
 
     def cut_after(self, count: int, *heads: bytes) -> None:
-        """From now on new connections are reset when they have carried so many bytes; 0: they are not. If heads are
-        named, only those that begin with one of these four bytes."""
+        """From now on new connections are reset after so many bytes; 0: they are not. If heads are given, only
+        connections that begin with one of these four bytes are.
+        """
         self._faults.carries, self._faults.cut_heads = count, heads
 
     def refuse(self) -> None:
@@ -246,7 +247,7 @@ class FaultProxy:
         self._faults.refuses = True
 
     def accept(self, *heads: bytes) -> None:
-        """New connections are made again; if heads are named, only those that begin with one of these four bytes."""
+        """Accepts connections again; if heads are given, only those that begin with one of these four bytes."""
         self._faults.refuses, self._faults.heads = False, heads
 
     def _do(self, action: Callable[[], None]) -> None:
@@ -269,7 +270,7 @@ class FaultProxy:
             writer.transport.abort()
 
     def _run(self) -> None:
-        # Cancels what is still under way, then closes the loop.
+        # Cancels the work in flight, then closes the loop.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
@@ -326,7 +327,7 @@ class FaultProxy:
     async def _pass_bytes(
         self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, damage: _Damage, left: _Left
     ) -> None:
-        """One task reads and stamps, one waits for each piece's time: so a delay takes nothing from the bandwidth."""
+        """One task reads and stamps, another waits for each piece's time: so a delay does not reduce the bandwidth."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1024)
 
         async def deliver() -> None:

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 (RFC 9113) as somebody sends them who means no good: by hand, without a library that forbids it."""
+"""Frames of HTTP/2 (RFC 9113) as an attacker sends them: by hand, without a library that forbids it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def settings(values: Mapping[int, int]) -> bytes:
 
 
 def _field(name: str, value: str) -> bytes:
-    """RFC 7541, 6.2.2: a literal that nobody remembers, of at most 126 bytes each."""
+    """RFC 7541, 6.2.2: a literal that is not indexed, of at most 126 bytes each."""
     assert len(name) < 127
     assert len(value) < 127
     return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
@@ -44,7 +44,7 @@ def call(path: str, authority: str, token: str) -> bytes:
 
 
 def frames(connection: socket.socket, buffer: bytearray) -> list[tuple[int, int, bytes]]:
-    """Those that have come, once something has: kind, stream, content. Empty at the end of the connection."""
+    """Waits for frames. Returns kind, stream and content of each; an empty list at the end of the connection."""
     found: list[tuple[int, int, bytes]] = []
     while not found:
         data = connection.recv(1 << 16)

@@ -1,6 +1,6 @@
-"""An operator of ours against an API server alone. What a cluster would add is in `kubenodes`.
+"""An operator of ours against an API server alone. `kubenodes` adds the parts of a cluster.
 
-What a test believes comes from the API server.
+Tests believe only what the API server says.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Kube:
             raise
 
     def items(self, path: str) -> list[Object]:
-        """All of one moment, page by page: thousands at once take the API server longer than a call may last."""
+        """All objects of one moment, page by page: thousands at once would take longer than a call may last."""
         found: list[Object] = []
         more = ""
         while True:
@@ -101,7 +101,7 @@ class Kube:
         return self("PATCH", path, body, "application/merge-patch+json")
 
     def clean(self) -> None:
-        """Delete what tests of an operator leave: there is no garbage collector."""
+        """Deletes the objects that tests of an operator leave: there is no garbage collector."""
         for path in (
             "/apis/remotegpu.io/v1alpha1/gpuclaims",
             "/apis/remotegpu.io/v1alpha1/gpupools",
@@ -117,7 +117,7 @@ class Kube:
                 list(pool.map(functools.partial(self._delete, path), self.items(path)))
 
     def _delete(self, path: str, thing: Object) -> None:
-        """An object of those at `path`, which may be of all namespaces."""
+        """Deletes an object of those at `path`, which may be of all namespaces."""
         root, plural = path.rsplit("/", 1)
         metadata = thing["metadata"]
         if "/namespaces/" not in path and "namespace" in metadata:
@@ -131,7 +131,7 @@ class Kube:
 
 
 def serve_crds(server: ApiServer) -> None:
-    """Our kinds are known, and the API server answers for them."""
+    """Installs our CRDs, and waits until the API server serves them."""
     server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
     kube = Kube(server.kubeconfig)
     until(lambda: kube.find(POOLS) is not None and kube.find(CLAIMS.format("default")) is not None, 30, "our kinds")
@@ -160,7 +160,7 @@ def claim(name: str, pool: str, **spec: Any) -> Object:
 
 
 def gated_pod(name: str, pool: str, milli: int = 0, **annotations: str) -> Object:
-    """As the webhook leaves it."""
+    """A pod as the webhook leaves it."""
     resource = {"remotegpu/milli": str(milli)} if milli else {"remotegpu/client": "1"}
     container = {"name": "main", "image": "none", "resources": {"limits": resource, "requests": resource}}
     notes = {f"remotegpu.io/{key}": value for key, value in annotations.items()}
@@ -237,11 +237,11 @@ class Operator:
         return sum(float(value) for key, value in rows if key.split("{")[0] == name)
 
     def leads(self) -> bool:
-        """False also before it answers at all."""
+        """Whether it is the leader; false also before it answers at all."""
         return self.answers("/metrics") and self.metric("remotegpu_operator_leader") == 1
 
     def writes(self) -> float:
-        """Calls to the API server that were meant to change something."""
+        """The number of calls to the API server that were meant to change something."""
         text = urllib3.request("GET", f"http://127.0.0.1:{self.port}/metrics").data.decode()
         rows = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("remotegpu_api_calls_total{"))
         return sum(float(value) for key, value in rows if 'verb="GET"' not in key and 'verb="WATCH"' not in key)
@@ -259,7 +259,7 @@ class Operator:
 
 @contextlib.contextmanager
 def operator(kubeconfig: Path, folder: Path, identity: str = "operator-0", **environment: str) -> Iterator[Operator]:
-    """It must not meet anything that it does not expect."""
+    """Runs an operator. Fails if its log contains a traceback."""
     running = Operator(kubeconfig, folder, identity, **environment)
     try:
         yield running
@@ -284,13 +284,13 @@ def ready(kube: Kube, appliances: int) -> None:
 
 
 def all_free(kube: Kube) -> bool:
-    """The pool has everything back."""
+    """Whether the pool has all of its capacity back."""
     status = pool_status(kube)
     return bool(status.get("free") == status["total"])
 
 
 def shares(kube: Kube) -> dict[str, int]:
-    """Bytes given away on each GPU, summed over all claims of the cluster."""
+    """Allocated bytes of each GPU, summed over all claims of the cluster."""
     found: dict[str, int] = {}
     for each in kube.items("/apis/remotegpu.io/v1alpha1/gpuclaims"):
         for allocation in each.get("status", {}).get("allocations", []):

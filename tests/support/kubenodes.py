@@ -115,7 +115,7 @@ class Nodes:
         assert self._failure is None, self._failure
 
     def hold_back(self, name: str, held: bool = True) -> None:
-        """Whether a pod of this StatefulSet is not made anew for now."""
+        """Stops recreating this StatefulSet's pod; `held=False` allows it again."""
         (self._held.add if held else self._held.discard)(name)
 
     def _run(self) -> None:

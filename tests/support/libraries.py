@@ -1,5 +1,5 @@
 """Libraries from the package index, whose values are compared with the CPU's: their table, one run of their cases, and
-the format of results. Only what computed right values is a pass.
+the format of results. Only right values are a pass.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ REQUIREMENTS: Final = FOLDER / "requirements"
 TABLE: Final = FOLDER / "libraries.toml"
 VENVS: Final = ROOT / "target" / "libraries"
 SHARE: Final = "0.25"
-# As a software GPU of `remotegpu run --native` has.
+# The memory of a software GPU of `remotegpu run --native`.
 MEMORY_MIB: Final = 8192
-# What compiled a kernel natively must not spare it on the share.
+# A kernel compiled natively must be compiled again on the share.
 CACHES: Final = {
     "CUDA_CACHE_PATH": "cuda",
     "CUPY_CACHE_DIR": "cupy",
@@ -48,16 +48,16 @@ class Library:
     package: str
     programs: tuple[str, ...]
     seconds: int
-    # Empty: by `make test-all` alone.
+    # Empty: only `make test-all` runs it.
     shard: str = ""
     venv: str = ""
     alone: bool = False
     gives: str = ""
-    # What a user sets as well, as `filled` completes it; the page shows what is complete.
+    # Variables that a user sets as well, as `filled` completes them; the page shows them completed.
     environment: Mapping[str, str] = field(default_factory=dict)
-    # By case: the cause, and at the end the issue for which it waits.
+    # By case: the cause of a failure, and at the end the issue that it waits for.
     due: Mapping[str, str] = field(default_factory=dict)
-    # By case: why its right values have other bits from run to run.
+    # By case: the reason why its right values have other bits from run to run.
     differs: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -77,13 +77,13 @@ class Library:
         return {case: program for program in self.programs for case in cases_of(PROGRAMS / program)}
 
     def longest(self) -> float:
-        """How long all of it may take, both ways, on a crowded machine."""
+        """The longest time of all cases, natively and on a share, on a crowded machine."""
         processes = len(self.cases()) if self.alone else len(self.programs) + len(self.due)
         return CROWDED * self.seconds * 2 * processes
 
 
 def filled(environment: Mapping[str, str], venv: Path) -> dict[str, str]:
-    """Variables with the folder of the venv, this one, and the PATH in the places that name them."""
+    """The variables, with the folder of the venv, this folder, and the PATH filled in where they are named."""
     return {
         variable: value.format(venv=venv, folder=FOLDER, path=os.environ["PATH"])
         for variable, value in environment.items()
@@ -102,7 +102,7 @@ def load(table: Path = TABLE) -> dict[str, Library]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A case that one way ran. Without a cause the values were right."""
+    """The outcome of a case, natively or on a share. Without a cause the values were right."""
 
     failed: str = ""
     error: float = 0.0
@@ -110,7 +110,7 @@ class Outcome:
 
 
 def run(library: Library, where: Sequence[str], cases: Sequence[str]) -> dict[str, Outcome]:
-    """Each case's outcome; a case that printed nothing has what the process said last as its cause."""
+    """The outcome of each case; a case that printed nothing has the last words of the process as its cause."""
     programs = library.cases()
     if library.alone:
         groups = [[case] for case in cases]
@@ -124,7 +124,7 @@ def run(library: Library, where: Sequence[str], cases: Sequence[str]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A program of a venv under `remotegpu run`, and the files that its standard streams go to."""
+    """A program of a venv under `remotegpu run`, and the files of its standard streams."""
 
     process: subprocess.Popen[bytes]
     stdout: Path
@@ -138,7 +138,7 @@ def started(
     environment: Mapping[str, str],
     caches: Mapping[str, str] = CACHES,
 ) -> Iterator[Running]:
-    """Starts it in a folder of its own, with its caches; at the end nothing that it left runs on."""
+    """Starts the program in a folder of its own, with its caches; at the end nothing that it started runs on."""
     with tempfile.TemporaryDirectory() as folder:
         own = {variable: f"{folder}/{name}" for variable, name in caches.items()}
         out, err = Path(folder) / "stdout", Path(folder) / "stderr"
@@ -163,7 +163,7 @@ def output(
     cases: Sequence[str],
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, str, str]:
-    """What cases printed on both streams, and how their process ended."""
+    """Runs cases. Returns both output streams, and how the process ended."""
     command = [str(library.python), str(PROGRAMS / program), *cases]
     with started(where, command, {**filled(library.environment, library.folder), **environment}) as running:
         watch, process = Watch(), running.process
@@ -186,7 +186,7 @@ def _process(library: Library, where: Sequence[str], program: str, cases: Sequen
 
 
 def last_words(stderr: str) -> str:
-    """What this project's own lines say, else the last line."""
+    """Returns up to three lines of this project's own in an output, else its last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("---")]
     ours = list(dict.fromkeys(line for line in lines if line.startswith("remotegpu:")))
     return " ".join(" / ".join(ours[:3] or lines[-1:] or ["it said nothing"]).split())[:400]
@@ -204,9 +204,9 @@ class Row:
     share: int
     # The greatest difference from the CPU, in units of the greatest value.
     error: float
-    # How many of the cases that both ways found right had the same bits.
+    # How many of the cases that were right both ways had the same bits.
     same_bits: int
-    # By case: "natively", "on a share", or both with " and " between, and what the case said there.
+    # By case: "natively", "on a share", or both with " and " between, and the cause there.
     failed: Mapping[str, tuple[str, str]]
     date: str
 
@@ -229,7 +229,7 @@ def row(library: Library, native: Mapping[str, Outcome], share: Mapping[str, Out
 
 @functools.cache
 def both(name: str) -> dict[str, dict[str, Outcome]]:
-    """A library's cases natively and on a share. A case that is due has a process without the others."""
+    """A library's cases natively and on a share. A case that is due runs in a process without the others."""
     library = load()[name]
     ready = [case for case in library.cases() if case not in library.due]
 

@@ -1,6 +1,6 @@
-"""What a pod and a template ask for, and what defaults of a LimitRange or of another webhook must leave of it.
+"""Requests of a pod and a template, and what must remain of them under defaults of a LimitRange or of another webhook.
 
-One table, for `test_defaults.py`: by a small API server of the test's own, and by real ones.
+One table for `test_defaults.py`, with a small API server of the test's own, and with real ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from remotegpu.api.kubernetes import FRACTION, MILLI
 
 Object = dict[str, Any]
 
-# What an administrator sets; the API server completes it as `complete` does.
+# An administrator's settings; the API server completes them as `complete` does.
 LIMIT_RANGES: dict[str, Object] = {
     "default of fraction": {"default": {FRACTION: "0.1"}, "defaultRequest": {FRACTION: "0.1"}},
     "default of milli": {"default": {MILLI: "100"}, "defaultRequest": {MILLI: "100"}},
@@ -29,11 +29,22 @@ DEFAULTS = {
     "max of milli": 600,
     "min of milli": 100,
 }
+# Bounds in fractions, and what Kubernetes says of a container without one: it sees thousandths alone.
+_NO_LIMIT = f"maximum {FRACTION} usage per Container is 600m.  No limit is specified"
+_NO_REQUEST = f"minimum {FRACTION} usage per Container is 100m.  No request is specified"
+BOUNDS_OF_FRACTIONS: dict[str, tuple[Object, str]] = {
+    "max of fraction": ({"max": {FRACTION: "0.6"}}, _NO_LIMIT),
+    "min of fraction": ({"min": {FRACTION: "0.1"}}, _NO_REQUEST),
+    "both of fraction": (
+        {"min": {FRACTION: "0.1"}, "max": {FRACTION: "0.6"}},
+        f"[{_NO_REQUEST}, {_NO_LIMIT}]",
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Containers by name: what the author writes as limits, and the thousandths that it has. None: the default."""
+    """Containers by name: the limits that the author writes, and the expected thousandths. None: the default."""
 
     containers: dict[str, Object]
     has: dict[str, int | None]
@@ -55,8 +66,12 @@ class Row:
         return {**made, **({"initContainers": init} if init else {})}
 
     def expected(self, limit_range: str) -> dict[str, int]:
-        """`max` gives as much to all that say nothing, which may be more than a pod can have."""
+        """`max` gives the same to all containers without limits, which may be more than a pod can have."""
         return {name: DEFAULTS[limit_range] if milli is None else milli for name, milli in self.has.items()}
+
+    def in_a_template(self) -> dict[str, int]:
+        """A LimitRange is for pods: a template has what its author wrote."""
+        return {name: milli or 0 for name, milli in self.has.items()}
 
 
 NOTHING: Object = {}
@@ -83,8 +98,9 @@ ROWS = {
 
 
 def complete(limit_range: Object) -> Object:
-    """As Kubernetes' documentation of LimitRange says: `max` is a default limit, a default limit is a default request,
-    and so is `min`."""
+    """Completes a LimitRange as Kubernetes' documentation says: `max` is a default limit, a default limit is a default
+    request, and so is `min`.
+    """
     default = {**limit_range.get("max", {}), **limit_range.get("default", {})}
     request = {**limit_range.get("min", {}), **limit_range.get("defaultRequest", {})}
     return {"default": default, "defaultRequest": {**default, **request}}

@@ -25,7 +25,7 @@ def pytest_configure() -> None:
 
 
 def _patience() -> None:
-    """CI runs other work beside the tests: how long an example takes says nothing."""
+    """CI runs other work at the same time: the duration of an example proves nothing."""
     with contextlib.suppress(ImportError):  # The environment of torch's tests does without.
         from hypothesis import HealthCheck, settings
 
@@ -60,6 +60,14 @@ def _keep(parts: list[str], config: pytest.Config, items: list[pytest.Item]) -> 
         (kept if table.part_of(item.nodeid) in parts else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what the table of CUDA's documentation took in all, however many processes ran it: 180 s are its most."""
+    reports = [each for kind in terminalreporter.stats.values() for each in kind if isinstance(each, pytest.TestReport)]
+    seconds = sum(each.duration for each in reports if each.nodeid.startswith("tests/documented/"))
+    if seconds:
+        terminalreporter.write_line(f"tests/documented took {seconds:.0f} s, of 180")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -25,7 +25,7 @@ Query = Callable[[str], Any]
 
 @contextlib.contextmanager
 def prometheus(folder: Path, config: dict[str, Any]) -> Iterator[Query]:
-    """What its API says to a path below /api/v1/. Its data is in `folder`/data, also what was there before."""
+    """Yields a function that queries a path below /api/v1/. The data is in `folder`/data, also that of earlier runs."""
     file = folder / "prometheus.yaml"
     file.write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"

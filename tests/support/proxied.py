@@ -17,15 +17,17 @@ EVERY_SECONDS = 0.2
 
 
 @contextlib.contextmanager
-def before_data(remote: Appliance, tap: Callable[[bytes], None] = lambda _: None) -> Iterator[FaultProxy]:
-    """A proxy before each port; that of the data is the value."""
+def before_data(
+    remote: Appliance, tap: Callable[[bytes], None] = lambda _: None, carrier: str = "direct"
+) -> Iterator[FaultProxy]:
+    """A proxy before each port; that of the data is the value, by this carrier: gRPC takes them to the control port."""
     host, _, port = remote.endpoint.rpartition(":")
     control, data = (
         FaultProxy(host, number, listen_host=BEHIND_PROXIES, listen_port=number, tap=tap)
         for number in (int(port), int(port) + 1)
     )
     with control, data:
-        yield data
+        yield control if carrier == "grpc" else data
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Which part of CI a test belongs to, and which shard's turn it is. The table is `.ci/shards.toml`.
+"""Assigns each test to a part of CI, and chooses the shard of a run. The table is `.ci/shards.toml`.
 
 A part is `core`, which every run has, or a shard, of which a run has one. The longest entry of the table that names a
-test decides, and what no entry names is in core: so each test is in exactly one part.
+test decides, and a test that no entry names is in core: so each test is in exactly one part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHANGE_SECONDS: Final = 12 * 3600
 
 
 class ShardError(Exception):
-    """What is wrong, where, and what to do."""
+    """A message with the error, its place, and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Shard:
     name: str
     what: str
     tests: tuple[str, ...]
-    # Folders and files; a change there makes it this shard's turn.
+    # Folders and files; a change there forces this shard.
     forced_by: tuple[str, ...]
     # Why it is nobody's turn to run it, if so: it runs only where somebody asks for it by name.
     by_hand: str = ""
@@ -56,8 +56,8 @@ class Table:
     by_hand: tuple[ByHand, ...] = ()
 
     def forced(self, shard: Shard, changed: list[str]) -> bool:
-        """Whether one of the changed files is guarded by the shard, or holds its tests: as a whole, since a shard that
-        has some tests of a file is not forced by it.
+        """Whether the shard guards one of the changed files, or has its tests: all of them, since a shard with some
+        tests of a file is not forced by it.
         """
         paths = [*shard.forced_by, *(test for test in shard.tests if "::" not in test)]
         return any(names(path, file) for path in paths for file in changed)
@@ -72,7 +72,7 @@ class Table:
         return max(naming)[1] if naming else CORE
 
     def find(self, asked: str) -> Shard:
-        """By name, or by number from 1."""
+        """Finds a shard by name, or by number from 1."""
         for number, shard in enumerate(self.shards, 1):
             if asked in {shard.name, str(number)}:
                 return shard
@@ -83,7 +83,7 @@ class Table:
         return self.shards.index(shard) + 1
 
     def in_turn(self) -> list[Shard]:
-        """Those that a hash or a change may choose."""
+        """Returns the shards that a hash or a change may choose."""
         return [shard for shard in self.shards if not shard.by_hand]
 
 
@@ -94,7 +94,7 @@ class Turn:
 
 
 def names(entry: str, test: str) -> bool:
-    """Whether an entry is the test, its function, its file or a folder that it lies in; `*` at its end is any text."""
+    """Whether an entry is the test, its function, its file or a folder above it; `*` at its end is any text."""
     if entry.endswith("*"):
         return test.startswith(entry[:-1])
     return test == entry or test.startswith((f"{entry}::", f"{entry}[", f"{entry.rstrip('/')}/"))
@@ -113,8 +113,8 @@ def load(file: Path = TABLE) -> Table:
 
 
 def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn:
-    """Whose turn it is: the one that was asked for, else by the tree's hash one of those that a change forces, else
-    by the same hash one of all.
+    """Chooses the shard of a run: the requested one, else by the tree's hash one of those that a change forces, else by
+    the same hash one of all.
     """
     if asked == NONE:
         return Turn(None, "REMOTEGPU_SHARD=none")
@@ -139,7 +139,7 @@ def git(*arguments: str, root: Path = ROOT, environment: dict[str, str] | None =
 
 
 def tree_hash(root: Path = ROOT) -> str:
-    """Of the files as they are, committed or not; in a clean clone it is the commit's."""
+    """The git hash of the files in the working tree, committed or not; in a clean clone it is the commit's."""
     index = Path(git("rev-parse", "--path-format=absolute", "--git-path", "index", root=root))
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder) / "index"
@@ -151,10 +151,10 @@ def tree_hash(root: Path = ROOT) -> str:
 
 
 def base(root: Path = ROOT) -> str:
-    """What the last changes are counted from: where this branch left origin/main, if it did; else the newest commit
-    that is 12 hours older than the last one; else nothing, so that everything has changed.
+    """The commit from which changes are counted: where this branch left origin/main, if it did; else the newest commit
+    that is 12 hours older than the last one; else the empty tree, so that everything has changed.
 
-    A clone of what is to land has no commit that says what landed before, so that the clock must do.
+    A clone of the commit to merge has no commit that says what was merged before, so the clock decides.
     """
     head = git("rev-parse", "HEAD", root=root)
     try:

@@ -1,4 +1,4 @@
-"""Processes whose wall clock a test moves, as if somebody had set the machine's: `shifted_clock.c`, preloaded."""
+"""Processes whose wall clock a test moves, as if the machine's had been set: `shifted_clock.c`, preloaded."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from support.system import REMOTEGPU, free_port, until
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.hardware import Snapshot, parse_snapshot
+from remotegpu.appliance.gpus.hardware import Snapshot, parse_snapshot
 from remotegpu.paths import find_dist
 from remotegpu.rpc import WIRE_VERSION, pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
@@ -27,15 +27,16 @@ MEMORY_MIB = 1024
 TOTAL_BYTES = MEMORY_MIB << 20
 
 
-# What a stand-in is told to say when its client's connection is lost.
+# The line that makes a stand-in report a lost connection to its client.
 LOST = 'raw {"op": "connection", "connected": false}'
 
 
 def make_dist(folder: Path, python: str = sys.executable) -> Path:
-    """A folder as the build makes it: the real gateway, the stand-in worker, empty libraries."""
+    """A folder as the build makes it: the real gateway and `remotegpu-run`, the stand-in worker, empty libraries."""
     for name in ("bin", "client", "lib", "native"):
         (folder / name).mkdir(parents=True)
-    (folder / "bin" / "remotegpu-gateway").symlink_to(find_dist().program("remotegpu-gateway"))
+    for name in ("remotegpu-gateway", "remotegpu-run"):
+        (folder / "bin" / name).symlink_to(find_dist().program(name))
     (folder / "lib" / "libremotegpu_sandbox.so").symlink_to(find_dist().sandbox)
     (folder / "dashboard").symlink_to(find_dist().dashboard)
     # Copied, because the repository may lie where a worker's own uid cannot read.
@@ -50,7 +51,7 @@ def make_dist(folder: Path, python: str = sys.executable) -> Path:
 
 
 def snapshot_of(dist: Path) -> Snapshot:
-    """What a stand-in tells of its GPU."""
+    """A stand-in's snapshot of its GPU."""
     command = [str(dist / "bin" / "remotegpu-worker"), "--snapshot"]
     uuid = {"REMOTEGPU_SOFTGPU_UUIDS": UUID(int=1).hex}
     return parse_snapshot(subprocess.check_output(command, env={**os.environ, **uuid}, text=True))
@@ -97,7 +98,7 @@ class StandIn:
         return sum(gpu.leased_bytes for gpu in self.gpus)
 
     def cli(self, *arguments: str, timeout: float = 20) -> subprocess.CompletedProcess[str]:
-        """A command of ours, against this appliance unless it names another."""
+        """Runs a command of ours, against this appliance unless it names another."""
         return self.start([REMOTEGPU, *arguments], timeout)
 
     def start(self, command: list[str], timeout: float = 20) -> subprocess.CompletedProcess[str]:
@@ -146,7 +147,7 @@ class Tenant:
         return connection
 
     def open_session(self, pid: int = 1, table_hash: int = 7, process: str = "") -> pb.OpenSessionReply:
-        """The reply as it is, refused or not."""
+        """Returns the reply, refused or not."""
         reply: pb.OpenSessionReply = self.appliance.client._stub.OpenSession(
             pb.OpenSessionRequest(
                 versions=pb.Versions(wire=WIRE_VERSION, table_hash=table_hash, program="test"),
@@ -166,7 +167,7 @@ class Tenant:
         return Session(self.appliance, self.connect(b"RGP1", reply.session_id, reply.ticket), reply)
 
     def let_go(self) -> None:
-        """End the holding connection, as the kernel does when the process dies."""
+        """Closes the holding connection, as the kernel does when the process dies."""
         assert self.holding is not None
         self.holding.close()
 
@@ -186,7 +187,7 @@ class Session:
         appliance.open_connections.callback(self._lines.close)
 
     def ask(self, line: str) -> Any:
-        """Have the worker carry out a line; its answer."""
+        """Sends the worker a line to carry out. Returns its answer."""
         self.connection.sendall(line.encode() + b"\n")
         return json.loads(self._lines.readline())
 
@@ -198,7 +199,7 @@ class Session:
         return granted
 
     def rest(self) -> str:
-        """All that comes until the end of the connection."""
+        """Everything that comes until the end of the connection."""
         with contextlib.suppress(ConnectionError):
             return self._lines.read()
         return ""
@@ -210,6 +211,6 @@ class Session:
 
 @contextlib.contextmanager
 def all_back(appliance: StandIn) -> Iterator[None]:
-    """After the block nothing is leased any more, within the promised five seconds."""
+    """Checks that nothing is leased within the promised five seconds after the block."""
     yield
     until(lambda: appliance.leased == 0 and not appliance.client.inventory().leases, 5, "the share is back")

@@ -30,7 +30,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def identity() -> dict[str, Any]:
-    """What the appliance made of this process."""
+    """Properties that the appliance gave this process: user, groups, folder, sockets and limits."""
     links = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
     limits = {"core": resource.getrlimit(resource.RLIMIT_CORE), "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)}
     return {
@@ -47,12 +47,12 @@ class Worker:
     def __init__(self, control: socket.socket, turns: socket.socket | None = None) -> None:
         self.control = control
         self.turns = turns
-        # Of its turns at a GPU.
+        # Messages about its turns at a GPU.
         self.heard: list[dict[str, Any]] = []
         self.next_id = 1
         self.eaten: list[bytes] = []
         self.overfill = 0
-        # That its session gives way, is nobody's any more, or shall hand memory on.
+        # Messages of the appliance: give way, the client has ended, or hand memory on.
         self.told: list[str] = []
 
     def send(self, **packet: Any) -> None:
@@ -68,7 +68,7 @@ class Worker:
             self.settle(answer)
 
     def settle(self, order: dict[str, Any]) -> None:
-        """Everything that the tenant had said was carried out as it came."""
+        """Answers at once: everything that the tenant had sent was carried out as it came."""
         self.send(op="settled", id=order["id"])
 
     def carry_out(self, line: str) -> Any:
@@ -98,10 +98,10 @@ class Worker:
             case "cgroups":
                 return Path("/proc/self/cgroup").read_text().split()
             case "eat":
-                # So many MiB of the machine.
+                # This many MiB of host memory.
                 return self.eaten.append(os.urandom(1 << 20) * int(rest[0]))
             case "overfill":
-                # So many bytes more than it has room for, of the image that it is given next.
+                # This many bytes more than the next image has room for.
                 self.overfill = int(rest[0])
                 return None
             case "folders":
@@ -118,14 +118,14 @@ class Worker:
         raise ValueError(line)
 
     def send_folders(self, count: int) -> None:
-        """Packets with what is open, and is no file."""
+        """Sends packets with an open folder, which is not a regular file."""
         folder = os.open("/", os.O_RDONLY)
         for _ in range(count):
             with contextlib.suppress(OSError):
                 socket.send_fds(self.control, [b'{"op": "log"}'], [folder])
 
     def hear(self, word: str, seconds: float) -> list[dict[str, Any]]:
-        """What it was told of its turns, as soon as this is among it, or when nothing more came for so long."""
+        """Returns the messages about its turns, once this word is among them or none came for so many seconds."""
         assert self.turns is not None
         while all(each["op"] != word for each in self.heard) and select.select([self.turns], [], [], seconds)[0]:
             self.heard.append(json.loads(self.turns.recv(65536)))

@@ -1,4 +1,4 @@
-"""Libraries' own test suites: their table, and one run of them. tests/libraries/suites.toml says which."""
+"""Libraries' own test suites: their table, and one run of them. tests/libraries/suites.toml names them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TABLE: Final = FOLDER / "suites.toml"
 @dataclass(frozen=True, slots=True)
 class Suite:
     name: str
-    # Where the files are below the venv, and patterns of them.
+    # The folder of the files below the venv, and their patterns.
     folder: str
     files: tuple[str, ...]
-    # How long a test may take on a machine with nothing else to do, and how long all of them.
+    # How long one test may take on an idle machine, and how long all of them.
     seconds: int
     in_all: int
-    # By which unittest imports them. Without one pytest is given the files.
+    # The package by which unittest imports them. Without one pytest gets the files.
     package: str = ""
-    # What a user sets as well, as `libraries.filled` completes it.
+    # Variables that a user sets as well, as `libraries.filled` completes them.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -69,15 +69,15 @@ def load(table: Path = TABLE) -> dict[str, Suite]:
 
 @dataclass(slots=True)
 class Found:
-    """By test: empty where it passed, else what it said."""
+    """The result of each test: empty if it passed, else its problem."""
 
     tests: dict[str, str] = field(default_factory=dict)
-    # The patterns of the table of skips that named a test.
+    # The patterns of the table of skips that matched a test.
     used: set[str] = field(default_factory=set)
 
 
 def run(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Found:
-    """All modules in one process. Where a test ends it, or has no end, the next process begins with the next module."""
+    """Runs all modules in one process. If a test ends it or hangs, the next process begins with the next module."""
     found, left = Found(), list(modules)
     while left:
         module, begun = left[0], ""
@@ -102,8 +102,8 @@ def run(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Found:
 
 
 def _process(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The lines that the runner prints, then how it ended."""
-    # Numba's own tests look at where it puts its files.
+    """The lines that the runner prints, then the end of its process."""
+    # Numba's own tests check where it puts its files.
     caches = {variable: name for variable, name in CACHES.items() if variable != "NUMBA_CACHE_DIR"}
     environment = libraries.filled(suite.environment, suite.venv)
     with libraries.started(where, suite.command(modules), environment, caches) as running:
@@ -126,7 +126,7 @@ def _process(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Iter
 
 
 def _said(line: str) -> Iterator[dict[str, Any]]:
-    """What a line says, if the runner wrote it: tests print, too."""
+    """Yields a line as JSON if the runner wrote it: tests print, too."""
     with contextlib.suppress(json.JSONDecodeError):
         if line.startswith("{"):
             yield json.loads(line)

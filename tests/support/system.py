@@ -25,7 +25,7 @@ REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
 REMOTEGPU_RUN = str(DIST / "bin" / "remotegpu-run")
 PROGRAMS = ROOT / "tests" / "programs"
 MIB = 1 << 20
-# What `remotegpu run` preloads for a software GPU.
+# The library that `remotegpu run` preloads for a software GPU.
 PRELOADED = {"LD_PRELOAD": ":".join(str(path) for path in sorted(DIST.glob("native/stand-ins/*.so.*")))}
 
 # Test programs that compare their own results and print `ok`.
@@ -46,7 +46,7 @@ SELF_CHECKING = (
 
 class Ports:
     """Loopback ports for the servers of this process. They lie below those that the kernel gives to connections, and no
-    two processes of a network namespace share one, so that nobody takes a port between its choice and its first use.
+    two processes of a network namespace share one, so that no other takes a port between its choice and its first use.
     """
 
     FIRST, BLOCKS, BLOCK = 13_000, 170, 100
@@ -87,12 +87,12 @@ def free_port() -> int:
     return _PORTS.pair()
 
 
-# How many times longer something may take while others want the CPUs all the time.
+# How many times longer something may take while other work wants the CPUs all the time.
 CROWDED = 4
 
 
 def _crowded_seconds() -> float:
-    """How long, since the machine started, somebody was ready to run and had no CPU."""
+    """For how many seconds, since the machine started, some process was ready to run and had no CPU."""
     try:
         found = re.search(r"some .*total=(\d+)", Path("/proc/pressure/cpu").read_text())
     except OSError:
@@ -101,8 +101,8 @@ def _crowded_seconds() -> float:
 
 
 class Watch:
-    """Since when something has been running, for limits that hold on a machine with nothing else to do: other work,
-    which CI has beside the tests, makes them longer, but not without end.
+    """Measures time for limits that hold on an idle machine: other work, which CI has next to the tests, makes the
+    limits longer, but not without end.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Watch:
 
 
 def open_files(process: int) -> dict[Path, str]:
-    """What a process has open, by its place in /proc. What it closes meanwhile is left out."""
+    """The open files of a process, by their place in /proc. Leaves out those that it closes meanwhile."""
     found = {}
     for link in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 @contextlib.contextmanager
 def again_and_again(seconds: float, act: Callable[[list[int]], None]) -> Iterator[list[int]]:
-    """In the block a thread calls `act` each time the seconds have passed, with the list that is the value."""
+    """Calls `act` from a thread during the block, each time the seconds have passed, with the list that it yields."""
     times: list[int] = []
     over = threading.Event()
 
@@ -152,7 +152,7 @@ def again_and_again(seconds: float, act: Callable[[list[int]], None]) -> Iterato
 
 
 class Log:
-    """What a program says on a stream. It is read all the time: who fills a pipe that nobody reads stands still."""
+    """A program's output on a stream. It is read all the time: a program that fills an unread pipe stalls."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.lines: list[str] = []  # so far
@@ -168,13 +168,13 @@ class Log:
         self._new.put(None)
 
     def __iter__(self) -> Iterator[str]:
-        """The lines that nobody has taken yet, as they come, until the program ends."""
+        """The lines that no caller has taken yet, as they come, until the program ends."""
         while (text := self._new.get()) is not None:
             yield text
         self._new.put(None)
 
     def whole(self) -> str:
-        """All that the program has said, when it has ended."""
+        """The whole output, after the program has ended."""
         self._thread.join(timeout=30)
         return "".join(self.lines)
 
@@ -199,7 +199,7 @@ class Appliance:
         self.log = Log(self.process.stderr)
 
     def cli(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-        """A command to its end. Its 0.3 s of CPU took more than 30 s where sixteen others wanted one."""
+        """Runs a command to its end. Its 0.3 s of CPU took more than 30 s where sixteen others wanted one."""
         command, *rest = arguments
         words = [REMOTEGPU, command, "--appliance", self.endpoint, *rest]
         return subprocess.run(words, capture_output=True, text=True, timeout=CROWDED * timeout)
@@ -238,7 +238,7 @@ class Appliance:
         timeout: float = 120,
         options: tuple[str, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """Run a test program (or any command) on a share to its end."""
+        """Runs a test program (or any command) on a share to its end."""
         try:
             return subprocess.run(
                 self.command(*program, share=share, options=options),
@@ -252,7 +252,7 @@ class Appliance:
     def start(
         self, *program: str, share: str = "0.25", env: dict[str, str] | None = None, stdin: int | None = None
     ) -> Iterator[subprocess.Popen[str]]:
-        """Run a test program in a process group of its own, which ends with the block."""
+        """Runs a test program in a process group of its own, which ends with the block."""
         process = subprocess.Popen(
             self.command(*program, share=share), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, env=os.environ | (env or {}), start_new_session=True,
@@ -282,7 +282,7 @@ class Appliance:
 
 @contextlib.contextmanager
 def started_by(command: str, folder: Path) -> Iterator[None]:
-    """In the block `command` starts remotegpu, by a script in `folder`; it is words of a shell."""
+    """Makes `command` start remotegpu during the block, by a script in `folder`; it is words of a shell."""
     global REMOTEGPU
     before, script = REMOTEGPU, folder / "remotegpu"
     script.write_text(f'#!/bin/sh\nexec {command} {before} "$@"\n')
@@ -307,7 +307,7 @@ def appliance(
 
 
 def native(*program: str, env: dict[str, str] | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run a test program directly on the software GPU."""
+    """Runs a test program directly on the software GPU."""
     name, *arguments = program
     return subprocess.run(
         [REMOTEGPU, "run", "--native", "--", sys.executable, str(PROGRAMS / name), *arguments],
@@ -316,7 +316,7 @@ def native(*program: str, env: dict[str, str] | None = None, timeout: float = 12
 
 
 def training_results(file: Path) -> dict[str, Any]:
-    """What examples/01-digits/train.py wrote with --json, without what differs from run to run."""
+    """The results that examples/01-digits/train.py wrote with --json, without those that differ from run to run."""
     found: dict[str, Any] = json.loads(file.read_text())
     found.pop("seconds")
     return found

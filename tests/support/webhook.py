@@ -1,4 +1,4 @@
-"""The webhook in processes of its own, before the API server of a test, with the chart's admission objects."""
+"""The webhook in processes of its own, called by a test's API server, with the chart's admission objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from remotegpu.api.kubernetes import CONVERTED_ANNOTATION
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:remotegpu-operator"
 START_SECONDS = 30
 
-# kubectl's arguments to do something as the operator, and what it does to a pod that has got its share.
+# kubectl's arguments to act as the operator, and the operator's patch of a pod that has got its share.
 AS_OPERATOR = (f"--as={OPERATOR}", "--as-group=system:masters")
 LIFT = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
 
@@ -46,7 +46,7 @@ class Replica:
         return f"https://127.0.0.1:{self.port}"
 
     def get(self, path: str) -> tuple[int, str]:
-        """Of the plain port; status 0 where nobody listens."""
+        """Requests a path of the plain port; status 0 where nothing listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}") as response:
                 return response.status, response.read().decode()
@@ -76,14 +76,14 @@ def replica(certificates: Path, *more: str, port: int = 0, ready: bool = True) -
 
 
 def issue(folder: Path) -> bytes:
-    """Write a certificate for loopback into `folder`, as the Secret's volume has it; returns its authority's."""
+    """Writes a certificate for loopback into `folder`, as the Secret's volume has it; returns its authority's."""
     authority = Authority("the webhook's authority")
     authority.issue("webhook", subjects=("127.0.0.1",)).write(folder, "tls")
     return authority.certificate
 
 
 def admission_objects() -> list[Object]:
-    """What the chart renders for the API server itself: the webhooks' configuration, the policy and its binding."""
+    """The chart's objects for the API server itself: the webhooks' configuration, the policy and its binding."""
     show = [f"--show-only=templates/webhook/{name}.yaml" for name in ("configuration", "policy")]
     where = ["--namespace", NAMESPACE, "--kube-version=1.34.0"]
     text = helm("template", "remotegpu", str(CHART), *where, *show).stdout
@@ -92,21 +92,21 @@ def admission_objects() -> list[Object]:
 
 @dataclass
 class Admission:
-    """The admission objects in an API server, with `replica` in the place of the chart's Service."""
+    """The admission objects in an API server, with `replica` in place of the chart's Service."""
 
     server: ApiServer
     replica: Replica
     authority: bytes
 
     def install(self) -> None:
-        """Return when the API server acts on them, which it does some time after it has stored them."""
+        """Returns when the API server applies them, which is some time after it has stored them."""
         _, *policy = admission_objects()
         self.server.apply(*policy)
         self._until("ValidatingAdmissionPolicy")
         self.call(self.replica.url)
 
     def call(self, url: str, *, answers: bool = True) -> None:
-        """Have the API server call the webhook at `url`, where something answers or nothing does."""
+        """Makes the API server call the webhook at `url`, where something `answers` or nothing does."""
         webhooks, *_ = admission_objects()
         for entry in webhooks["webhooks"]:
             path = entry["clientConfig"]["service"]["path"]
@@ -132,7 +132,7 @@ class Space:
         return self.server.kubectl("-n", self.name, *arguments, stdin=stdin, check=check).stdout
 
     def refusal(self, *arguments: str, stdin: str | None = None) -> str:
-        """What kubectl says to somebody who asks for what is not given."""
+        """Runs kubectl, which must be refused. Returns its error output."""
         result = self.server.kubectl("-n", self.name, *arguments, stdin=stdin, check=False)
         assert result.returncode, f"{' '.join(arguments)} was not refused: {result.stdout}"
         return result.stderr.strip()
@@ -144,7 +144,7 @@ class Space:
         return self._stored("apply", objects, *(["--server-side"] if server_side else []))
 
     def answer(self, document: Object) -> str:
-        """What kubectl says to a creation that leaves nothing behind."""
+        """Creates the object as a dry run. Returns kubectl's output."""
         command = ["-n", self.name, "create", "-f", "-", "--dry-run=server"]
         result = self.server.kubectl(*command, stdin=json.dumps(document), check=False)
         return result.stdout + result.stderr
@@ -153,7 +153,7 @@ class Space:
         return self.refusal("create", "-f", "-", *more, stdin=json.dumps(document))
 
     def diff(self, *objects: Object, server_side: bool = False) -> int:
-        """The exit status of kubectl diff: 0 where nothing would change."""
+        """The exit status of kubectl diff: 0 if nothing would change."""
         flags = ["--server-side"] if server_side else []
         command = ["-n", self.name, "diff", "-f", "-", *flags]
         return self.server.kubectl(*command, stdin=as_list(objects), check=False).returncode
@@ -176,7 +176,7 @@ def converted(stored: Object) -> dict[str, str]:
 
 
 def other_annotations(stored: Object) -> dict[str, str]:
-    """The annotations but for that mark."""
+    """The annotations without that mark."""
     notes: dict[str, str] = stored["metadata"].get("annotations", {})
     return {key: value for key, value in notes.items() if key != CONVERTED_ANNOTATION}
 

@@ -1,4 +1,4 @@
-"""Defaults of a LimitRange and of other webhooks never change what an author asks for, in whatever order they come."""
+"""Defaults of a LimitRange and of other webhooks never change an author's request, in any order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.limit_ranges import LIMIT_RANGES, ROWS, Row, complete, filled
+from support.kubectl import as_list
+from support.limit_ranges import BOUNDS_OF_FRACTIONS, LIMIT_RANGES, ROWS, Row, complete, filled
 from support.patches import applied
 from support.webhook import Space
 
@@ -41,7 +42,7 @@ def with_spec(document: Object, path: tuple[str, ...], spec: Object) -> Object:
 
 
 def record(manager: str, time: str, path: tuple[str, ...], spec: Object, operation: str = "Update") -> Object:
-    """Who set what, as the API server notes it of the object that it was sent."""
+    """The API server's record of the fields that a manager set (managedFields), for the object that it sent."""
     fields: Object = {}
     limits: Object
     for kind in ("containers", "initContainers"):
@@ -55,12 +56,12 @@ def record(manager: str, time: str, path: tuple[str, ...], spec: Object, operati
 
 
 class Cluster:
-    """The admission of an API server: defaults of a LimitRange, another webhook, ours, and all that once more."""
+    """The admission of an API server: defaults of a LimitRange, another webhook, ours, and all that a second time."""
 
     def __init__(
         self, path: tuple[str, ...] = POD, before: Change = unchanged, between: Change = unchanged, passes: int = 2
     ) -> None:
-        """`before` and `between`: what is done to a pod spec before we are called, and between two calls."""
+        """`before` and `between`: changes to a pod spec before we are called, and between two calls."""
         self.path, self.before, self.between, self.passes = path, before, between, passes
 
     def create(self, document: Object, *, manager: str = "kubectl-create", time: str = T1) -> Object:
@@ -68,7 +69,7 @@ class Cluster:
         return self._admit(self._as_decoded(document), {}, manager, records)
 
     def update(self, document: Object, old: Object, *, manager: str, time: str, wrote: Object | None = None) -> Object:
-        """`document`: as it becomes in storage; `wrote`: the pod spec in the author's manifest, if one was applied."""
+        """`document`: the object to be stored; `wrote`: the pod spec in the author's manifest, if one was applied."""
         records = [each for each in old["metadata"]["managedFields"] if wrote is None or each["manager"] != manager]
         records.append(record(manager, time, self.path, wrote or {}))
         return self._admit(self._as_decoded(document), old, manager, records)
@@ -77,7 +78,7 @@ class Cluster:
         return record(manager, time, self.path, spec_at(document, self.path))
 
     def _as_decoded(self, document: Object) -> Object:
-        """The API server gives a request where only a limit is."""
+        """The API server adds a request where there is only a limit."""
         spec = copy.deepcopy(spec_at(document, self.path))
         for each in (*spec["containers"], *spec.get("initContainers", ())):
             if limits := each.get("resources", {}).get("limits"):
@@ -119,7 +120,7 @@ def one(**limits: str) -> Object:
 
 
 def thousandths(document: Object, path: tuple[str, ...] = POD) -> dict[str, int]:
-    """In limits, and the same in requests; no fraction is left."""
+    """The thousandths in limits, which equal those in requests; no fraction is left."""
     found = {}
     spec = spec_at(document, path)
     for each in (*spec["containers"], *spec.get("initContainers", ())):
@@ -131,7 +132,7 @@ def thousandths(document: Object, path: tuple[str, ...] = POD) -> dict[str, int]
 
 
 def adds(**limits: str) -> Change:
-    """A policy like Kyverno's, which gives containers what they do not have."""
+    """A policy like Kyverno's, which adds missing resources to containers."""
     names = {"fraction": FRACTION, "milli": MILLI}
     default = {names[key]: value for key, value in limits.items()}
     return lambda spec: filled(spec, {"default": default, "defaultRequest": default})
@@ -171,7 +172,7 @@ def test_a_template_that_is_applied_again_and_changed() -> None:
     assert thousandths(stored, DEPLOYMENT) == {"app": 250}
 
     def written(spec: Object, old: Object) -> Object:
-        """As an apply merges it: what the manifest does not know stays."""
+        """Merges as an apply does: fields that the manifest does not have stay."""
         both = {**one(milli=str(thousandths(old, DEPLOYMENT)["app"]))["containers"][0]["resources"]["limits"]}
         both |= spec["containers"][0]["resources"]["limits"]
         merged = {
@@ -190,7 +191,7 @@ def test_a_template_that_is_applied_again_and_changed() -> None:
         written(one(fraction="0.5"), stored), stored, manager="kubectl", time=T2, wrote=one(fraction="0.5")
     )
     assert thousandths(more, DEPLOYMENT) == {"app": 500}
-    # An update by somebody else, to which the policy adds its default too.
+    # An update by another manager, to which the policy adds its default too.
     for change in (Cluster(DEPLOYMENT, KYVERNO, KYVERNO), cluster):
         scaled = change.update(more, more, manager="kubectl-scale", time=T3)
         assert thousandths(scaled, DEPLOYMENT) == {"app": 500}
@@ -207,7 +208,7 @@ def test_two_applies_within_a_second(manager: str) -> None:
     record_of_it = stored["metadata"]["managedFields"]
     more = cluster._admit(cluster._as_decoded(sent), stored, manager, record_of_it)
     assert thousandths(more, DEPLOYMENT) == {"app": 500}
-    # Somebody else, whose update a policy completes, has sent no fraction, however soon it comes.
+    # Another manager, whose update a policy completes, has sent no fraction, however soon it comes.
     other = Cluster(DEPLOYMENT, KYVERNO, KYVERNO).update(stored, stored, manager="kube-controller-manager", time=now)
     assert thousandths(other, DEPLOYMENT) == {"app": 250}
 
@@ -226,7 +227,7 @@ def test_a_pod_that_is_applied_again_or_changed_by_others() -> None:
             assert thousandths(again) == {"app": 250}
 
 
-# What an attacker writes: it must have no effect that he could not have by a plain manifest.
+# An attacker's marks: they must have no effect that a plain manifest could not have.
 
 
 def forged(**milli: str) -> dict[str, str]:
@@ -255,14 +256,14 @@ def test_a_forged_mark_is_none(mark: dict[str, str], limits: dict[str, str], has
 
 
 def test_a_mark_of_the_right_request_says_no_more_than_thousandths_do() -> None:
-    """Its author would have to know the second of his request. He has the thousandths beside it, whatever it says."""
+    """The attacker would have to know the second of the request. The thousandths count, whatever the mark says."""
     document = pod(one(fraction="0.5", milli="250"))
     true = json.loads(Cluster().create(document)["metadata"]["annotations"][MARK])
     for milli in ("1", "250", "500"):
         mark = {MARK: json.dumps({**true, "milli": {"app": milli}})}
         made = Cluster(between=KYVERNO).create(pod(one(fraction="0.5", milli="250"), annotations=mark))
         assert thousandths(made) == thousandths(Cluster().create(pod(one(milli="250"))))
-    # Of containers that he did not write it says nothing.
+    # It says nothing about containers that he did not write.
     mark = {MARK: json.dumps({**true, "milli": {"other": "9"}})}
     made = Cluster(between=KYVERNO).create(pod(one(fraction="0.5"), annotations=mark))
     assert thousandths(made) == {"app": 500}
@@ -292,7 +293,7 @@ def test_a_manifest_that_was_copied_from_a_live_pod(with_records: bool, limit_ra
         return made
 
     assert thousandths(cluster.create(copied(), time=T2)) == {"app": 250}
-    # Changed in the way that people know.
+    # Changed in the usual way.
     changed = cluster.create(copied(**{FRACTION: "0.5"}), time=T2)
     assert thousandths(changed) == {"app": 500}
     # As the template of a Deployment, whose controller makes the pods.
@@ -310,7 +311,7 @@ def test_a_manifest_that_was_copied_from_a_live_pod(with_records: bool, limit_ra
 
 
 def test_the_same_answers_without_records() -> None:
-    """An API server always makes them; without them the mark alone tells."""
+    """An API server always makes them; without them only the mark decides."""
     request = {"uid": "u", "operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"}}
     document = pod(one(fraction="0.25"))
     for change in (unchanged, KYVERNO, adds(milli="100"), KYVERNO):
@@ -320,31 +321,84 @@ def test_the_same_answers_without_records() -> None:
         assert thousandths(document) == {"app": 250}
 
 
-# By real API servers.
+# With real API servers.
+
+
+def limited(space: Space, limit_range: Object) -> None:
+    limits = {"type": "Container", **limit_range}
+    metadata = {"name": "share"}
+    space.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limits]}})
+
+
+def pod_of(name: str, spec: Object) -> Object:
+    """There is no controller that would name its service account."""
+    metadata = {"name": name}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, "serviceAccountName": "default"}}
+
+
+def in_template(deployment: Object) -> dict[str, int]:
+    """The API server gives a template no requests."""
+    filled_in: Object = {"default": {}, "defaultRequest": {}}
+    spec = filled(spec_at(deployment, DEPLOYMENT), filled_in)
+    for each in (*spec["containers"], *spec.get("initContainers", ())):
+        each["resources"]["requests"] = {**each["resources"]["limits"], **each["resources"]["requests"]}
+    return thousandths(pod(spec))
+
+
+def templates(space: Space, rows: dict[str, Row]) -> dict[str, Object]:
+    """A Deployment for each row, as it is stored. No controller makes pods of it."""
+    labels = {"app": "a"}
+    documents = [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": f"d{number}"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": row.spec()},
+            },
+        }
+        for number, row in enumerate(rows.values())
+    ]
+    return dict(zip(rows, space.create(*documents), strict=True))
 
 
 @pytest.mark.parametrize("limit_range", LIMIT_RANGES)
 def test_the_table_by_an_api_server(space: Space, limit_range: str) -> None:
-    limits = {"type": "Container", **LIMIT_RANGES[limit_range]}
-    metadata = {"name": "share"}
-    space.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limits]}})
+    limited(space, LIMIT_RANGES[limit_range])
     # Kubernetes itself refuses what is less than the least, as `remotegpu/milli: 0` is.
     least = "min" in LIMIT_RANGES[limit_range]
     rows = {name: row for name, row in ROWS.items() if not least or 0 not in row.has.values()}
-    kind = {"apiVersion": "v1", "kind": "Pod"}
-    account = {"serviceAccountName": "default"}
-    documents = [
-        {**kind, "metadata": {"name": f"p{number}"}, "spec": {**row.spec(), **account}}
-        for number, row in enumerate(rows.values())
-    ]
-    found = {name: thousandths(each) for name, each in zip(rows, space.create(*documents), strict=True)}
+    made = space.create(*(pod_of(f"p{number}", row.spec()) for number, row in enumerate(rows.values())))
+    found = {name: thousandths(each) for name, each in zip(rows, made, strict=True)}
+    assert found == {name: row.expected(limit_range) for name, row in rows.items()}
+    stored = templates(space, rows)
+    found = {name: in_template(each) for name, each in stored.items()}
+    assert found == {name: row.in_a_template() for name, row in rows.items()}
+    specs = [each["spec"]["template"]["spec"] for each in stored.values()]
+    made = space.create(*(pod_of(f"of-d{number}", spec) for number, spec in enumerate(specs)))
+    found = {name: thousandths(each) for name, each in zip(rows, made, strict=True)}
     assert found == {name: row.expected(limit_range) for name, row in rows.items()}
 
 
+@pytest.mark.parametrize("bounds", BOUNDS_OF_FRACTIONS)
+def test_bounds_in_fractions_refuse_every_pod_and_no_template(space: Space, bounds: str) -> None:
+    """Nothing is there for Kubernetes to compare with the bounds (docs/waiting.md). The API server, or we, say so."""
+    limit_range, sentence = BOUNDS_OF_FRACTIONS[bounds]
+    limited(space, limit_range)
+    pods = as_list([pod_of(f"p{number}", row.spec()) for number, row in enumerate(ROWS.values())])
+    refusals = space.refusal("create", "-f", "-", stdin=pods).splitlines()
+    for row, refusal in zip(ROWS.values(), refusals, strict=True):
+        # `min` is a default request, and there is no limit beside it.
+        by_us = bounds == "min of fraction" and None in row.has.values()
+        said = "if a LimitRange put it there, write its bounds in remotegpu/milli" if by_us else sentence
+        assert said in refusal
+    found = {name: in_template(each) for name, each in templates(space, ROWS).items()}
+    assert found == {name: row.in_a_template() for name, row in ROWS.items()}
+
+
 def test_a_copy_of_a_live_pod_by_an_api_server(space: Space) -> None:
-    limits = {"type": "Container", **LIMIT_RANGES["default of fraction"]}
-    metadata = {"name": "share"}
-    space.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limits]}})
+    limited(space, LIMIT_RANGES["default of fraction"])
     kind = {"apiVersion": "v1", "kind": "Pod"}
     account = {"serviceAccountName": "default"}
     space.create({**kind, **pod({**one(fraction="0.25"), **account})})

@@ -1,4 +1,4 @@
-"""Many writers at the webhook at the same time: no pod passes it unseen, and nobody waits long for it."""
+"""Many writers at the webhook at the same time: no pod passes it unseen, and none waits long for it."""
 
 from __future__ import annotations
 

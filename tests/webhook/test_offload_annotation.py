@@ -1,4 +1,4 @@
-"""The annotation remotegpu.io/offload: who gets Python's client and the ConfigMap, and what is refused."""
+"""The annotation remotegpu.io/offload: containers that get Python's client and the ConfigMap, and refused pods."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def two_containers(first: Object, **second: Any) -> Object:
 
 
 def test_a_pod_with_the_annotation_finds_its_client_and_its_rules(space: Space) -> None:
-    """As an API server stores it."""
+    """The pod is checked as an API server stores it."""
     document = two_containers({"env": [{"name": "MINE", "value": "1"}]}, env=[{"name": "OTHER", "value": "2"}])
     (stored,) = space.create(document)
     app, side = stored["spec"]["containers"]
@@ -59,7 +59,7 @@ def test_shares_by_memory_and_by_claim(annotations: dict[str, str]) -> None:
 
 
 def rewritten(document: Object) -> Object:
-    """What the webhook makes of the pod, and of that again: nothing else."""
+    """Rewrites the pod. Checks that a second call of the webhook changes nothing."""
     once = rewrite_pod(document, Origin()).document
     assert rewrite_pod(once, Origin()).document == once
     return dict(once)
@@ -75,7 +75,7 @@ def environment(*variables: Object) -> list[Object]:
 def test_the_authors_own_variables_stay() -> None:
     own = {"name": "PYTHONPATH", "value": "/app:/lib"}
     assert environment(own) == [{"name": "PYTHONPATH", "value": f"{START}:/app:/lib"}, *VARIABLES[1:]]
-    # The webhook is called again after others: it finds what it wrote.
+    # The webhook is called again after others, and finds its own changes.
     assert environment({"name": "PYTHONPATH", "value": f"{START}:/app"})[0]["value"] == f"{START}:/app"
     config = {"name": "REMOTEGPU_CONFIG", "value": "/app/remotegpu.yaml"}
     assert environment(config) == [config, VARIABLES[0], VARIABLES[2]]

@@ -213,7 +213,7 @@ def test_shares_that_do_not_add_up(space: Space) -> None:
 
 
 def test_a_default_of_a_limit_range(space: Space) -> None:
-    """It reaches the webhook as thousandths beside the fraction; what the pod's author wrote wins."""
+    """It reaches the webhook as thousandths next to the fraction; the value of the pod's author wins."""
     limit_range = {"type": "Container", "default": {MILLI: "100"}, "defaultRequest": {MILLI: "100"}}
     space.create(
         {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "share"}, "spec": {"limits": [limit_range]}}
@@ -247,7 +247,7 @@ def test_applied_again_pods_do_not_change(space: Space) -> None:
         (second,) = space.apply(document, server_side=server_side)
         assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
         assert space.diff(document, server_side=server_side) == 0
-        # Also when it runs: the node's name, which nobody may set on creation, is no hindrance.
+        # Also when it runs: the node's name, which no user may set on creation, is no hindrance.
         bind = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": document["metadata"]["name"]}}
         space.kubectl("patch", "pod", document["metadata"]["name"], "--type=json", "-p", LIFT)
         path = f"/api/v1/namespaces/{space.name}/pods/{document['metadata']['name']}/binding"

@@ -1,4 +1,4 @@
-"""What must hold for every pod, against computations of the tests' own; and for every AdmissionReview."""
+"""Properties of every pod, against the tests' own computations; and of every AdmissionReview."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ shares = st.sampled_from([None, 1, 2, 3, 7])
 
 @given(st.lists(st.tuples(st.booleans(), shares), max_size=5), st.lists(shares, min_size=1, max_size=3))
 def test_a_pods_share_is_the_most_that_it_uses_at_any_time(init: list[tuple[bool, int | None]], app: list[Any]) -> None:
-    """Run the pod: init containers one after the other, sidecars from their turn on, then all the others together."""
+    """Simulates the pod: init containers one after the other, sidecars from their turn on, then all others together."""
     moments, sidecars = [], 0
     for stays, share in init:
         moments.append(sidecars + (share or 0))
@@ -118,7 +118,7 @@ def asking(count: int) -> Object:
 
 @pytest.mark.parametrize("first", ["the injector", "ours"])
 def test_what_another_injector_adds_keeps_what_it_has(first: str) -> None:
-    """As a service mesh does: a native sidecar, a container, volumes, labels. It is before us, or between our calls."""
+    """A service mesh adds a native sidecar, a container, volumes, labels, before us or between our calls."""
 
     def inject(document: Object) -> Object:
         made = copy.deepcopy(document)
@@ -146,7 +146,7 @@ def test_what_another_injector_adds_keeps_what_it_has(first: str) -> None:
 
 
 def test_a_review_of_three_mebibytes_is_answered_with_what_changes() -> None:
-    """As much as an API server takes of an object; it sends an object twice, as it is and as it was."""
+    """An API server accepts objects of this size, and sends an object twice: its old state and the new one."""
     document = asking(2)
     text = "x" * (3 << 20)
     document["spec"]["containers"][0]["args"] = [text]

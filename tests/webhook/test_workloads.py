@@ -1,4 +1,4 @@
-"""The eight kinds with a pod template on real API servers: what is stored, applied again, changed and taken back."""
+"""The eight kinds with a pod template on real API servers: stored, applied again, changed and taken back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sides = pytest.mark.parametrize("server_side", [False, True], ids=["client-side"
 
 
 def spec_of(document: Object) -> Object:
-    """Where the pod spec of any kind is, found by its containers."""
+    """Returns the pod spec of an object of any kind, found by its containers."""
     if "containers" in document:
         return document
     inner = next(document[key] for key in ("spec", "jobTemplate", "template") if key in document)
@@ -49,7 +49,7 @@ def container_of(document: Object) -> Object:
 
 
 def workloads(kinds: tuple[str, ...] = KINDS, **amounts: Any) -> list[Object]:
-    """The example's manifests, with these limits in the place of theirs."""
+    """The example's manifests, with these limits in place of theirs."""
     documents = [yaml.safe_load(file.read_text()) for file in sorted(EXAMPLE.glob("*.yaml"))]
     assert tuple(document["kind"] for document in documents) == KINDS
     for document in documents:
@@ -116,7 +116,7 @@ def test_taken_back_with_all_limits(space: Space, server_side: bool) -> None:
 
 @sides
 def test_the_same_amount_now_written_in_thousandths_by_hand(space: Space, server_side: bool) -> None:
-    """Which is no removal: the pods keep their share, and nothing is rolled."""
+    """The fraction is not removed: the pods keep their share, and nothing is rolled."""
     before = space.apply(*workloads(CHANGEABLE, fraction=0.25), server_side=server_side)
     after = space.apply(*workloads(CHANGEABLE, milli=250), server_side=server_side)
     assert [spec_of(document) for document in after] == [spec_of(document) for document in before]
@@ -198,14 +198,14 @@ def test_replaced(space: Space) -> None:
 
 
 def test_whole_gpus_applied_again(space: Space) -> None:
-    """Which the API server stores as 1k."""
+    """The API server stores them as 1k."""
     first = space.apply(*workloads(fraction=1))
     all_have(first, milli="1k")
     assert versions(space.apply(*workloads(fraction=1))) == versions(first)
 
 
 def test_moved_from_client_side_to_server_side_apply(space: Space) -> None:
-    """As any field whose value the server changes, the fraction is in conflict once: then it has its new owner."""
+    """The fraction conflicts once, like any field whose value the server changes; then it has its new owner."""
     manifests = workloads(CHANGEABLE, fraction=0.25, cpu="1")
     space.apply(*manifests)
     command = ("apply", "--server-side", "-f", "-")

@@ -94,7 +94,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Pod template of a Job that runs remotegpu_operator.<hook>, with the ConfigMap of its name, if any, as files.
+{{/* Pod template of a Job that runs remotegpu_operator.lifecycle.<hook>, with the ConfigMap of its name, if any, as files.
 Call with (list . "hook"). */}}
 {{- define "remotegpu.hookPod" -}}
 {{- $root := index . 0 -}}
@@ -113,7 +113,7 @@ spec:
     - name: {{ $hook }}
       image: {{ include "remotegpu.image" (list $root "operator") }}
       imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-      command: [python, -m, remotegpu_operator.{{ $hook }}]
+      command: [python, -m, remotegpu_operator.lifecycle.{{ $hook }}]
       env:
         - name: POD_NAMESPACE
           valueFrom: {fieldRef: {fieldPath: metadata.namespace}}

@@ -1,7 +1,7 @@
-"""Where a session for CUDA asks the gateway for connections, which it may not make itself: a socket that the client's
-library in this process uses, and a path for programs that the session starts.
+"""A CUDA session asks the gateway for connections, which it may not make itself. It asks through a socket that the
+client's library in this process uses, and through a path for programs that the session starts.
 
-Each packet on such a socket is answered by one with a connection; no answer differs from another.
+The gateway answers each packet on such a socket with a connection; all answers are alike.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from remotegpu.api.names import SHARES_ENV
 from remotegpu.api.objects import Asking, Share, shares_to_env
 from remotegpu_offload.acceptor import packets
 
-# Above those that a program opens: in one that is started, the number is nobody's.
+# Above the descriptors that a program opens: in a program that the session starts, the number is unused.
 _LEAST: Final = 512
 _NAME: Final = ".remotegpu-share"
 _MOST_CHILDREN: Final = 128
 
 
 def use(share: Mapping[str, str], socket_given: socket.socket, folder: Path, *, children: bool) -> None:
-    """Have the client's library find the share; with `children`, in programs that the session starts as well."""
+    """Lets the client's library find the share; with `children`, in programs that the session starts as well."""
     asking = socket.socket(fileno=fcntl.fcntl(socket_given.fileno(), fcntl.F_DUPFD_CLOEXEC, _LEAST))
     socket_given.close()
     path = folder / _NAME if children else None
@@ -45,7 +45,7 @@ def _serve(listening: socket.socket, asking: socket.socket) -> None:
 
 
 def _pass_on(child: socket.socket, asking: socket.socket) -> None:
-    """The child's questions to the gateway, and its answers to the child."""
+    """Passes the child's questions to the gateway, and the answers to the child."""
     with child, contextlib.suppress(OSError):
         while (question := packets.receive(child)) is not None:
             for descriptor in question[1]:

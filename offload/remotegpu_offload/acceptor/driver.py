@@ -43,7 +43,7 @@ def devices() -> tuple[str, ...]:
 
 
 def compute() -> None:
-    """Have the first device fill memory, and look at it. Raises DriverError."""
+    """Fills memory of the first device, and checks it. Raises DriverError."""
     context, memory = ctypes.c_void_p(), ctypes.c_uint64()
     _call("cuInit", 0)
     _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)

@@ -1,4 +1,4 @@
-"""What an interpreter offers to sessions: its versions, and the accelerator that its framework finds."""
+"""The offer of an interpreter to sessions: its versions, and the accelerator that its framework finds."""
 
 import sys
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ NODES: Final = {"cuda": ("nvidia",), "rocm": ("kfd", "dri"), "xpu": ("dri", "acc
 
 
 class NoBackendError(Exception):
-    """The environment has not the back end that was asked for; the message says what it has."""
+    """The environment does not have the requested back end; the message says what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Environment:
 
     @property
     def versions(self) -> dict[str, str]:
-        """As `versions.compare` wants them."""
+        """Python and packages in one mapping, in the form that `versions.compare` takes."""
         return {"python": self.python, **self.packages}
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; the names are those of control.proto."""
+        """Returns JSON types; the names are those of control.proto."""
         return {
             "name": self.name,
             "backend": self.backend,
@@ -60,7 +60,7 @@ class Environment:
 
 
 def describe(name: str, backend: str = "") -> Environment:
-    """This interpreter. Touches the devices, so a process that is going to fork must not call it.
+    """Describes this interpreter. Touches the devices, so a process that is going to fork must not call it.
 
     Raises NoBackendError if `backend` is given and its devices are not there.
     """
@@ -70,7 +70,7 @@ def describe(name: str, backend: str = "") -> Environment:
 
 
 def find_backend(wanted: str = "") -> tuple[str, tuple[str, ...]]:
-    """The back end and the names of its devices; without torch, or without an accelerator, the CPU's."""
+    """Returns the back end and the names of its devices; without torch, or without an accelerator, the CPU's."""
     if wanted == "cpu":
         return "cpu", ()
     found, devices = _accelerator()

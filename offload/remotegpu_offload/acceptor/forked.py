@@ -23,16 +23,17 @@ _STATS_SECONDS: Final = 1.0
 # All that a session has of the zygote's variables.
 _KEPT: Final = (
     *("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_CACHE_DISABLE", "REMOTEGPU_LOG"),
-    *("CUPY_COMPILE_WITH_PTX", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"),
+    *("CUPY_COMPILE_WITH_PTX", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "USE_PYTORCH_KERNEL_CACHE"),
     *("NCCL_P2P_LEVEL", "NCCL_RUNTIME_CONNECT", "NCCL_SET_THREAD_NAME"),
 )
 
 
 def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> None:
-    """`packet`: `id`, what a Place is made of, `visible` devices, and `environment`, or `probe` to find that out. With
-    a `share`, the third descriptor is where the session asks for connections to its worker.
+    """Turns a fork of the zygote into a session. `packet`: `id`, the fields of a Place, `visible` devices, and
+    `environment`, or `probe` to find that out. With a `share`, the third descriptor is where the session asks for
+    connections to its worker.
 
-    Writes the decimal process id of the session, as the zygote knows it, to `telling`, or why there is none.
+    Writes to `telling` the decimal process id of the session, as the zygote knows it, or why there is none.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -90,7 +91,7 @@ def _run_kept(
 def _run(
     packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket, ways: Sequence[socket.socket]
 ) -> None:
-    """Serve one client. `link` leads to the process that may end the session."""
+    """Serves one client. `link` leads to the process that may end the session."""
     _set_variables(packet, isolation.folder)
     for one in ways:
         asking.use(packet["share"], one, isolation.folder, children=isolation.level == NAMESPACES)
@@ -114,7 +115,7 @@ def _run(
 
 
 def _limit_memory(fractions: Sequence[float]) -> None:
-    """Of each visible device, for what torch allocates; a driver has no limit for a process."""
+    """Limits what torch may allocate on each visible device; a driver has no limit for a process."""
     if fractions:
         import torch  # noqa: PLC0415
 
@@ -123,7 +124,8 @@ def _limit_memory(fractions: Sequence[float]) -> None:
 
 
 def _capture_output() -> int:
-    """Have what is written past the session's own capture come out of the descriptor that is returned."""
+    """Sends standard output and error into a pipe and returns its reading end; it carries what bypasses the session's
+    own capture."""
     reading, writing = os.pipe()
     for standard in (1, 2):
         os.dup2(writing, standard)
@@ -132,7 +134,7 @@ def _capture_output() -> int:
 
 
 def _accept(link: socket.socket, data: socket.socket) -> socket.socket | None:
-    """The client's connection, which the gateway passes; None if the session ends before."""
+    """Returns the client's connection, which the gateway passes; None if the session ends before."""
     if link in select.select([link, data], [], [])[0]:
         return None
     # Its packet says nothing; the descriptor is what counts.
@@ -176,14 +178,15 @@ def _set_variables(packet: Packet, folder: Path) -> None:
 
 
 def _reseed() -> None:
-    """The random module does so by itself; numpy's generator would continue as in every other session."""
+    """Seeds numpy's generator again; otherwise it would continue as in every other session. The random module does so
+    by itself."""
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
 
 
 def _described(packet: Packet) -> dict[str, Any]:
-    """The environment, or why it is of no use."""
+    """Describes the environment, or says why it is of no use."""
     try:
         _read_own_files()
         environment = describe(packet["name"], packet["backend"])

@@ -30,7 +30,7 @@ class Log:
         self._left = MOST_LOG_LINES
 
     def read(self) -> bool:
-        """Pass on what is there, waiting for something; False at the end."""
+        """Waits for output and passes it on; False at EOF."""
         data = os.read(self.pipe, 4096)
         *lines, self._begun = (self._begun + data).split(b"\n")
         self._begun = self._begun[-_MOST_LINE:]
@@ -41,14 +41,14 @@ class Log:
         return bool(data)
 
     def pass_on(self) -> None:
-        """All of it. For a thread of its own, where there is no keeper."""
+        """Passes on everything until EOF. For a thread of its own, where there is no keeper."""
         with contextlib.suppress(OSError):
             while self.read():
                 pass
 
 
 def keep(child: int, control: socket.socket, link: socket.socket, log: int) -> int:
-    """Serve until `child` has ended, or the appliance is gone. The exit code for this process."""
+    """Serves until `child` has ended, or the appliance is gone. Returns the exit code for this process."""
     return _Keeper(child, control, link, Log(log, control)).run()
 
 
@@ -62,7 +62,7 @@ class _Keeper:
         self._watched = {control.fileno(), link.fileno(), log.pipe}
 
     def run(self) -> int:
-        # What is not handled, the kernel does not let in from inside.
+        # This is the first process of a PID namespace: the kernel ignores unhandled signals that come from inside.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         woken = wake_on_child()
@@ -77,7 +77,7 @@ class _Keeper:
                 with contextlib.suppress(BlockingIOError):
                     os.read(woken, 4096)
             if self._control.fileno() in ready and not self._pass_order():
-                return 0  # the appliance is gone; the kernel ends the rest with us
+                return 0  # the appliance is gone; the kernel ends the rest with this process
             if self._link.fileno() in ready:
                 self._pass_news()
             if self._log.pipe in ready and not self._log.read():
@@ -86,7 +86,7 @@ class _Keeper:
         return code
 
     def _pass_order(self) -> bool:
-        """The only order is to end."""
+        """Passes on an order of the appliance, and sets the deadline. The only order is to end."""
         order = packets.receive(self._control)
         if order is None:
             return False
@@ -106,14 +106,15 @@ class _Keeper:
             packets.send(self._control, said[0])
 
     def _finish_log(self) -> None:
-        """What is there already; processes that still hold the pipe are about to end."""
+        """Passes on what the pipe holds already; processes that still hold the pipe are about to end."""
         with contextlib.suppress(OSError):
             while self._log.pipe in self._watched and select.select([self._log.pipe], [], [], 0)[0]:
                 if not self._log.read():
                     return
 
     def _reap(self) -> int | None:
-        """Collect children that have ended; the exit code of the child if it was among them, negative for a signal."""
+        """Collects children that have ended. Returns the exit code of the child if it was among them, negative for a
+        signal."""
         for pid, code in ended_children():
             if pid == self._child:
                 return code
@@ -121,7 +122,7 @@ class _Keeper:
 
 
 def wake_on_child() -> int:
-    """A descriptor that can be read when a child has ended."""
+    """Returns a descriptor that is readable when a child has ended."""
     woken, waking = os.pipe()
     os.set_blocking(waking, False)
     os.set_blocking(woken, False)
@@ -131,7 +132,7 @@ def wake_on_child() -> int:
 
 
 def ended_children() -> list[tuple[int, int]]:
-    """Process ids and exit codes, negative for a signal, of those that have ended since the last call."""
+    """Returns process ids and exit codes (negative for a signal) of children that have ended since the last call."""
     found: list[tuple[int, int]] = []
     while True:
         try:

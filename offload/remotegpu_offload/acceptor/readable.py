@@ -1,4 +1,4 @@
-"""What a session may read: a list, and nothing else. docs/offload.md has it for people."""
+"""The list of paths that a session may read; it may read nothing else. docs/offload.md describes it for users."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-# Programs, libraries and their data: nobody's own files lie there.
+# Programs, libraries and their data: no user's own files lie there.
 _SYSTEM: Final = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/nix/store", "/gnu/store")
 # What libraries read of /etc. Nothing that says how this machine is run, or who may do what on it.
 _ETC: Final = (
@@ -18,24 +18,24 @@ _ETC: Final = (
     "resolv.conf", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
     "xml",
 )  # fmt: skip
-# What libraries ask the kernel: about processors, memory and its limits.
+# The files from which libraries learn about processors, memory and its limits.
 _PROC: Final = (
     "cpuinfo", "devices", "driver/nvidia", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version",
     "vmstat",
 )  # fmt: skip
 _SYS: Final = ("bus", "class", "dev", "devices", "fs/cgroup", "kernel/mm", "module")
-# Of accelerators that a session opens itself.
+# Files of accelerators that a session opens itself.
 _ACCELERATORS: Final = ("/etc/amd", "/etc/nvidia", "/opt/amdgpu", "/opt/intel", "/opt/nvidia", "/opt/rocm")
 _MAPPED_FILE: Final = re.compile(r"(/[^\n]*\.so[^\n/]*)$", re.MULTILINE)
 
 
 def readable(named: Sequence[Path], *, own_processes: bool, accelerators: bool) -> list[Path]:
-    """Of this interpreter.
+    """Lists the paths that a session of this interpreter may read.
 
     Args:
         named: by the administrator.
-        own_processes: all that are to be seen in /proc are the session's.
-        accelerators: it opens their devices.
+        own_processes: /proc shows only the session's processes.
+        accelerators: the session opens their devices.
     """
     proc = ["/proc"] if own_processes else ["/proc/self", *(f"/proc/{name}" for name in _PROC)]
     system = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *(f"/sys/{name}" for name in _SYS), *proc]
@@ -44,7 +44,7 @@ def readable(named: Sequence[Path], *, own_processes: bool, accelerators: bool) 
 
 
 def needed() -> list[Path]:
-    """What this interpreter reads: its own installation and every folder on its path."""
+    """Lists what this interpreter reads: its own installation and every folder on its path."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *(entry for entry in sys.path if entry)]
     # A virtual environment is named by a link that lies in it.
     places += [str(Path(sys.executable).parent), str(Path(sys.executable).resolve().parent)]
@@ -54,7 +54,7 @@ def needed() -> list[Path]:
 
 
 def outermost(paths: Iterable[Path]) -> Iterator[Path]:
-    """Those that lie beneath no other one."""
+    """Yields the paths that lie below no other one."""
     chosen: list[Path] = []
     for path in sorted(set(paths), key=lambda one: len(one.parts)):
         if path != Path("/") and not any(path.is_relative_to(one) for one in chosen):
@@ -63,5 +63,5 @@ def outermost(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _mapped() -> list[Path]:
-    """Libraries that are loaded, wherever they come from: a program that is started loads them again."""
+    """Lists the libraries that are loaded, wherever they come from: a program that is started loads them again."""
     return sorted({Path(name) for name in _MAPPED_FILE.findall(Path("/proc/self/maps").read_text(errors="replace"))})

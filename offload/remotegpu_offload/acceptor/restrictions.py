@@ -1,6 +1,6 @@
-"""What a session gives up for good: system calls by seccomp, files and other processes by Landlock.
+"""Restrictions that a session can never undo: system calls by seccomp, files and other processes by Landlock.
 
-What that is stands in `remoting/sandbox`, whose library this loads; the worker links the same code.
+`remoting/sandbox` defines them. Its library is loaded here; the worker links the same code.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _LONGEST_MESSAGE: Final = 500
 
 @cache
 def library() -> ctypes.CDLL:
-    """Loaded once by the zygote, whose forks have it. Raises OSError with the sentence for people."""
+    """Loads the library, once in the zygote, whose forks have it. Raises OSError with the sentence for people."""
     try:
         path = find_dist().sandbox
     except NotBuiltError as error:
@@ -35,8 +35,8 @@ def library() -> ctypes.CDLL:
 
 
 def give_up_files(readable: Sequence[Path], hidden: Sequence[Path], writable: Sequence[Path], *, network: bool) -> bool:
-    """For this process and its children: reading beneath `readable` only and nothing `hidden`, writing beneath
-    `writable` only.
+    """Restricts this process and its children: they may read beneath `readable` only and nothing `hidden`, and write
+    beneath `writable` only.
 
     `network`: whether TCP stays possible. False if this kernel has no Landlock. Raises OSError if it refuses.
     """
@@ -46,8 +46,8 @@ def give_up_files(readable: Sequence[Path], hidden: Sequence[Path], writable: Se
 
 
 def give_up_calls(*, alone: bool) -> None:
-    """For this process and its children. `alone`: no namespace keeps sessions apart, so it is one process without
-    connections. Raises OSError if the kernel refuses."""
+    """Restricts the system calls of this process and its children. `alone`: no namespace keeps sessions apart, so it is
+    one process without connections. Raises OSError if the kernel refuses."""
     _called(library().remotegpu_sandbox_calls, ctypes.c_bool(alone))
 
 

@@ -1,7 +1,7 @@
 """Shuts a forked process in, before it has seen a byte of its client.
 
-Two levels. **namespaces**: own process ids, mounts, network, IPC; it may start processes and open files, all of which
-end with it. **alone**, where kernel or container gives no namespaces: one process, no connections, Landlock.
+Two levels. **namespaces**: its own process ids, mounts, network, IPC; it may start processes and open files, all of
+which end with it. **alone**, where kernel or container gives no namespaces: one process, no connections, Landlock.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the appliance decides for one session."""
+    """The appliance's settings for one session."""
 
-    uid: int | None  # None: it keeps ours
-    readable: tuple[Path, ...]  # what the administrator lets sessions read, beside what the interpreter needs
+    uid: int | None  # None: it keeps the appliance's
+    readable: tuple[Path, ...]  # what the administrator lets sessions read, besides the interpreter's needs
     hidden: tuple[Path, ...]  # secrets: files, or folders with all that is in them
     folder: Path  # to write into, where it has no file system of its own
     cgroups: tuple[Path, ...]  # the cgroup.procs files of its groups
@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What came of it."""
+    """The isolation that the kernel granted: its level, the session's folder, and what is missing."""
 
     level: str
     folder: Path
@@ -64,7 +64,7 @@ class Isolation:
 
 
 def divide(place: Place) -> str:
-    """First step, while nothing is given up: cgroups and namespaces. Which level it became.
+    """First step, while nothing is given up: cgroups and namespaces. Returns the level that was reached.
 
     In NAMESPACES the next fork is the first process of the new process ids, and `shut` is for it.
     """
@@ -90,7 +90,7 @@ def divide(place: Place) -> str:
 def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
     """Last step, in the process that stays: files, limits, identity, rights. Raises OSError if the system refuses.
 
-    `nodes`: how the names of the accelerators' device nodes begin that it may open. They may belong to a group, which
+    `nodes`: prefixes of the names of the accelerators' device nodes that it may open. They may belong to a group, which
     the session then keeps.
     """
     lacks: list[str] = []
@@ -104,7 +104,7 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
         lacks.append("namespaces (no processes of its own, no connections)")
     if not place.cgroups:
         lacks.append("cgroups (memory is not limited, processes only by the user's number)")
-    # Where it has neither, others of our user would be counted; there it can start threads only.
+    # Where it has neither, other processes of this user would be counted; there it can start threads only.
     _limit(place.processes if level == NAMESPACES or place.uid is not None else None)
     if place.uid is not None:
         if level == ALONE:
@@ -119,7 +119,7 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
     syscalls.set_no_new_privileges()
     syscalls.set_dumpable(False)
     writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices(nodes)]  # noqa: S108
-    # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie beside ours.
+    # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie next to this one.
     hidden = () if level == NAMESPACES else (*place.hidden, folder.parent, *_other_devices(nodes))
     allowed = readable(place.readable, own_processes=level == NAMESPACES, accelerators=bool(nodes))
     if restrictions.give_up_files(allowed, hidden, writable, network=level == NAMESPACES):
@@ -138,7 +138,7 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
 
 
 def close_all_but(kept: Sequence[int]) -> None:
-    """Every other descriptor, standard input and output excepted."""
+    """Closes every other descriptor except standard input, output and error."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (descriptors, not files)
         if int(name) > 2 and int(name) not in kept:
             with contextlib.suppress(OSError):
@@ -150,12 +150,12 @@ def _own_proc(lacks: list[str]) -> None:
     try:
         syscalls.mount("proc", "/proc", "proc", flags)
     except OSError:
-        # In a container, parts of /proc are covered; who is not root may then not mount one that shows them.
+        # In a container, parts of /proc are covered; a process that is not root may then not mount one that shows them.
         lacks.append("a /proc of its own (it sees that other processes exist)")
 
 
 def _loopback_up() -> None:
-    """Of its own network: programs talk to themselves."""
+    """Brings up the loopback interface of the session's own network: programs talk to themselves."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = bytearray(struct.pack("16sH22x", b"lo", 0))
         fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)
@@ -182,7 +182,7 @@ def _limit(processes: int | None) -> None:
 
 
 def _device_groups(nodes: Sequence[str]) -> list[int]:
-    """Groups of accelerators that not everybody may open."""
+    """Returns the groups of accelerators that not every user may open."""
     shared = stat.S_IRGRP | stat.S_IWGRP
     return sorted(
         {
@@ -198,12 +198,12 @@ def _own_devices(nodes: Sequence[str]) -> list[Path]:
 
 
 def _other_devices(nodes: Sequence[str]) -> list[Path]:
-    """Accelerators that the session may not even read."""
+    """Lists accelerators that the session may not even read."""
     entries = [path for path in Path("/dev").iterdir() if path.name.startswith(mounts.ACCELERATORS)]
     return [path for path in entries if not path.name.startswith(tuple(nodes))]
 
 
 def _accelerators(nodes: Sequence[str]) -> list[Path]:
-    """Device nodes with such names, and what lies in folders with such names."""
+    """Lists device nodes with such names, and what lies in folders with such names."""
     entries = [path for path in Path("/dev").iterdir() if path.name.startswith(tuple(nodes))]
     return [node for path in entries for node in ([path] if not path.is_dir() else path.rglob("*"))]

@@ -31,12 +31,12 @@ from remotegpu_offload.wire.peer import Peer
 from remotegpu_offload.wire.request import Request
 from remotegpu_offload.wire.threads import MAIN_THREAD
 
-# Modules with `attach(session)`, in this order; with what each needs beside us.
+# Modules with `attach(session)`, in this order; and the module that each needs besides this package.
 FEATURES: Final = (
     ("remotegpu_offload.code.finder", ""),
     ("remotegpu_offload.files.layer", ""),
     ("remotegpu_offload.functions.acceptor", ""),
-    ("remotegpu_offload.torch.acceptor", "torch"),
+    ("remotegpu_offload.torch.acceptor.acceptor", "torch"),
     ("remotegpu_offload.program.acceptor", ""),
 )
 # They are the acceptor's own: what finds its libraries, and which devices it may use.
@@ -50,7 +50,8 @@ class GreetingError(OffloadError):
 
 
 class AcceptorSession:
-    """What the features of one session share. `hello` is empty until the client has greeted, and so is `loaded`."""
+    """The state that the features of one session share. `hello` is empty until the client has greeted, and so is
+    `loaded`."""
 
     def __init__(self, peer: Peer, environment: Environment, folder: Path) -> None:
         self.peer = peer
@@ -66,12 +67,12 @@ class AcceptorSession:
         peer.serve(Service.SESSION, self._answer)
 
     def run(self) -> None:
-        """Serve until the connection ends. For the main thread, which becomes that of the client's main thread."""
+        """Serves until the connection ends. For the main thread, which becomes that of the client's main thread."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.peer.run_main()
 
     def end(self, reason: str) -> None:
-        """Tell the client why, and close."""
+        """Tells the client why, and closes the connection."""
         with contextlib.suppress(LostError):
             self.peer.notify(Service.SESSION, {"op": "end", "reason": reason})
         self.peer.close()
@@ -86,7 +87,7 @@ class AcceptorSession:
                 self.peer.threads.interrupt(int(request.header.get("thread", MAIN_THREAD)))
                 return None
             case "bye":
-                # Our answer goes out first.
+                # The answer goes out first.
                 request.reply({})
                 self.peer.close()
                 return None
@@ -94,7 +95,7 @@ class AcceptorSession:
                 raise GreetingError(f"the acceptor knows no {other!r}: install the same version on both ends")
 
     def _greet(self, hello: dict[str, Any]) -> dict[str, Any]:
-        """Check versions, take over what the program may see of its own process, and let the features begin.
+        """Checks versions, takes over what the program may see of its own process, and lets the features begin.
 
         Raises GreetingError with both versions named.
         """
@@ -133,12 +134,12 @@ class AcceptorSession:
 
 
 def serve(sock: socket.socket, environment: Environment, folder: Path) -> None:
-    """One session from its greeting to its end."""
+    """Serves one session from its greeting to its end."""
     AcceptorSession(Peer(sock, name="the client", accepting=True), environment, folder).run()
 
 
 def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
-    """Serve one client in this process, in a folder of its own that ends with it."""
+    """Serves one client in this process, in a folder of its own that ends with it."""
     folder = Path(tempfile.mkdtemp(prefix="remotegpu-offload-"))
     # So that the folder is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -149,8 +150,8 @@ def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
 
 
 def import_features() -> list[ModuleType]:
-    """Those that this environment can have. All before one is attached, because from then on the client's modules are
-    found too."""
+    """Imports the features that this environment can have. It imports all before one is attached, because from then on
+    the import system also finds the client's modules."""
     available = [name for name, needs in FEATURES if not needs or importlib.util.find_spec(needs) is not None]
     return [importlib.import_module(name) for name in available]
 

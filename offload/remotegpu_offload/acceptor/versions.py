@@ -1,4 +1,4 @@
-"""Which versions two interpreters have, and whether what one writes the other can read. Pure but for `installed`."""
+"""Versions of two interpreters, and whether one can read what the other writes. Pure but for `installed`."""
 
 import importlib.metadata
 import platform
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-# Whose versions matter to the other side: objects of these cross the wire.
+# Packages whose versions matter to the other side: their objects cross the wire.
 PACKAGES: Final = ("torch", "numpy", "cloudpickle")
 SKEW_ADVICE: Final = (
     "use the same minor version on both sides, another environment (`remotegpu ls` shows them), or, at your own risk, "
@@ -16,18 +16,19 @@ SKEW_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """What does not fit, each a phrase that names both versions."""
+    """Version differences between client and acceptor, each a phrase that names both versions."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def sentence(self, place: str) -> str:
-        """Why `place` refuses; empty if it does not."""
+        """Says why `place` refuses; empty if it does not."""
         return f"{place} does not fit: {'; '.join(self.refusals)}: {SKEW_ADVICE}" if self.refusals else ""
 
 
 def installed() -> dict[str, str]:
-    """`python` and every one of PACKAGES that this interpreter has, without importing them."""
+    """Returns the versions of `python` and of every one of PACKAGES that this interpreter has, without importing
+    them."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -38,8 +39,9 @@ def installed() -> dict[str, str]:
 
 
 def compare(client: Mapping[str, str], acceptor: Mapping[str, str]) -> Skew:
-    """Pickles and code objects need the same Python minor, operator schemas the same torch minor; arrays of another
-    numpy major usually do. What one side lacks is not a skew: it cannot cross."""
+    """Compares the versions of both sides. Pickles and code objects need the same Python minor, operator schemas the
+    same torch minor; arrays of another numpy major usually do. A package that one side lacks is not a skew: its objects
+    cannot cross."""
     refusals: list[str] = []
     warnings: list[str] = []
     for name, depth, tell in (("python", 2, refusals), ("torch", 2, refusals), ("numpy", 1, warnings)):

@@ -96,7 +96,7 @@ def _fork(packet: Packet, descriptors: list[int], control: socket.socket, sessio
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
-        return  # ended already; that is told when it is collected
+        return  # ended already; the end is reported when the process is collected
     try:
         packets.send(control, {"op": "forked", "id": packet["id"], "pid": pid}, [process])
     finally:

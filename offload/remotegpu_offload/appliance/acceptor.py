@@ -11,10 +11,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from remotegpu.appliance.cgroups import Group
+from remotegpu.appliance.machine.cgroups import Group
+from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel
-from remotegpu.appliance.processes import ProcessError
-from remotegpu.appliance.workers import exit_text
+from remotegpu.appliance.sessions.processes import ProcessError
 from remotegpu_offload.appliance.zygote import Forked
 
 # What it says first, and within how many seconds.
@@ -79,7 +79,7 @@ class Acceptor:
         except TimeoutError:
             code = None
         if code is None:
-            # Without its zygote nobody knows; a clean end is not to be assumed.
+            # Without its zygote the exit code is not known; a clean end is not to be assumed.
             return -signal.SIGKILL
         # A keeper says in this way that a signal ended the process that it kept.
         return 128 - code if 128 < code < 128 + signal.NSIG else code

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Final
 
-from remotegpu.appliance.allocation import LeasedGpus
-from remotegpu.appliance.exports import Exports
-from remotegpu.appliance.grants import Quota
+from remotegpu.appliance.machine.staging import Staging
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.state import Lease
 from remotegpu.appliance.settings import EnvironmentOption
-from remotegpu.appliance.staging import Staging
-from remotegpu.appliance.state import Lease
-from remotegpu.appliance.views import PhysicalGpu, devices_of_lease
+from remotegpu.appliance.shares.allocation import LeasedGpus
+from remotegpu.appliance.shares.grants import Quota
+from remotegpu.appliance.shares.views import PhysicalGpu, devices_of_lease
 from remotegpu.frameworks import use_client
 from remotegpu.paths import Dist
 from remotegpu_offload.acceptor.environment import NODES, VISIBLE
@@ -114,8 +114,9 @@ def client_variables(dist: Dist, *, software: bool) -> Mapping[str, str]:
 
 
 def self_test_lease(gpus: Sequence[PhysicalGpu], access: Access) -> Lease:
-    """For an environment's self-test; nobody else has it or sees it. With a little of each GPU where it needs a worker:
-    it fits beside what leases can have, where the memory of an idle session's context is."""
+    """Makes the lease of an environment's self-test; no client has it or sees it. It has a little of each GPU where the
+    self-test needs a worker: that fits next to what leases can have, where the memory of an idle session's context is.
+    """
     lease_id = secrets.token_hex(16)
     places = tuple(range(len(gpus))) if access is Access.SHARE else ()
     sizes = (_SELF_TEST_BYTES,) * len(places)

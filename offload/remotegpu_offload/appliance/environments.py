@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 import remotegpu
 import remotegpu_offload
 from remotegpu.api.names import DIST_ENV
-from remotegpu.appliance.cgroups import Cgroups, Group
 from remotegpu.appliance.checks import EnvironmentState
 from remotegpu.appliance.gateway import Gateway
+from remotegpu.appliance.machine.cgroups import Cgroups, Group
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.packets import OnPacket, packet_pair
 from remotegpu.appliance.parts import Parts
-from remotegpu.appliance.processes import Launch, ProcessError
-from remotegpu.appliance.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.sessions.processes import Launch, ProcessError
+from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
 from remotegpu.appliance.settings import EnvironmentOption
-from remotegpu.appliance.views import PhysicalGpu
+from remotegpu.appliance.shares.views import PhysicalGpu
 from remotegpu.extensions import NoEnvironmentError
 from remotegpu.paths import find_dist
 from remotegpu_offload.acceptor import versions
@@ -45,7 +45,7 @@ from remotegpu_offload.appliance.zygote import Zygote
 if TYPE_CHECKING:
     import socket
 
-    from remotegpu.appliance.state import Session
+    from remotegpu.appliance.sessions.state import Session
 
 _log = logging.getLogger(__name__)
 
@@ -53,15 +53,16 @@ _log = logging.getLogger(__name__)
 _WAIT_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = (0.0, 1.0, 5.0, 30.0)
 _PROCESSES: Final = 1024
-# Which of its kernels NumPy's OpenBLAS takes on this machine: an administrator sets them where its own choice is wrong.
+# Variables that choose the kernels of NumPy's OpenBLAS on this machine: an administrator sets them where its own choice
+# is wrong.
 _PROCESSOR: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all environments of an appliance share."""
+    """The settings and services that all environments of an appliance share."""
 
-    packages: Path  # ours, for the environments' PYTHONPATH
+    packages: Path  # this project's, for the environments' PYTHONPATH
     scratch: Path  # where sessions get folders, if they have no file system of their own
     readable: Sequence[Path]  # what the administrator lets sessions read
     hidden: Sequence[Path]  # secrets
@@ -93,7 +94,7 @@ class EnvironmentServer:
         self._ready = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the zygote and prove the environment; what fails is in `problem`."""
+        """Starts the zygote and proves the environment; a failure is in `problem`."""
         if refusal := refusal_of(self._option):
             self.problem = refusal
             _log.error("environment %s is refused: %s", self.name, refusal)
@@ -118,7 +119,7 @@ class EnvironmentServer:
             _log.info("environment %s is ready: %s", self.name, describe(self.environment))
 
     async def keep(self) -> None:
-        """Start it again whenever it ends. For a task of its own; it returns only if the environment is refused."""
+        """Starts it again whenever it ends. For a task of its own; it returns only if the environment is refused."""
         failures = 0
         while not self.refused:
             if self._zygote is not None:
@@ -137,8 +138,8 @@ class EnvironmentServer:
             await self._zygote.stop()
 
     async def launch(self, session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
-        """A `processes.Launch`: fork an acceptor."""
-        # Where it does not open the devices, what it has of a GPU is its worker's.
+        """Forks an acceptor; a `processes.Launch`."""
+        # If the session does not open the devices, its part of a GPU belongs to its worker.
         session.on_gpu = self.access is Access.OPEN
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_WAIT_SECONDS):
@@ -160,12 +161,12 @@ class EnvironmentServer:
         return acceptor, gateway_end
 
     def devices(self) -> tuple[str, bool]:
-        """As `devices.state_of`; nothing if it serves no accelerator."""
+        """Returns `devices.state_of` for this environment; `("", False)` if it serves no accelerator."""
         serves = not self.refused and (self.environment is None or self.environment.backend != "cpu")
         return state_of(self._option, self.access) if serves else ("", False)
 
     async def _probe(self, zygote: Zygote) -> None:
-        """A session without a client says what it finds, in the sandbox of all sessions."""
+        """Runs a session without a client in the sandbox of all sessions; it reports what the interpreter finds."""
 
         async def launch(session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
             session.on_gpu = self.access is Access.OPEN
@@ -204,7 +205,7 @@ class EnvironmentServer:
         *,
         share: bool,
     ) -> tuple[Acceptor, "socket.socket"]:
-        """`share`: it uses CUDA through the client."""
+        """Forks an acceptor from the zygote, and admits it to the gateway. `share`: it uses CUDA through the client."""
         around, name = self._around, session.session_id
         folder = around.scratch / name
         group = Group(())
@@ -251,14 +252,14 @@ class EnvironmentServer:
         return Acceptor(forked, control, folder, group, on_packet, self_test="probe" in packet), gateway_end
 
     def _visible(self, environment: Environment, gpus: Sequence[int]) -> dict[str, str]:
-        """The variables that show a session its lease's devices and no others."""
+        """Returns the variables that show a session its lease's devices and no others."""
         around = self._around
         listed = ",".join(around.gpus[gpu].uuid_text if around.real else str(gpu) for gpu in gpus)
         return visible(self.access, environment.backend, listed)
 
     def _grant(self, environment: Environment, session: "Session") -> list[float]:
-        """If sessions open NVIDIA's devices themselves: all of the lease's memory that no other session has, as parts
-        of the GPUs.
+        """Grants all of the lease's memory that no other session has, as fractions of the GPUs, if sessions open
+        NVIDIA's devices themselves.
 
         Raises ProcessError if there is none.
         """
@@ -281,7 +282,7 @@ class Environments:
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Returns when each one is proven, or has failed."""
+        """Starts all; returns when each one is proven, or has failed."""
         await asyncio.gather(*(server.start() for server in self.servers))
         self._keepers = [asyncio.create_task(server.keep()) for server in self.servers]
 
@@ -292,11 +293,11 @@ class Environments:
         await asyncio.gather(*(server.stop() for server in self.servers))
 
     def alive(self) -> list[Environment]:
-        """Those that serve sessions now, or are about to again."""
+        """Lists the environments that serve sessions now, or are about to again."""
         return [server.environment for server in self.servers if server.environment is not None]
 
     def states(self) -> list[EnvironmentState]:
-        """For the health checks."""
+        """Returns the states for the health checks."""
         return [
             EnvironmentState(
                 name=server.name,
@@ -315,7 +316,7 @@ class Environments:
     def choose(
         self, name: str, backends: Sequence[str], theirs: Mapping[str, str], *, allow_skew: bool
     ) -> tuple[Environment, Launch]:
-        """The environment for a session, and what starts it. `theirs` are the client's versions.
+        """Chooses the environment for a session, and returns it with its launcher. `theirs` are the client's versions.
 
         Raises NoEnvironmentError.
         """
@@ -373,14 +374,15 @@ def make_environments(parts: Parts) -> Environments:
 
 
 def describe(environment: Environment) -> str:
-    """One line for people."""
+    """Describes the environment in one line for people."""
     packages = "".join(f", {name} {version}" for name, version in sorted(environment.packages.items()))
     devices = f" ({', '.join(environment.devices)})" if environment.devices else ""
     return f"{environment.backend}{devices}, Python {environment.python}{packages}"
 
 
 def stage_packages(folder: Path) -> Path:
-    """Copies of what acceptors import of ours, where every user can read them: `folder` for PYTHONPATH."""
+    """Copies the packages of this project that acceptors import to where every user can read them; returns `folder` for
+    PYTHONPATH."""
     import cloudpickle  # noqa: PLC0415 (only for its place)
 
     base = Path(remotegpu.__file__).parent
@@ -398,5 +400,5 @@ def stage_packages(folder: Path) -> Path:
 
 
 def half_of_memory() -> int:
-    """Of this machine, in bytes."""
+    """Returns half of this machine's memory, in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -1,4 +1,4 @@
-"""What `--offload [NAME=]PYTHON[:BACKEND[,direct|,exclusive]]` says. Pure but for looking for the program."""
+"""Parser of `--offload [NAME=]PYTHON[:BACKEND[,direct|,exclusive]]`. Pure but for looking for the program."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from remotegpu_offload.acceptor.environment import BACKENDS
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _EXAMPLE: Final = "write [NAME=]PYTHON[:BACKEND], as --offload torch=/opt/torch/bin/python:cuda"
-# With which back ends these words go.
+# The back ends with which each of these words is allowed.
 _WORDS: Final = {"direct": ("cuda",), "exclusive": ("rocm", "xpu")}
 
 
 def parse(text: str) -> EnvironmentOption:
-    """Raises ValueError with the sentence for the person who wrote it."""
+    """Parses one option. Raises ValueError with the sentence for the person who wrote it."""
     name, equals, rest = text.rpartition("=")
     program, colon, backend = rest.rpartition(":")
     if not colon or not backend or "/" in backend:
@@ -40,7 +40,7 @@ def parse(text: str) -> EnvironmentOption:
 
 
 def parse_all(texts: Sequence[str]) -> tuple[EnvironmentOption, ...]:
-    """All of them; raises ValueError, also for two of one name."""
+    """Parses all options. Raises ValueError, also for two of one name."""
     options = tuple(map(parse, texts))
     names = [option.name for option in options]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -50,6 +50,6 @@ def parse_all(texts: Sequence[str]) -> tuple[EnvironmentOption, ...]:
 
 
 def _default_name(python: Path) -> str:
-    """The folder of a virtual environment, else the program's own name."""
+    """Returns the folder of a virtual environment, else the program's own name."""
     folder = python.parent.parent
     return folder.name.lstrip(".") if python.parent.name == "bin" and (folder / "pyvenv.cfg").exists() else python.name

@@ -1,4 +1,4 @@
-"""One environment's zygote: started, told to fork, and the descriptors of what it forked."""
+"""The zygote of one environment: it is started and asked to fork; descriptors of the forked processes come back."""
 
 import asyncio
 import contextlib
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import packet_pair
-from remotegpu.appliance.processes import ProcessError
-from remotegpu.appliance.workers import exit_text
+from remotegpu.appliance.sessions.processes import ProcessError
 from remotegpu_offload.acceptor import packets
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Zygote:
             async with asyncio.timeout(_FORK_SECONDS):
                 return await asyncio.shield(asked.forked)
         except (OSError, TimeoutError) as error:
-            # Whatever becomes of it, nobody will ask for it.
+            # Whatever becomes of it, no task will ask for it.
             asked.forked.add_done_callback(_discard)
             raise ProcessError(f"the interpreter does not fork a session ({error or 'no answer'})") from None
         except asyncio.CancelledError:
@@ -168,11 +168,11 @@ class Zygote:
             if not asked.forked.done():
                 asked.forked.set_exception(ProcessError("its interpreter has just ended; try once more"))
             if not asked.code.done():
-                asked.code.set_result(None)  # nobody is left who could tell
+                asked.code.set_result(None)  # no process is left that could report it
         self._asked.clear()
 
 
 def _discard(done: "asyncio.Future[Forked]") -> None:
-    """Nobody waits for this process: without its control socket it ends by itself."""
+    """Closes the descriptor of a process that no task waits for: without its control socket it ends by itself."""
     if not done.cancelled() and done.exception() is None:
         os.close(done.result().descriptor)

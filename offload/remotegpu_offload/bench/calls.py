@@ -11,12 +11,12 @@ import time
 
 
 def nothing(value: object) -> int:
-    """How large it is; not the value, which would come back."""
+    """Returns how large the value is; not the value, which would come back."""
     return len(value) if isinstance(value, bytes) else 0
 
 
 def seconds(value: object) -> float:
-    """Of one call."""
+    """Measures the seconds of one call."""
     began = time.perf_counter()
     nothing(value)
     return time.perf_counter() - began

@@ -21,7 +21,7 @@ _ADDITIONS = 2000
 
 
 def tiny(device: str) -> Callable[[], float]:
-    """A step of batch normalisation, AdamW and clipping on 36 pictures of 8 x 8."""
+    """Returns a step of batch normalisation, AdamW and clipping on 36 pictures of 8 x 8."""
     layers: list[nn.Module] = []
     for wide, narrow in ((16, 1), (32, 16)):
         layers += [nn.Conv2d(narrow, wide, 3, padding=1), nn.BatchNorm2d(wide), nn.ReLU()]
@@ -42,7 +42,7 @@ def tiny(device: str) -> Callable[[], float]:
 
 
 def heavy(device: str) -> Callable[[], float]:
-    """A step of six layers of 1024 with a batch of 256 by SGD."""
+    """Returns a step of six layers of 1024 with a batch of 256 by SGD."""
     layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
     model = nn.Sequential(*layers).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -59,7 +59,7 @@ def heavy(device: str) -> Callable[[], float]:
 
 
 def counted() -> dict[str, int]:
-    """What has crossed so far; all 0 without a session."""
+    """Returns counters of what has crossed so far; all 0 without a session."""
     from remotegpu_offload.client import session  # noqa: PLC0415 - only what the command line lends is there
 
     opened = session.opened()
@@ -77,7 +77,7 @@ def counted() -> dict[str, int]:
 
 
 def measured(step: Callable[[], float], count: int) -> dict[str, float]:
-    """Of one step: the median time, and means of all else."""
+    """Measures a step `count` times: the median time, and means of all else."""
     for _ in range(_WARM):
         step()
     before, busy = counted(), time.process_time()
@@ -95,7 +95,7 @@ def measured(step: Callable[[], float], count: int) -> dict[str, float]:
 
 
 def addition_cpu_us(device: str) -> float:
-    """Processor time of this process for one addition of two small tensors."""
+    """Measures the processor time of this process for one addition of two small tensors."""
     left, right = torch.ones(4, device=device), torch.ones(4, device=device)
     for _ in range(100):
         left + right

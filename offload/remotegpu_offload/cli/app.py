@@ -1,4 +1,4 @@
-"""The commands of `remotegpu offload` and their options; what they do stands in the modules beside this one."""
+"""The commands of `remotegpu offload` and their options; the modules next to this one execute them."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -139,7 +139,7 @@ def switch(
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds that calls may take to end.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a running session to another acceptor; its program goes on and loses nothing."""
+    """Move a running session to another acceptor; its program continues and loses nothing."""
     from remotegpu_offload.cli import sessions  # noqa: PLC0415
 
     sessions.switch(session, backend, environment, timeout, as_json=as_json)

@@ -27,7 +27,7 @@ from remotegpu_offload.cli import interpreter
 
 _PROGRAMS: Final = Path(remotegpu_offload.__file__).resolve().parent / "bench"
 _ENVIRONMENTS: Final = ("first", "second")
-# What each figure is, in the order of the table; `here` is this machine's CPU without a wire.
+# The meaning of each figure, in the order of the table; `here` is this machine's CPU without a wire.
 FIGURES: Final = {
     "cold_start_s": "from `offload run` to the first result of torch",
     "tiny_step_ms": "a step of the digits network",
@@ -55,7 +55,7 @@ FIGURES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """`python` has torch; `everything`: also 1 and 10 ms away; `runs`: how often, None: 3, or 1 if quick."""
+    """`python` has torch; `everything`: also 1 and 10 ms away; `runs`: the number of runs, None: 3, or 1 if quick."""
 
     python: str | None = None
     everything: bool = False
@@ -65,7 +65,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """How much of everything is done in one run."""
+    """The numbers of steps and calls in one run, and its MiB of data."""
 
     tiny: int
     heavy: int
@@ -73,12 +73,12 @@ class _Sizes:
     mib: int
 
     def far(self) -> "_Sizes":
-        """Where each answer takes its time."""
+        """Returns the sizes for a distant appliance, where each answer takes time."""
         return _Sizes(self.tiny // 2, self.heavy // 2, self.calls // 5, self.mib // 4)
 
 
 def bench(options: BenchOptions, form: Form) -> None:
-    """Measure and print. Raises CliError where a program does not run."""
+    """Measures and prints. Raises CliError where a program does not run."""
     show(measure(options), form)
 
 
@@ -103,7 +103,7 @@ def table(document: Mapping[str, Any]) -> TextTable:
 
 
 def measure(options: BenchOptions) -> dict[str, Any]:
-    """The document: what is measured, where, and what came out."""
+    """Returns the document: the figures, and where they were measured."""
     python = interpreter.chosen(options.python)
     _require_torch(python)
     runs = options.runs or (1 if options.quick else 3)
@@ -131,7 +131,7 @@ def measure(options: BenchOptions) -> dict[str, Any]:
 
 
 def configurations(cpus: Sequence[int], *, everything: bool) -> list[Configuration]:
-    """Both carriers side by side, and the faster one at a distance."""
+    """Lists both carriers side by side, and the faster one at a distance."""
     placement: CpuPlacement = "split" if len(cpus) > 1 else "same"
     found = [Configuration("direct", placement=placement), Configuration("grpc", placement=placement)]
     if everything:
@@ -155,7 +155,7 @@ class _Measuring:
         (lab.folder / "data").write_bytes(os.urandom(sizes.mib << 20))
 
     def local(self) -> dict[str, float]:
-        """The steps on this machine's CPU, where the acceptor would compute."""
+        """Measures the steps on this machine's CPU, where the acceptor would compute."""
         _, far = ends("split" if len(self._lab.cpus) > 1 else "same", self._lab.cpus)
         with on_cpus(far):
             program, *options = _step_options("cpu", self._sizes)
@@ -163,9 +163,9 @@ class _Measuring:
             return _steps(self._said([self._python, str(_PROGRAMS / program), *options], environment))
 
     def runs(self, configuration: Configuration, count: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-        """All that is measured in a configuration, so often, and in turns with it the steps here.
+        """Measures a configuration `count` times, and in turns with it the steps on this machine.
 
-        At a distance only what waits for answers, and fewer.
+        At a distance it measures only what waits for answers, and less of it.
         """
         offered = [word for name in _ENVIRONMENTS for word in ("--offload", f"{name}={self._python}:cpu")]
         with self._lab.site(configuration, *offered) as site:
@@ -213,7 +213,7 @@ class _Measuring:
         return self._said([*command, str(_PROGRAMS / program), *arguments], environment)
 
     def _said(self, command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON of the last line that a program prints."""
+        """Returns the JSON of the last line that a program prints."""
         lines = output_of(command, environment).splitlines()
         try:
             found: dict[str, Any] = json.loads(lines[-1])
@@ -242,7 +242,7 @@ def _step_options(device: str, sizes: _Sizes) -> list[str]:
 
 
 def _steps(said: Mapping[str, Any]) -> dict[str, float]:
-    """What `steps.py` printed, under the names of the figures."""
+    """Renames the figures that `steps.py` printed."""
     found = {"cold_start_s": said["first_result_s"], "addition_cpu_us": said["addition_cpu_us"]}
     for kind in ("tiny", "heavy"):
         found |= {f"{kind}_{name}": value for name, value in said.get(kind, {}).items()}

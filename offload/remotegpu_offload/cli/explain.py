@@ -89,7 +89,7 @@ def _show(result: dict[str, Any]) -> None:
         console.print("offload:")
         for found in result["suggestions"]:
             if found["caution"]:
-                # Left out of the file until somebody has thought about it.
+                # Left out of the file until a person has thought about it.
                 console.print(f"  # - {escape(found['rule'])}  # not as it is: {escape(found['caution'])}")
             else:
                 console.print(f"  - {escape(found['rule'])}  # {escape(found['why'])}")

@@ -1,6 +1,7 @@
-"""The user's interpreter, in which programs run: which one it is, and running a module of ours in it.
+"""The user's interpreter, in which programs run: which one it is, and running a module of this project in it.
 
-Ours may be another one, with packages that the user's lacks; of ours the user's gets only these two.
+This project's interpreter may be another one, with packages that the user's lacks; the user's gets only these two
+packages of the project.
 """
 
 import os
@@ -15,8 +16,8 @@ import remotegpu_offload
 from remotegpu.cli import exits
 from remotegpu_offload.importing.libraries import LIBRARIES_ENV, library_folders
 
-# What a program given with `-c` does first; its first arguments are `folders()`. Not by PYTHONPATH, which would show
-# the user's program everything that lies beside our packages.
+# Code that a program given with `-c` runs first; its first arguments are `folders()`. Not by PYTHONPATH, which would
+# show the user's program everything that lies next to these packages.
 LOADING: Final = """
 import importlib.util, sys
 for folder in sys.argv[1:3]:
@@ -39,7 +40,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def chosen(python: str | None) -> str:
-    """The interpreter that was asked for; without it the `python` of the shell, which a virtual environment sets.
+    """Returns the requested interpreter; without it the `python` of the shell, which a virtual environment sets.
 
     Raises CliError where there is none of that name.
     """
@@ -54,22 +55,23 @@ def chosen(python: str | None) -> str:
 
 
 def folders() -> list[str]:
-    """The packages that the user's interpreter gets of ours."""
+    """Lists this project's packages that the user's interpreter gets."""
     return [str(Path(package.__file__ or "").resolve().parent) for package in (remotegpu, remotegpu_offload)]
 
 
 def command(python: str, module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module of ours in that interpreter."""
+    """Returns the command line that runs a module of this project in that interpreter."""
     return [python, "-c", _BOOTSTRAP, *folders(), module, *arguments]
 
 
 def with_libraries() -> dict[str, str]:
-    """Our environment, with which a module of ours is lent what it needs and that interpreter may lack."""
+    """Returns this process's environment, and in it the libraries that a module of this project needs and that
+    interpreter may lack."""
     return {**os.environ, LIBRARIES_ENV: library_folders()}
 
 
 def ask(python: str, module: str, *arguments: str, stdin: str = "", directory: Path | None = None) -> str:
-    """What the module prints. Its stderr is the user's. Raises CliError where it fails."""
+    """Runs a module, and returns what it prints. Its stderr is the user's. Raises CliError where it fails."""
     try:
         done = subprocess.run(
             command(python, module, *arguments),

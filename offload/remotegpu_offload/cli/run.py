@@ -1,21 +1,21 @@
 """`remotegpu offload run`: shares of appliances that serve acceptors, and the program in the user's interpreter."""
 
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 from remotegpu.api import names
-from remotegpu.api.objects import shares_to_env
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask
 from remotegpu.cli import exits
 from remotegpu.cli.run.child import block_signals, run_child
 from remotegpu.cli.run.command import parse_ask
-from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.holding import Wish, held
 from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import find_dist
-from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+from remotegpu.rpc.client import Access
 from remotegpu_offload.cli import interpreter
 from remotegpu_offload.config import Config, ConfigError, load
 
@@ -55,7 +55,8 @@ class RunOptions:
 def run(options: RunOptions) -> int:
     """Run the program to its end: its exit code, or minus the signal that ended it. Raises CliError, ApplianceError."""
     mask = block_signals()
-    find_dist().program("remotegpu-connect")
+    dist = find_dist()
+    dist.program("remotegpu-connect")
     python = interpreter.chosen(options.python)
     try:
         config = load(options.config)
@@ -71,12 +72,10 @@ def run(options: RunOptions) -> int:
         endpoints = options.appliances or [stack.enter_context(local_appliance(ask, "--offload", f"local={python}"))]
         # Our own appliance has its own token, and no certificate.
         access = options.access if options.appliances else Access()
-        clients = [ApplianceClient(parse_endpoint(text), access) for text in endpoints]
-        for client in clients:
-            stack.callback(client.close)
-        held = stack.enter_context(leases(clients, ask, options.program, wait=options.wait))
+        wish = Wish(ask, endpoints, access, wait=options.wait, name=options.program)
+        share = stack.enter_context(held(wish, os.environ, dist))
         environment = interpreter.with_libraries()
-        environment[names.SHARES_ENV] = shares_to_env([lease.share for lease in held])
+        environment[names.SHARES_ENV] = share.environment[names.SHARES_ENV]
         # The token opens more than this lease; the program needs only the lease.
         for name in (names.TOKEN_ENV, names.TOKEN_FILE_ENV):
             environment.pop(name, None)

@@ -116,9 +116,8 @@ class _Said:
         return told
 
     def exit_code(self) -> int:
-        """For when the connection has ended: the acceptor's exit code, or minus the signal that ended it; 0 if nobody
-        can tell.
-        """
+        """Returns the acceptor's exit code, after the connection has ended, or minus the signal that ended it; 0 if it
+        is not known."""
         if self._exit_code is None:
             self._exit_code = 0
             with contextlib.suppress(queue.Empty, ValueError, LookupError, TypeError):

@@ -1,7 +1,7 @@
-"""How other programs of the same user reach a session: a socket in a folder that only this user may enter.
+"""Access to a session for other programs of the same user: a socket in a folder that only this user may enter.
 
-One JSON object a line asks, one answers: `{"op": "describe" | "stats" | "switch", ...}`, or `{"error": ...}` if it
-fails.
+Requests and answers are JSON objects, one a line: `{"op": "describe" | "stats" | "switch", ...}`, or `{"error": ...}`
+if a request fails.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ class UnknownSessionError(OffloadError):
 
 
 def folder() -> Path:
-    """Where this user's sessions listen; made if it is not there.
+    """Returns the folder in which this user's sessions listen; makes it if it is not there.
 
     Raises:
-        OffloadError: somebody else could reach into it.
+        OffloadError: the folder cannot be made, or another user owns it or could reach into it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     path = Path(runtime, "remotegpu") if runtime else Path(tempfile.gettempdir(), f"remotegpu-{os.getuid()}")
@@ -60,7 +60,7 @@ class Control:
             listener.bind(os.fspath(path))
             listener.listen(8)
         except (OffloadError, OSError):
-            # The program needs no control. Who looks for the session is told that there is none.
+            # The program needs no control. A person who looks for the session is told that there is none.
             return
         self._listener, self.path = listener, path
         threading.Thread(target=self._accept, args=(listener,), name="remotegpu control", daemon=True).start()
@@ -75,7 +75,7 @@ class Control:
             self._listener.close()
 
     def abandon(self) -> None:
-        """In a forked child: the socket is the parent's."""
+        """In a forked child: closes the socket, which is the parent's."""
         if self._listener is not None:
             self._listener.close()
 
@@ -120,11 +120,11 @@ def _text(asked: dict[str, Any], name: str) -> str | None:
 
 
 def ask(session_id: str, seconds: float | None = None, **request: Any) -> dict[str, Any]:
-    """Ask a session of this user.
+    """Asks a session of this user.
 
     Raises:
         UnknownSessionError: there is no such session.
-        OffloadError: what the session answers, or that it does not within `seconds`.
+        OffloadError: the session's error, or no answer within `seconds`.
     """
     path = folder() / f"{session_id}.sock"
     unknown = UnknownSessionError(f"no session {session_id} runs as this user: `remotegpu offload stats` lists them")
@@ -151,7 +151,7 @@ def ask(session_id: str, seconds: float | None = None, **request: Any) -> dict[s
 
 
 def sessions(seconds: float = 5.0) -> Iterator[dict[str, Any]]:
-    """What each running session of this user says of itself; what others left behind is removed."""
+    """Yields each running session's description of itself; removes the sockets of sessions that are gone."""
     for path in sorted(folder().glob("*.sock")):
         try:
             yield ask(path.stem, seconds, op="describe")

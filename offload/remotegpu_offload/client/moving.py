@@ -1,4 +1,4 @@
-"""How a session moves to another acceptor: because a person wants it, or because the acceptor is lost."""
+"""Moves a session to another acceptor: because a person wants it, or because the acceptor is lost."""
 
 import contextlib
 import threading
@@ -19,10 +19,10 @@ _CALM_SECONDS: Final = 0.2
 
 
 def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> None:
-    """As `Session.switch`."""
+    """Implements `Session.switch`."""
     with session.moving:
         old = session.peer
-        # First, so that what is wrong with the wish costs nobody anything.
+        # First, so that an impossible wish disturbs nothing.
         opened = session.connect(wanted)
         try:
             with _still(session, old, timeout):
@@ -39,7 +39,7 @@ def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> No
 
 
 def snapshot(session: "Session") -> None:
-    """As `Session.snapshot`."""
+    """Implements `Session.snapshot`."""
     with session.moving:
         peer = session.peer
         with _still(session, peer, None):
@@ -47,10 +47,10 @@ def snapshot(session: "Session") -> None:
 
 
 def resume(session: "Session", lost: Peer) -> None:
-    """Continue with another acceptor from what was kept of the lost one; on return the session has its new peer.
+    """Continues with another acceptor from what was kept of the lost one; on return the session has its new peer.
 
     Raises:
-        LostError: the configuration does not ask for it, something was not kept, or there is none in time.
+        LostError: the configuration does not ask for it, something was not kept, or there is no acceptor in time.
     """
     with session.moving:
         if session.moved_from(lost):
@@ -99,14 +99,14 @@ class Snapshots:
 
     def _run(self) -> None:
         while not self._ended.wait(self._seconds):
-            # Who needs the acceptor hears that it is lost.
+            # A thread that needs the acceptor gets LostError.
             with contextlib.suppress(OffloadError):
                 self._session.snapshot()
 
 
 @contextlib.contextmanager
 def _still(session: "Session", peer: Peer, timeout: float | None) -> Iterator[None]:
-    """Inside, nothing runs but the calling thread.
+    """Pauses everything but the calling thread.
 
     A running call may need a part that is held, so the parts are let go again and again until all calls ended.
     """

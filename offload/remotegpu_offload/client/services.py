@@ -1,4 +1,4 @@
-"""What the program serves its acceptor, and what the greeting says of it."""
+"""The services of the program for its acceptor, and the greeting's description of them."""
 
 import os
 import sys
@@ -19,18 +19,18 @@ class ClientService(Protocol):
     """A part of the program that answers the acceptor."""
 
     def attach(self, peer: Peer) -> None:
-        """Serve this acceptor from now on; it has got nothing yet, and has not started."""
+        """Serves this acceptor from now on; it has got nothing yet, and has not started."""
 
     def hello(self) -> Mapping[str, Any]:
-        """Its part of the greeting."""
+        """Returns its part of the greeting."""
 
 
 def services(config: Config, *, main: Main | None = None, program: bool = False) -> dict[str, ClientService]:
-    """What every session serves, by its name in the greeting.
+    """Returns the services of every session, by their names in the greeting.
 
     Args:
         main: the main module, if it is not this process's own.
-        program: the whole program runs there, and this process is only its terminal.
+        program: the whole program runs at the acceptor, and this process is only its terminal.
     """
     code = CodeServer(
         config.code.page,
@@ -46,7 +46,8 @@ def services(config: Config, *, main: Main | None = None, program: bool = False)
 
 
 def process(config: Config) -> dict[str, Any]:
-    """What the acceptor may know of this process: arguments, folder, and the variables that may cross."""
+    """Describes this process as far as the acceptor may know it: arguments, folder, and the variables that may
+    cross."""
     return {
         "argv": list(sys.argv),
         "cwd": os.fspath(Path.cwd()),

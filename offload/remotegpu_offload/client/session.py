@@ -28,7 +28,7 @@ _BYE_SECONDS: Final = 5.0
 
 
 class Part(Protocol):
-    """A half here of something that has state in the acceptor, and can move with it.
+    """The client's half of something that has state in the acceptor, and can move with it.
 
     `save` and `load` are called while nothing else runs, on one thread. Where other threads may be between taking a
     number and sending it, the part has `holding() -> ContextManager`: inside it only the calling thread sends.
@@ -37,10 +37,10 @@ class Part(Protocol):
     name: str
 
     def save(self, peer: Peer) -> object:
-        """The acceptor's state of this part."""
+        """Returns the acceptor's state of this part."""
 
     def load(self, peer: Peer, state: object) -> None:
-        """Give it to another acceptor, under the same ids. `peer` has started and has been greeted."""
+        """Gives the state to another acceptor, under the same ids. `peer` has started and has been greeted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Session:
         connector: Connector | None = None,
         offered: Mapping[str, ClientService] | None = None,
     ) -> "Session":
-        """Reach an acceptor and greet it.
+        """Reaches an acceptor and greets it.
 
         Args:
             connector: how; otherwise `remotegpu-connect`, to the shares of this process.
@@ -108,30 +108,30 @@ class Session:
             LostError: it is lost, and stays so.
         """
         peer = self._peer
-        # Who was told of the loss sees it here, also before the connection is closed for all others.
+        # A thread that got LostError sees the loss here, even before the connection is closed for all other threads.
         if peer.activity.lost and not self._closed:
             moving.resume(self, peer)
             return self._peer
         return peer
 
     def register(self, part: Part) -> None:
-        """Have `part` moved with the session."""
+        """Adds a part that moves with the session."""
         if part.name in self.parts and self.parts[part.name] is not part:
             raise OffloadError(f"the session has a part {part.name} already")
         self.parts[part.name] = part
 
     def serve(self, service: Service, handler: Handler, *, inline: bool = False) -> None:
-        """As `Peer.serve`, for this acceptor and those that the session moves to."""
+        """Registers a handler like `Peer.serve`, for this acceptor and those that the session moves to."""
         self._served.append(_Served(service, handler, inline))
         self._peer.serve(service, handler, inline=inline)
 
     def switch(
         self, *, backend: str | None = None, environment: str | None = None, timeout: float | None = None
     ) -> None:
-        """Move to another acceptor while the program runs: nothing is lost, and nobody else sees a difference.
+        """Moves to another acceptor while the program runs: nothing is lost, and no other thread sees a difference.
 
-        Waits until running calls have ended, at most `timeout` seconds. Where nothing is said it is another one
-        of the configured preference.
+        Waits until running calls have ended, at most `timeout` seconds. Without a back end and an environment, it is
+        another acceptor of the configured preference.
 
         Raises:
             OffloadError: there is no such acceptor, or a part cannot move; the session stays where it is.
@@ -140,7 +140,7 @@ class Session:
         moving.switch(self, moved(self.wish, backend=backend, environment=environment), timeout)
 
     def snapshot(self) -> None:
-        """Keep here what the acceptor holds, to resume from it should it be lost.
+        """Keeps here what the acceptor holds, to resume from it should it be lost.
 
         Raises:
             LostError: it is lost already.
@@ -148,7 +148,8 @@ class Session:
         moving.snapshot(self)
 
     def stats(self) -> dict[str, Any]:
-        """What crossed, for people and tools; `acceptor` is the acceptor's own account, null while it is away."""
+        """Returns the session's description and counters for people and tools; `acceptor` is the acceptor's own
+        account, null while it is away."""
         statistics: Any = None
         if not self._peer.closed.is_set():
             with contextlib.suppress(OffloadError, TimeoutError):
@@ -156,7 +157,7 @@ class Session:
         return {**self.describe(), "counters": self.counters(), "acceptor": statistics}
 
     def describe(self) -> dict[str, Any]:
-        """Who and where, without asking the acceptor."""
+        """Describes the session and its place, without asking the acceptor."""
         return {
             "id": self.id,
             "pid": os.getpid(),
@@ -168,11 +169,11 @@ class Session:
         }
 
     def counters(self) -> dict[str, Any]:
-        """Of this connection and those before it."""
+        """Sums the counters of this connection and those before it."""
         return _add(self._earlier, self._peer.counters.as_dict())
 
     def close(self) -> None:
-        """End the session; the acceptor's process ends too. Calling it twice does nothing."""
+        """Ends the session; the acceptor's process ends too. Calling it twice does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -187,13 +188,14 @@ class Session:
         _forget(self)
 
     def _write_counters(self, path: Path) -> None:
-        """As the CUDA client does at its end: into this file, or one of this process in this folder."""
+        """Writes the counters to `path`; if that is a folder, to a file in it named by the process id. The CUDA client
+        does the same at its end."""
         file = path / f"{os.getpid()}.json" if path.is_dir() else path
         with contextlib.suppress(OSError):
             file.write_text(json.dumps({**self.describe(), "counters": self.counters()}))
 
     def abandon(self) -> None:
-        """In a forked child: the session is the parent's."""
+        """In a forked child: closes what it inherited. The session is the parent's."""
         self._closed = True
         atexit.unregister(self.close)
         self._control.abandon()
@@ -205,7 +207,7 @@ class Session:
     # For moving
 
     def connect(self, wanted: Wish) -> tuple[Peer, Environment, str]:
-        """An acceptor, started and greeted, that nobody uses yet.
+        """Opens and greets an acceptor that is not used yet.
 
         Raises:
             OffloadError: there is none that fits.
@@ -244,7 +246,7 @@ class Session:
         return self._peer is not peer
 
     def take(self, connected: tuple[Peer, Environment, str]) -> Peer:
-        """From now on it is this one; the earlier one is returned."""
+        """Makes this the session's connection, and returns the earlier one."""
         earlier = self._peer
         self._earlier = _add(self._earlier, earlier.counters.as_dict())
         self._peer, self.environment, self.place = connected
@@ -259,7 +261,7 @@ def _answer(peer: Peer, request: Request) -> Message | None:
 
 
 def _add(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """Sums of counters, which may stand in groups."""
+    """Adds counters, which may stand in groups."""
     result = dict(left)
     for name, value in right.items():
         if isinstance(value, Mapping):
@@ -282,7 +284,7 @@ _current: Final = _Current()
 
 
 def current() -> Session:
-    """The session of this process; opened at first use, from the configuration that is found.
+    """Returns the session of this process; opens it at first use, from the configuration that is found.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -298,12 +300,12 @@ def current() -> Session:
 
 
 def configure(config: Config) -> None:
-    """What `current` opens with, in place of the configuration file: for a caller that has read it."""
+    """Sets the configuration that `current` opens with, in place of the file: for a caller that has read it."""
     _current.config = config
 
 
 def use(session: Session | None) -> None:
-    """Make it the session of this process: for a caller that opens one in another way.
+    """Makes it the session of this process: for a caller that opens one in another way.
 
     Raises:
         OffloadError: this process has another one.
@@ -315,7 +317,7 @@ def use(session: Session | None) -> None:
 
 
 def opened() -> Session | None:
-    """The session of this process if it has one by now."""
+    """Returns the session of this process if it has one by now."""
     return _current.session
 
 

@@ -42,7 +42,7 @@ class Page:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds what the client serves. `counters`: faults (round trips for modules), modules, refused, absent."""
+    """Finds modules that the client serves. `counters`: faults (round trips for modules), modules, refused, absent."""
 
     # A process that serves modules must not serve those of its own client.
     remotegpu_watches = True
@@ -55,7 +55,7 @@ class Finder(importlib.abc.MetaPathFinder):
         self.pages: dict[str, Page] = {}
         self.by_origin: dict[str, Page] = {}
         self.counters: Counter[str] = Counter()
-        # Called when modules are imported anew: who holds something of the old ones drops it.
+        # Called when changed modules were dropped: a component that holds objects of the old ones drops them too.
         self.on_changed: list[Callable[[], None]] = []
         # Absent and refused names, with the client's sentence.
         self.missing: dict[str, str] = {}
@@ -63,7 +63,8 @@ class Finder(importlib.abc.MetaPathFinder):
         self._lock = threading.RLock()
 
     def install(self) -> None:
-        """Installed packages win, unless the client is preferred; what is in a paged package is always the client's."""
+        """Installs the finder. Installed packages win, unless the client is preferred; what is in a paged package is
+        always the client's."""
         sys.meta_path.insert(0, _Inner(self))
         sys.path_hooks.insert(0, self._folder)
         for path in [path for path in sys.path_importer_cache if self._is_clients(path)]:
@@ -97,7 +98,8 @@ class Finder(importlib.abc.MetaPathFinder):
         return None if page is None else self._spec(page)
 
     def inner_spec(self, name: str) -> ModuleSpec | None:
-        """A module in a package that came from the client; None where the client has it not, which costs nothing."""
+        """Finds a module in a package that came from the client. None where the client does not have it; that needs no
+        round trip."""
         parent, _, last = name.rpartition(".")
         around = self.pages.get(parent)
         if around is None or last not in around.submodules:
@@ -106,7 +108,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return None if page is None else self._spec(page)
 
     def page(self, name: str) -> Page | None:
-        """The module's page, from the client if need be. Raises ImportError for what the client refuses."""
+        """Returns the module's page, from the client if need be. Raises ImportError for what the client refuses."""
         found = self.pages.get(name)
         if found is not None:
             return found
@@ -121,7 +123,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return None
 
     def data(self, path: str) -> bytes:
-        """A file in a served package. Raises OSError."""
+        """Reads a file in a served package. Raises OSError."""
         page = self.by_origin.get(path)
         if page is not None:
             return page.text
@@ -129,7 +131,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return bytes(ask_for_file(self.link, {"op": "data", "path": path}).buffers[0])
 
     def entries(self, folder: str) -> list[tuple[str, bool]]:
-        """Names in a folder of a served package, with whether they are folders. Raises OSError."""
+        """Lists names in a folder of a served package, with whether they are folders. Raises OSError."""
         self.counters["data"] += 1
         return entries_from(bytes(ask_for_file(self.link, {"op": "list", "path": folder}).buffers[0]))
 
@@ -137,14 +139,15 @@ class Finder(importlib.abc.MetaPathFinder):
         return compile(page.text, page.origin or f"<{page.name}>", "exec", dont_inherit=True)
 
     def main(self) -> Page:
-        """The program's main module. Raises ImportError."""
+        """Returns the program's main module. Raises ImportError."""
         page = self.page(MAIN_ALIAS)
         if page is None:
             raise ModuleNotFoundError("the client's program has no main file", name=MAIN_ALIAS)
         return page
 
     def answer(self, request: Request) -> None:
-        """The client's notice that sources changed: they are imported anew at their next use."""
+        """Handles the client's notice that sources changed: drops these modules, so that their next use imports them
+        again."""
         header = request.header
         if header.get("op") != "changed":
             return
@@ -178,7 +181,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def _keep(self, described: Mapping[str, Any], text: bytes) -> None:
         if is_ours(described["name"]):
-            # What serves this session is this machine's own, whatever the client has.
+            # Modules that serve this session are this machine's own, whatever the client has.
             return
         folders = described["folders"]
         page = Page(
@@ -209,7 +212,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
     def modules_in(self, folder: str) -> Mapping[str, str]:
-        """What can be imported from a folder of the client: names and kinds."""
+        """Returns the modules that can be imported from a folder of the client: names and kinds."""
         for page in list(self.pages.values()):
             if page.folders is not None and folder in page.folders:
                 return page.submodules
@@ -218,7 +221,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return names
 
     def _more_names(self) -> frozenset[str]:
-        """Names in folders that the program added to sys.path; asked for once a folder."""
+        """Returns the served names, after asking once for each folder that the program added to sys.path."""
         for path in sys.path:
             if path not in self._known_path:
                 self._known_path.add(path)
@@ -231,7 +234,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return path.startswith("/") and not own_place(path) and self.areas.is_clients(os.path.normpath(path))
 
     def _folder(self, path: str) -> "_Folder":
-        """A hook of sys.path_hooks. Raises ImportError for anything but a folder of the client."""
+        """Implements a hook of sys.path_hooks. Raises ImportError for anything but a folder of the client."""
         folder = os.path.abspath(path)
         # `runpy.run_path` asks whether a script is something to import from.
         if folder.endswith((".py", ".pyc")) or not self._is_clients(folder):
@@ -256,7 +259,7 @@ class _Folder(importlib.abc.PathEntryFinder):
 
 
 class _Inner(importlib.abc.MetaPathFinder):
-    """Stands in front, so that no file of this machine is taken for a part of the client's package."""
+    """Comes first on sys.meta_path, so that no file of this machine is taken for a part of the client's package."""
 
     remotegpu_watches = True
 
@@ -270,7 +273,7 @@ class _Inner(importlib.abc.MetaPathFinder):
 
 
 class _MainSpec(ModuleSpec):
-    """The main module's, whose relative imports start from the package that `python -m` found it in."""
+    """Spec of the main module, whose relative imports start from the package that `python -m` found it in."""
 
     @property
     def parent(self) -> str:
@@ -280,7 +283,8 @@ class _MainSpec(ModuleSpec):
 
 
 class PagedLoader(importlib.abc.SourceLoader):
-    """Loads one page. All but the source is the import system's own, whose frames do not appear in tracebacks."""
+    """Loads one page. The import system's own code, whose frames do not appear in tracebacks, does everything but read
+    the source."""
 
     def __init__(self, finder: Finder, page: Page) -> None:
         self.finder = finder
@@ -304,7 +308,7 @@ class PagedLoader(importlib.abc.SourceLoader):
 
 
 def ask_for_file(link: Link, header: dict[str, Any]) -> Message:
-    """A CODE request about a file. Raises OSError as the client's file system did, or its refusal."""
+    """Sends a CODE request about a file. Raises OSError as the client's file system did, or its refusal."""
     reply = link.request(Service.CODE, header)
     if "error" in reply.header:
         number, message = reply.header["error"]
@@ -313,7 +317,7 @@ def ask_for_file(link: Link, header: dict[str, Any]) -> Message:
 
 
 def attach(session: "AcceptorSession") -> None:
-    """Begin to serve imports from this session's client."""
+    """Begins to serve imports from this session's client."""
     hello = session.hello.get("code", {})
     link = Link(session.peer, str(session.folder / SOCKET_NAME))
     finder = Finder(link, hello, areas_of(session.hello, own_folders(str(session.folder))))
@@ -322,14 +326,14 @@ def attach(session: "AcceptorSession") -> None:
     session.stats["code"] = lambda: dict(finder.counters)
     session.peer.serve(Service.CODE, finder.answer, inline=True)
     session.peer.on_lost.append(lambda _reason: finder.remove())
-    # A sandbox that denies sockets denies processes too: there is nobody who could come.
+    # A sandbox that denies sockets denies processes too: no process could connect.
     with contextlib.suppress(PermissionError):
         Relay(session.peer, link.relay, lambda request: _for_children(finder, request))
     prepare(finder)
 
 
 def inherit(hello: Mapping[str, Any], relay: str, folder: str) -> Finder:
-    """The same in a process that the program started."""
+    """Does the same as `attach` in a process that the program started."""
     finder = Finder(Link(None, relay), hello.get("code", {}), areas_of(hello, own_folders(folder)))
     finder.install()
     prepare(finder)
@@ -337,7 +341,7 @@ def inherit(hello: Mapping[str, Any], relay: str, folder: str) -> Finder:
 
 
 def explain(error: BaseException, finder: Finder) -> None:
-    """Add to an import error the sentence that it needs here and a local one would not."""
+    """Adds to an import error the sentence that it needs here and a local one would not."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     top = (name or "").partition(".")[0]
     if top and top not in finder.serves and not hasattr(error, "__notes__"):
@@ -348,7 +352,7 @@ def explain(error: BaseException, finder: Finder) -> None:
 
 
 def prepare(finder: Finder) -> None:
-    """What every process of the session needs: pickles find the main module's classes, cells have their source."""
+    """Prepares a process of the session: pickles find the main module's classes, and cells have their source."""
     main = sys.modules["__main__"]
     if MAIN_ALIAS in finder.serves:
         main.__dict__.setdefault("__getattr__", _of_main)
@@ -362,7 +366,7 @@ def _of_main(name: str) -> Any:
 
 
 def _for_children(finder: Finder, request: Request) -> Message | None:
-    """What a process of the program asks and this one knows already."""
+    """Answers a process of the program with a page that this process has already; None if it lacks the page."""
     if request.service == Service.CODE and request.header.get("op") == "page":
         page = finder.pages.get(str(request.header.get("name")))
         if page is not None:

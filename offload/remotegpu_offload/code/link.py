@@ -1,7 +1,8 @@
 """The way from the acceptor to the client, for every process of the session.
 
-The session's own process has the connection. A forked child must not touch it, and a child that was started anew has
-none: both reach the client through the session's process, which listens on a socket in the session's folder.
+The session's own process has the connection. A forked child must not touch it, and a child that was started as a new
+program has none: both reach the client through the session's process, which listens on a socket in the session's
+folder.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from remotegpu_offload.wire.peer import Peer
 from remotegpu_offload.wire.request import Request
 
 SOCKET_NAME: Final = "relay"
-# Where a child that was started anew finds the socket.
+# Where a child that was started as a new program finds the socket.
 RELAY_ENV: Final = "REMOTEGPU_OFFLOAD_RELAY"
 _PASSED_ON: Final = (Service.CODE, Service.FILES, Service.STDIO)
 

@@ -141,7 +141,7 @@ class CodeServer:
         return names
 
     def _new_names(self) -> dict[str, Any]:
-        """Modules that appeared beside those that were sent, or on the search path."""
+        """Finds modules that appeared next to those that were sent, or on the search path."""
         news: dict[str, Any] = {}
         for name, page in list(self._served.items()):
             stamps = _stamps(page.folders)

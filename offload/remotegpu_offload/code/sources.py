@@ -49,9 +49,10 @@ class NotSourceError(ImportError):
 
 
 def find_spec(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
-    """Where this process would import the module from; `path` is searched as well for modules outside of packages.
+    """Finds the spec from which this process would import the module; `path` is searched as well for modules outside of
+    packages.
 
-    Packages around it are not imported; those that this process has imported already are asked where they lie.
+    Does not import the packages around it. For those that this process has imported already it uses their own specs.
     """
     loaded = sys.modules.get(name)
     spec: ModuleSpec | None = getattr(loaded, "__spec__", None)
@@ -67,7 +68,7 @@ def find_spec(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None
 
 
 def load(name: str, spec: ModuleSpec) -> Source:
-    """The source of a found module. Raises NotSourceError, OSError."""
+    """Returns the source of a found module. Raises NotSourceError, OSError."""
     folders = None if spec.submodule_search_locations is None else tuple(map(str, spec.submodule_search_locations))
     if spec.origin is None or spec.origin == "namespace" or spec.loader is None:
         if folders is None:
@@ -87,7 +88,7 @@ def load(name: str, spec: ModuleSpec) -> Source:
         text = read_regular(real, LARGEST_SOURCE)
         stamp = stamp_of(real)
     except (FileNotFoundError, NotADirectoryError):
-        # Inside of a zip file, say.
+        # For example, inside a zip file.
         source = getattr(spec.loader, "get_source", lambda _name: None)(name)
         if source is None:
             raise
@@ -96,13 +97,13 @@ def load(name: str, spec: ModuleSpec) -> Source:
 
 
 def load_main(main: Main) -> Source:
-    """The main module's source, under its alias. Raises OSError."""
+    """Returns the main module's source, under its alias. Raises OSError."""
     real = os.path.realpath(main.path)
     return Source(MAIN_ALIAS, main.path, None, main.package, read_regular(real, LARGEST_SOURCE), stamp_of(real))
 
 
 def stamp_of(real: str) -> tuple[int, int]:
-    """What changes with the file; (0, 0) if it is gone."""
+    """Returns size and modification time, which change with the file; (0, 0) if it is gone."""
     try:
         found = os.stat(real)
     except OSError:
@@ -110,17 +111,18 @@ def stamp_of(real: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-# What a name in a folder is. A folder without `__init__.py` can be imported too, but nobody lists it.
+# The kind of a name in a folder. A folder without `__init__.py` can be imported too, but is never listed.
 Kind = Literal["module", "package", "folder"]
 
 
 def submodules(folders: Sequence[str]) -> dict[str, Kind]:
-    """What can be imported from these folders, the compiled ones included."""
+    """Returns the modules that can be imported from these folders, the compiled ones included."""
     return {name: _kind(path) for folder in reversed(folders) for name, path in sorted(_entries(folder))}
 
 
 def top_level(folders: Sequence[str]) -> dict[str, Kind]:
-    """The same for folders on the search path: a folder without sources, or a virtual environment, is not a package."""
+    """Returns the same for folders on the search path: a folder without sources, or a virtual environment, is not a
+    package."""
     return {
         name: _kind(path)
         for folder in reversed(folders)
@@ -130,7 +132,7 @@ def top_level(folders: Sequence[str]) -> dict[str, Kind]:
 
 
 def editable() -> dict[str, str]:
-    """Names and paths of packages that setuptools installed as editable through a finder of its own."""
+    """Returns names and paths of packages that setuptools installed as editable through a finder of its own."""
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         mapping = getattr(module, "MAPPING", None) if name.startswith("__editable__") else None
@@ -140,7 +142,7 @@ def editable() -> dict[str, str]:
 
 
 def this_main() -> Main | None:
-    """The main module of this process; None where it is not a file, as in a notebook."""
+    """Returns the main module of this process; None where it is not a file, as in a notebook."""
     module = sys.modules.get("__main__")
     path = getattr(module, "__file__", None)
     if not isinstance(module, types.ModuleType) or path is None or not os.path.isfile(path):
@@ -151,7 +153,7 @@ def this_main() -> Main | None:
 
 def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     for finder in list(sys.meta_path):
-        # What is built in is there on the other side too.
+        # Built-in modules are on the other side too.
         if finder in (importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter):
             continue
         ask: Any = getattr(finder, "find_spec", None)
@@ -164,7 +166,7 @@ def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _entries(folder: str) -> Iterator[tuple[str, str | None]]:
-    """Names of modules, with the folder where there is one."""
+    """Yields names of modules, with the folder where there is one."""
     try:
         with os.scandir(folder or ".") as found:
             for entry in found:

@@ -1,4 +1,4 @@
-"""What each rule will do in this interpreter: run by `remotegpu offload check` in the user's, as a program.
+"""Reports what each rule will do in this interpreter: `remotegpu offload check` runs it in the user's, as a program.
 
 Reads {"folder", "config", "given"} as JSON on stdin, prints a list of findings as JSON in one line on stdout. Modules
 that rules name are imported, as the program would; what they print goes to stderr.
@@ -48,11 +48,11 @@ class Finding:
 
 
 class _UnresolvedError(Exception):
-    """A name that a rule gives is not there; the message is for people."""
+    """A name in a rule does not exist; the message is for people."""
 
 
 def findings(config: Config, *, given: bool) -> Iterator[Finding]:
-    """Everything there is to say about a configuration in this interpreter; `given`: somebody wrote it."""
+    """Yields everything there is to say about a configuration in this interpreter; `given`: a user wrote it."""
     for index, rule in enumerate(config.rules):
         if isinstance(rule, TorchRule):
             yield _torch(index, rule, given)
@@ -149,7 +149,7 @@ def _matching(rule: FunctionRule | ClassRule, kind: str) -> list[tuple[str, Any]
     names = {
         f"{'.'.join(fixed)}.{name}": value
         for name, value in vars(holder).items()
-        # What a module only imports is not its own.
+        # A module does not own what it only imports.
         if wanted(value) and getattr(value, "__module__", None) == getattr(holder, "__module__", holder.__name__)
     }
     found = [(name, value) for name, value in sorted(names.items()) if rule.matches(name)]
@@ -218,7 +218,7 @@ def _arguments(rule: FunctionRule | ClassRule) -> str:
 
 
 def _unknown_arguments(rule: FunctionRule | ClassRule, value: Any) -> tuple[str, list[str]] | None:
-    """The first argument of the rule that nothing takes, and those that there are; None: all are there."""
+    """Returns the first argument of the rule that nothing takes, and the parameters that exist; None: all are there."""
     takers = [value]
     if isinstance(rule, ClassRule):
         takers += [member for name, member in inspect.getmembers(value) if _is_function(member) and name[:2] != "__"]

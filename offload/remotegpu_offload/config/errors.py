@@ -1,11 +1,11 @@
-"""What is wrong with a configuration."""
+"""Errors in a configuration."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong in one line of the file (counted from 1)."""
+    """An error in one line of the file (counted from 1)."""
 
     line: int
     where: str  # "offload[2].mutates"; empty: the whole

@@ -21,7 +21,8 @@ def find(
     environ: Mapping[str, str] = os.environ,
     directory: Path | None = None,
 ) -> Path | None:
-    """Where the configuration lies: `explicit`, REMOTEGPU_CONFIG, or remotegpu.yaml in the directory; None: nowhere."""
+    """Returns the path of the configuration: `explicit`, REMOTEGPU_CONFIG, or remotegpu.yaml in the directory; None:
+    none."""
     if explicit is not None:
         return Path(explicit)
     if named := environ.get(CONFIG_ENV):
@@ -35,9 +36,9 @@ def load(
     environ: Mapping[str, str] = os.environ,
     directory: Path | None = None,
 ) -> Config:
-    """The configuration that holds here; where there is no file, torch's `cuda` is offloaded and nothing else.
+    """Returns the configuration that holds here; where there is no file, torch's `cuda` is offloaded and nothing else.
 
-    Raises ConfigError for a file that cannot be read or says what is not possible.
+    Raises ConfigError for a file that cannot be read or asks for what is not possible.
     """
     path = find(explicit, environ, directory)
     if path is None:
@@ -58,7 +59,7 @@ def load(
 
 
 def parse(content: str | bytes, source: Path | None = None, folder: Path | None = None) -> Config:
-    """The configuration that this YAML says. Names are relative to the folder of `source`, or to `folder`."""
+    """Reads the configuration from YAML. Names are relative to the folder of `source`, or to `folder`."""
     name = str(source or FILE_NAME)
     root = _read(content, name)
     if root is None:

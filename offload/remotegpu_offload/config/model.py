@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 Backend: TypeAlias = Literal["cuda", "rocm", "xpu", "cpu"]
-# value: a copy travels; ref: the object stays where it is, or is, and a handle travels; auto: by value, and large
-# buffers as pages, of which only those travel that the other side lacks.
+# value: a copy travels; ref: the object stays where it is, and a handle travels; auto: by value, and large buffers as
+# pages, of which only those travel that the other side lacks.
 ArgumentMode: TypeAlias = Literal["value", "ref", "auto"]
 TorchDevice: TypeAlias = Literal["cuda", "xpu", "mps"]
 
@@ -17,7 +17,7 @@ EVERY_OTHER: Final = "*"  # in `args`: every argument that is not named
 
 @dataclass(frozen=True, slots=True)
 class SessionRules:
-    """Where the program's other half runs, and how much of a GPU it gets: `milli` or `memory_bytes`, else all of it."""
+    """The place of the program's other half, and its part of a GPU: `milli` or `memory_bytes`, else all of it."""
 
     backends: tuple[Backend, ...] = ()  # best first; empty: whatever the appliance has
     environment: str = "auto"  # the name of one of the appliance's environments; auto: the first that fits
@@ -38,7 +38,7 @@ class TorchRule:
 
 @dataclass(frozen=True, slots=True)
 class _CallRule:
-    """What functions and classes share: how arguments and results of their calls travel."""
+    """Fields that function and class rules share: how arguments and results of their calls travel."""
 
     pattern: str
     args: Mapping[str, ArgumentMode] = field(default_factory=dict)
@@ -61,12 +61,12 @@ class _CallRule:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRule(_CallRule):
-    """Function mode: calls of functions with this name, which may be a glob, run there."""
+    """Function mode: calls of functions with this name, which may be a glob, run at the acceptor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRule(_CallRule):
-    """Function mode: instances of this class live there; its methods are calls."""
+    """Function mode: instances of this class live at the acceptor; its methods are calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ Rule: TypeAlias = TorchRule | FunctionRule | ClassRule | ModuleRule
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
-    """Which source may leave the client. Entries are modules ("mypkg") or folders ("./", relative to the config)."""
+    """The source that may leave the client. Entries are modules ("mypkg") or folders ("./", relative to the config)."""
 
     page: tuple[str, ...] = ("./",)
     never: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class CodeRules:
 
 @dataclass(frozen=True, slots=True)
 class FileRules:
-    """Which files the acceptor may read and write here: globs, relative to the config; `cache_bytes` held there."""
+    """The files that the acceptor may read and write here: globs, relative to the config; `cache_bytes` held there."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class FileRules:
 
 @dataclass(frozen=True, slots=True)
 class EnvRules:
-    """Which environment variables the acceptor gets: names or globs. Nothing else crosses."""
+    """The environment variables that the acceptor gets: names or globs. Nothing else crosses."""
 
     passes: tuple[str, ...] = ()
 
@@ -111,7 +111,7 @@ class EnvRules:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One `remotegpu.yaml`; without arguments what holds where there is none."""
+    """One `remotegpu.yaml`; without arguments the defaults that hold without a file."""
 
     source: Path | None = None  # None: no file was found
     folder: Path = field(default_factory=Path.cwd)  # relative names are relative to this
@@ -124,7 +124,7 @@ class Config:
 
     @property
     def torch(self) -> TorchRule | None:
-        """Torch mode of all its rules together; None: tensors stay here."""
+        """Merges all torch rules into one; None: tensors stay here."""
         found = [rule for rule in self.rules if isinstance(rule, TorchRule)]
         if not found:
             return None

@@ -1,4 +1,4 @@
-"""What a file holds before its schema is known: texts, lists and mappings with their lines."""
+"""The content of a file before its schema is applied: texts, lists and mappings with their lines."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Node: TypeAlias = Scalar | List | Map
 
 
 def from_json(text: str | bytes) -> Node:
-    """JSON, whose lines are not known: each counts as the first. Raises ValueError for what is none."""
+    """Reads JSON, whose lines are not known: each counts as the first. Raises ValueError for what is none."""
     return _of_value(json.loads(text))
 
 
 def from_yaml(text: str | bytes) -> Node | None:
-    """YAML; None where there is nothing in it. Raises YamlError for what is none, ImportError without PyYAML."""
+    """Reads YAML; None where there is nothing in it. Raises YamlError for what is none, ImportError without PyYAML."""
     import yaml  # noqa: PLC0415
 
     try:

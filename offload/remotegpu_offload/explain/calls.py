@@ -1,4 +1,5 @@
-"""Which functions of a program take long, and how large their arguments and results are: candidates for rules."""
+"""Measures which functions of a program take long, and how large their arguments and results are: candidates for
+rules."""
 
 import builtins
 import contextlib
@@ -24,7 +25,7 @@ _ONCE_PER_YIELD: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.C
 
 @dataclass(slots=True)
 class Calls:
-    """All calls of one function. Seconds are inclusive, and of recursion only those of the outermost call."""
+    """All calls of one function. Seconds are inclusive; in a recursion only the outermost call counts."""
 
     module: str
     qualname: str
@@ -60,16 +61,15 @@ class _Thread(threading.local):
         self.open: list[_Open] = []
         self.busy = False
         self.paused = 0.0
-        # The outermost frame of our torch device in which the thread is, and since when.
+        # The outermost frame of the remote torch device in which the thread is, and since when.
         self.device: FrameType | None = None
         self.since = 0.0
         self.tensors = 0.0
 
 
 class Profile:
-    """Counts while it is entered. `is_user` tells the user's own source files; functions of libraries count where these
-    call them, unless `ignored` is true of their module's name.
-    """
+    """Counts while it is entered. `is_user` recognises the user's own source files; functions of libraries count where
+    these call them, unless `ignored` is true of their module's name."""
 
     def __init__(self, is_user: Callable[[str], bool], ignored: Callable[[str], bool]) -> None:
         self.table: dict[str, Calls] = {}
@@ -88,7 +88,7 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """What was spent in functions of the table: the run without its imports."""
+        """Seconds in functions of the table: the run without its imports."""
         return sum(calls.within.get("", 0.0) for calls in self.table.values())
 
     @property
@@ -102,7 +102,7 @@ class Profile:
         builtins.__import__ = self._import
 
     def _importing(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Importing a framework calls a hundred thousand functions, none of which counts."""
+        """Imports without counting: importing a framework calls a hundred thousand functions."""
         top = name.partition(".")[0]
         if top in sys.modules or sys.getprofile() != self._event or self._is_user_module(top):
             return self._import(name, *arguments, **named)
@@ -164,7 +164,7 @@ class Profile:
     def _called(self, frame: FrameType) -> None:
         state = self._thread
         code = frame.f_code
-        # What has no name that a rule could give: "<module>", "<lambda>", "outer.<locals>.inner".
+        # No rule can name these: "<module>", "<lambda>", "outer.<locals>.inner".
         if state.busy or "<" in code.co_qualname or code.co_flags & _ONCE_PER_YIELD:
             return
         module = frame.f_globals.get("__name__", "")
@@ -206,7 +206,7 @@ class Profile:
 
     @contextlib.contextmanager
     def _pause(self) -> Iterator[None]:
-        """Pickling calls functions too, and takes time that is not the program's."""
+        """Stops the measuring. Pickling calls functions too, and takes time that is not the program's."""
         state = self._thread
         began = time.perf_counter()
         state.busy = True
@@ -218,12 +218,12 @@ class Profile:
 
 
 def _looked_at(frame: FrameType, calls: Calls) -> Watch:
-    """Sizes the arguments, and remembers what they are."""
+    """Sizes the arguments, and remembers their states."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     values = frame.f_locals
-    # A method's object would live there.
+    # A method's object would live at the acceptor.
     names = [name for name in code.co_varnames[:count] if not ("." in calls.qualname and name in {"self", "cls"})]
     arguments = {name: values[name] for name in names if name in values}
     found = {name: _written(value, f"its argument {name}", calls) for name, value in arguments.items()}

@@ -1,4 +1,5 @@
-"""What a call changes besides its result: its arguments, globals, random numbers. Looked at before it and after it."""
+"""Effects of a call besides its result: on its arguments, globals and random numbers. Compares them before and after
+it."""
 
 import contextlib
 import hashlib
@@ -13,7 +14,7 @@ import cloudpickle
 
 _LARGEST: Final = 1 << 32
 COMPARED: Final = 256 << 20
-"""So many bytes of an argument are compared; of a larger one nobody knows whether it changes."""
+"""So many bytes of an argument are compared; a larger argument may change unnoticed."""
 _FUNCTIONS: Final = 64  # whose globals are looked at, from one function on
 
 
@@ -22,7 +23,7 @@ class TooLargeError(Exception):
 
 
 class _Sum:
-    """A file that only counts and, up to a limit, adds up what is written."""
+    """A file that only counts and, up to a limit, hashes what is written."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,7 +36,7 @@ class _Sum:
         return size
 
     def mark(self, data: Any) -> None:
-        """Tells it from others, and does not cross."""
+        """Adds data to the hash that does not cross the wire."""
         if self.count <= COMPARED:
             self._sum.update(data)
 
@@ -50,7 +51,7 @@ class _Sum:
 
 
 class _Writer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Buffers and tensors are not copied; a tensor on a device would otherwise be fetched for it."""
+    """Measures a value without copying buffers and tensors; otherwise a tensor on a device would be fetched for it."""
 
     def __init__(self, total: _Sum) -> None:
         super().__init__(total, protocol=5, buffer_callback=lambda found: self._add(found.raw()))
@@ -79,7 +80,8 @@ class _Writer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
 
 
 def written(value: object) -> tuple[int, str | None]:
-    """How many bytes a value is on the wire, and what tells whether it is the same later; None: too much of it.
+    """Returns the size of a value on the wire in bytes, and a hash that tells whether it is the same later; None: it is
+    too large.
 
     Raises whatever pickling it raises.
     """
@@ -89,9 +91,10 @@ def written(value: object) -> tuple[int, str | None]:
 
 
 class Watch:
-    """What a call may change: `arguments`, and what the function that begins in `frame` sees of its module.
+    """Watches what a call may change: `arguments`, and the globals that the function that begins in `frame` sees.
 
-    `states`: of the arguments, as `written` gave them. `globals`: of what it sees, before it or, later, after it.
+    `states`: of the arguments, as `written` gave them. `globals`: the states of these globals, before the call or,
+    later, after it.
     """
 
     def __init__(self, arguments: Mapping[str, Any], states: Mapping[str, str | None], frame: FrameType) -> None:
@@ -103,11 +106,11 @@ class Watch:
         self._random = _random_states()
 
     def changed(self) -> list[str]:
-        """The names of the arguments that are no longer what they were."""
+        """Returns the names of the arguments that have changed."""
         return [name for name, value in self._arguments.items() if _differs(value, self._states.get(name))]
 
     def outside(self) -> str:
-        """What else has changed, which no rule brings back; empty if nothing has."""
+        """Describes the first other change, which no rule brings back; empty if there is none."""
         before, self.globals = self.globals, dict(self._outside())
         if changed := _unlike(before, self.globals):
             return f"it changes the global {changed[0]}, and would do so only there"
@@ -117,7 +120,8 @@ class Watch:
         return ""
 
     def since(self, before: Mapping[str, str]) -> str:
-        """What the program has changed since these were the globals, and a function elsewhere would not see."""
+        """Describes the first of the globals in `before` that the program has changed since then: a function elsewhere
+        would not see the change. Empty if there is none."""
         changed = _unlike(before, {name: state for name, state in self.globals.items() if name in before})
         return f"it reads the global {changed[0]}, which the program changes here" if changed else ""
 
@@ -141,16 +145,15 @@ def _differs(value: Any, before: str | None) -> bool:
 
 
 def _data(value: Any) -> Any:
-    """Of a class what it holds that is no code."""
+    """Returns the attributes of a class that are not code; any other value as it is."""
     if isinstance(value, type):
         return {name: held for name, held in vars(value).items() if name[:2] != "__" and not callable(held)}
     return value
 
 
 def _names(code: CodeType, scope: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The globals that may change while a function runs, what it and the functions that it names refer to, and where
-    they are.
-    """
+    """Returns the globals that may change while a function runs, with the scope of each: those to which it and the
+    functions that it names refer."""
     found: dict[str, dict[str, Any]] = {}
     seen: set[CodeType] = set()
     todo = [(code, scope)]
@@ -172,13 +175,13 @@ def _names(code: CodeType, scope: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _same_program(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two modules are of one package, or lie beside each other."""
+    """Whether two modules lie in the same folder."""
     folders = [str(each.get("__file__") or "").rpartition("/")[0] for each in (one, other)]
     return folders[0] == folders[1]
 
 
 def _belongs_elsewhere(value: Any, home: str) -> bool:
-    """A class or other code that the module has only imported."""
+    """Whether it is a class or other code that the module has only imported."""
     return isinstance(value, types.ModuleType | types.BuiltinFunctionType) or (
         isinstance(value, type) and value.__module__ != home
     )

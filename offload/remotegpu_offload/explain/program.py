@@ -28,7 +28,7 @@ _FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "importlib", *OURS)
 
 
 def run(script: str, config: Config) -> dict[str, Any]:
-    """What was counted while the script ran with `sys.argv`, and how it ended."""
+    """Runs the script with `sys.argv`, and returns the counts and its exit code."""
     is_user = _is_user(script, config)
     profile = Profile(is_user, _is_ignored)
     tensors = Tensors(is_user)
@@ -65,7 +65,7 @@ def _is_ignored(module: str) -> bool:
 
 
 def _code_of(program: Callable[[], object]) -> int:
-    """The exit code that Python itself would give; a traceback is printed as it would be."""
+    """Runs the program. Returns the exit code that Python itself would give; a traceback is printed as it would be."""
     try:
         program()
     except SystemExit as error:

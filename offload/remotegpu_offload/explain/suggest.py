@@ -1,4 +1,4 @@
-"""From what was counted to rules that would pay. Pure."""
+"""Suggests rules that would pay, from the counts of calls. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Suggestion:
 
     @property
     def rule(self) -> str:
-        """As an entry of `offload` in remotegpu.yaml."""
+        """An entry of `offload` in remotegpu.yaml."""
         if not self.mutates:
             return f"{self.key}: {self.name}"
         mutates = "auto" if "auto" in self.mutates else f"[{', '.join(self.mutates)}]"
@@ -38,7 +38,7 @@ class Suggestion:
 
 
 def crossing_seconds(calls: Calls) -> float:
-    """What one call would cost more, elsewhere."""
+    """Estimates how many seconds longer one call would take elsewhere."""
     return CALL_SECONDS + (calls.argument_bytes + calls.result_bytes) / BYTES_PER_SECOND
 
 
@@ -56,7 +56,8 @@ def served_by_torch(calls: Calls) -> bool:
 
 
 def suggest(table: Mapping[str, Calls], total: float) -> list[Suggestion]:
-    """Rules for the outermost functions that pay; not for one that is the whole program, where others inside it pay."""
+    """Suggests rules for the outermost functions that pay; not for one that is the whole program, where others inside
+    it pay."""
     paying = {name: calls for name, calls in table.items() if pays(calls, total)}
     inner = {
         name
@@ -81,7 +82,7 @@ def suggest(table: Mapping[str, Calls], total: float) -> list[Suggestion]:
 
 
 def _suggestion(key: str, name: str, calls: list[Calls], total: float) -> Suggestion:
-    """The first of `calls` is why it pays."""
+    """Makes the suggestion. The first of `calls` is why it pays."""
     first = calls[0]
     size = first.argument_bytes + first.result_bytes
     why = (

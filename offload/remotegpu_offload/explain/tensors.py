@@ -1,4 +1,4 @@
-"""What a torch program sends in torch mode, and which of its lines wait, counted on an acceptor of this machine."""
+"""Counts what a torch program sends in torch mode, and which of its lines wait, with an acceptor of this machine."""
 
 import sys
 from collections import Counter
@@ -12,7 +12,7 @@ from remotegpu_offload.explain.local import local_acceptor
 from remotegpu_offload.importing.hooks import when_imported
 from remotegpu_offload.wire import Buffer, Message, Peer, Service
 
-# What a program that waits wants, by what it asks the acceptor for.
+# The reason why a program waits, by the request to the acceptor.
 _WANTS: Final = {
     "get": "reads values: .item(), .cpu(), bool(), print",
     "result": "needs a shape that depends on values: masks, nonzero, unique",
@@ -37,19 +37,19 @@ class Tensors:
         self._session: session.Session | None = None
 
     def arm(self, config: Config) -> None:
-        """When the program imports torch, let the names of the torch rule mean a device that counts."""
+        """Lets the names of the torch rule mean a device that counts, when the program imports torch."""
         rule = config.torch
         assert rule is not None
 
         def imported(_torch: ModuleType) -> None:
-            from remotegpu_offload.torch import names  # noqa: PLC0415 - torch is imported by now
+            from remotegpu_offload.torch.script import names  # noqa: PLC0415 - torch is imported by now
 
             names.arm(rule.devices, lambda: self.open(config))
 
         when_imported("torch", imported)
 
     def open(self, config: Config) -> session.Session:
-        """The session of the program that is explained, with a listener on its connection."""
+        """Opens the session of the program that is explained, with a listener on its connection."""
         opened = session.Session.open(config, connector=local_acceptor)
         session.use(opened)
         self._session = opened
@@ -57,7 +57,7 @@ class Tensors:
         return opened
 
     def report(self) -> dict[str, Any] | None:
-        """Counts, for JSON; None where the program never used the device."""
+        """Returns counts, for JSON; None where the program never used the device."""
         opened = self._session
         if opened is None:
             return None
@@ -97,7 +97,7 @@ class Tensors:
         peer.request = listening  # type: ignore[method-assign]
 
     def _line(self) -> tuple[str, int]:
-        """The line of the user's own code that waits; backward passes run in threads that have none."""
+        """Returns the line of the user's own code that waits; backward passes run in threads that have none."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             if self._is_user(frame.f_code.co_filename):

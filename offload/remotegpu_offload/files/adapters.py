@@ -17,7 +17,7 @@ from remotegpu_offload.importing.hooks import when_imported
 if TYPE_CHECKING:
     from remotegpu_offload.files.layer import Layer
 
-# What `h5py.File` calls its modes.
+# The modes of `h5py.File`.
 _HDF5_FLAGS: Final = {
     "r": os.O_RDONLY,
     "r+": os.O_RDWR,
@@ -29,7 +29,7 @@ _HDF5_FLAGS: Final = {
 
 
 def install(layer: "Layer") -> None:
-    """From now on, and for what is imported later."""
+    """Adapts the libraries that are imported already, and those that are imported later."""
     _adapt_imports(layer)
     when_imported("torch", lambda torch: _adapt_torch(torch, layer))
     when_imported("sqlite3", lambda sqlite3: _adapt_sqlite(sqlite3, layer))
@@ -39,7 +39,7 @@ def install(layer: "Layer") -> None:
 
 
 def _adapt_imports(layer: "Layer") -> None:
-    """Modules that the program loads from a file by itself: plug-ins, configurations in Python."""
+    """Covers modules that the program loads from a file by itself: plug-ins, configurations in Python."""
     files: Any = importlib.machinery.SourceFileLoader.__mro__[1]
     read, locate = files.get_data, importlib.util.spec_from_file_location
 
@@ -82,7 +82,7 @@ def _adapt_sqlite(sqlite3: Any, layer: "Layer") -> None:
 
 
 class _Hdf5File(PagedFile):
-    """What HDF5 reads and writes through Python. What is written stays in a copy here until it is flushed."""
+    """File through which HDF5 reads and writes. Written data stays in a copy here until it is flushed."""
 
     def __init__(self, layer: "Layer", path: str, flags: int, shown: str) -> None:
         super().__init__(layer.remote, path, flags)
@@ -141,7 +141,7 @@ def _adapt_h5py(h5py: Any, layer: "Layer") -> None:
 
 
 def _adapt_arrow(fs: Any, layer: "Layer") -> None:
-    """Parquet, ORC and datasets ask here which file system a path is on."""
+    """Covers Parquet, ORC and datasets: they ask here which file system a path is on."""
     original = fs._resolve_filesystem_and_path
 
     @functools.wraps(original)
@@ -157,7 +157,7 @@ def _adapt_arrow(fs: Any, layer: "Layer") -> None:
 
 
 def _adapt_arrow_files(pyarrow: Any, layer: "Layer") -> None:
-    """What pandas writes Parquet by."""
+    """Covers `pyarrow.OSFile`, by which pandas writes Parquet."""
     original = pyarrow.OSFile
 
     def made(_kind: Any, path: Any, mode: str = "r", *arguments: Any, **keywords: Any) -> Any:

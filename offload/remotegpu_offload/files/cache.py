@@ -42,7 +42,8 @@ class Copy:
         self._blocks[first:last] = b"\1" * (last - first)
 
     def need(self, offset: int, count: int, fetch: Fetch) -> None:
-        """Make these bytes present. Raises what `fetch` raises, and OSError if the file became shorter meanwhile."""
+        """Makes these bytes present. Raises what `fetch` raises, and OSError if the file became shorter in the
+        meantime."""
         first, last = offset // BLOCK, min(len(self._blocks), (offset + count + BLOCK - 1) // BLOCK)
         with self._lock:
             missing = self._blocks.find(0, first, last)

@@ -1,7 +1,7 @@
 """SQLite databases of the client, to be read. SQLite opens files itself, so it gets a copy of the whole database.
 
-What another program has begun to change there is not seen. Nothing is written: a program that writes a database runs
-at the client, or gives its rows to `open` or `h5py`, whose files go back. Not covered: ATTACH, whose names SQLite
+Uncommitted changes of another program at the client are not seen. Nothing is written: a program that writes a database
+runs at the client, or gives its rows to `open` or `h5py`, whose files go back. Not covered: ATTACH, whose names SQLite
 itself opens, and `sqlite3.Connection` that is called directly.
 """
 
@@ -31,7 +31,7 @@ class Databases:
 
     def __init__(self, layer: "Layer") -> None:
         self._layer = layer
-        # By path: what the client's file was, and the copy of it.
+        # By path: the identity of the client's file, and the copy of it.
         self._copies: dict[str, tuple[tuple[int, ...], str]] = {}
         self._lock = threading.Lock()
 
@@ -47,7 +47,7 @@ class Databases:
         uri: bool = False,
         **more: Any,
     ) -> sqlite3.Connection:
-        """As `sqlite3.connect`, but what is opened of the client is read only.
+        """Replaces `sqlite3.connect`; a database of the client is opened read-only.
 
         Raises sqlite3.OperationalError if the client's rules or files do not allow it, or there is no such file.
         """
@@ -79,7 +79,8 @@ class Databases:
         return made
 
     def _copy(self, path: str) -> str:
-        """Of what the client has now; its name is the database's. Raises OSError."""
+        """Copies the client's current file, unless the copy is up to date; the copy has the database's name. Raises
+        OSError."""
         status = self._layer.remote.stat(path)
         identity = status.st_ino, status.st_size, status.st_mtime_ns
         if path in self._copies and self._copies[path][0] == identity:
@@ -91,7 +92,7 @@ class Databases:
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 self._fetch(path + suffix, file + suffix)
         self._fetch(path, file)
-        # What a program at the client has committed to its log, or left unfinished, is seen to in the copy.
+        # SQLite recovers in the copy what a program at the client has committed to its log, or left unfinished.
         with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(file)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         self._copies[path] = identity, file
@@ -104,7 +105,7 @@ class Databases:
 
 
 def _named(database: Any, uri: bool) -> tuple[Any, list[str]]:
-    """The path, and the parameters of a URI."""
+    """Returns the path, and the parameters of a URI."""
     try:
         name = os.fsdecode(database)
     except TypeError:
@@ -118,7 +119,7 @@ def _named(database: Any, uri: bool) -> tuple[Any, list[str]]:
 
 
 class _Cursor:
-    """Tells why nothing is written."""
+    """Adds a note to the error of a write: why databases of the client are read-only here."""
 
     def execute(self, *arguments: Any) -> Any:
         return self._run("execute", *arguments)
@@ -156,5 +157,5 @@ class _Connection:
 
 @cache
 def _derived(mixin: type, base: type) -> type:
-    """Calls itself what the class calls itself."""
+    """Derives a class from `mixin` and `base` that has the name of `base`."""
     return type(base.__name__, (mixin, base), {"__module__": base.__module__, "__qualname__": base.__qualname__})

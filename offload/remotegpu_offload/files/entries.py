@@ -1,4 +1,4 @@
-"""What `os.scandir` gives for a folder of the client: entries that know their status already."""
+"""Results of `os.scandir` for a folder of the client: entries that know their status already."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Entry:
-    """As `os.DirEntry`."""
+    """Counterpart of `os.DirEntry`."""
 
     __slots__ = ("_find", "_status", "name", "path")
 
@@ -49,7 +49,7 @@ class Entry:
 
 
 class Scan:
-    """As the iterator that `os.scandir` returns."""
+    """Counterpart of the iterator that `os.scandir` returns."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = iter(entries)

@@ -57,7 +57,7 @@ class Layer:
     # --- which path is whose ---
 
     def theirs(self, path: Any) -> str | None:
-        """The absolute path at the client; None if the path (or descriptor) is the acceptor's own."""
+        """Returns the absolute path at the client; None if the path (or descriptor) is the acceptor's own."""
         if isinstance(path, int) or path is None:
             return None
         try:
@@ -85,7 +85,7 @@ class Layer:
         closefd: bool = True,
         opener: Callable[[str, int], int] | None = None,
     ) -> Any:
-        """As `io.open`."""
+        """Replaces `io.open`."""
         path = self.theirs(file)
         known = self._descriptors.get(file) if isinstance(file, int) else None
         if (path is None and known is None) or not isinstance(mode, str):
@@ -117,13 +117,13 @@ class Layer:
         return opened
 
     def flush(self) -> None:
-        """What the program has written goes to the client, also of files that it has not closed."""
+        """Sends what the program has written to the client, also for files that it has not closed."""
         for file in list(self._opened):
             with contextlib.suppress(OSError, ValueError):
                 file.flush()
 
     def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        """As `os.open`: the descriptor is of a copy, which goes to the client when it is closed."""
+        """Replaces `os.open`: the descriptor is that of a copy, which goes to the client when it is closed."""
         theirs = self.theirs(path) if dir_fd is None else None
         if theirs is None:
             return int(self.real["os.open"](path, flags, mode, dir_fd=dir_fd))
@@ -211,7 +211,7 @@ class Layer:
     # --- changes ---
 
     def changer(self, name: str, op: str, *fields: str) -> Callable[..., None]:
-        """A function of `os` that changes what is at one path."""
+        """Returns a function of `os` that changes what is at one path."""
 
         def change(path: Any, *values: Any, dir_fd: int | None = None, **more: Any) -> None:
             theirs = self.theirs(path) if dir_fd is None else None
@@ -324,12 +324,12 @@ class Layer:
         self._replaced.clear()
 
     def replace(self, module: Any, name: str, replacement: Any) -> None:
-        """Until `remove`."""
+        """Replaces an attribute until `remove`."""
         self._replaced.append((module, name, getattr(module, name)))
         setattr(module, name, replacement)
 
     def _replace_copies(self, replacements: Mapping[int, Any]) -> None:
-        """Modules that did `from os import stat` before us."""
+        """Replaces the copies in modules that did `from os import stat` earlier."""
         for name, module in list(sys.modules.items()):
             if module is None or name.partition(".")[0] in _NOT_PATCHED or name.startswith("importlib"):
                 continue
@@ -340,18 +340,18 @@ class Layer:
             for key, value in own:
                 if id(value) in replacements and callable(value):
                     self.replace(module, key, replacements[id(value)])
-        # What removes a NamedTemporaryFile, even when modules are gone.
+        # The function that removes a NamedTemporaryFile, even when modules are gone.
         for function in vars(tempfile._TemporaryFileCloser).values():  # type: ignore[attr-defined]
             if defaults := getattr(function, "__defaults__", None):
                 self.replace(function, "__defaults__", tuple(replacements.get(id(each), each) for each in defaults))
-        # What NumPy's readers of text open files by.
+        # NumPy's readers of text open files by these.
         openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
         if openers is not None:
             self.replace(openers, "_file_openers", {**openers._file_openers, None: self.open})
 
 
 def layer(finder: Finder, hello: Mapping[str, Any], folder: str) -> Layer:
-    """What a process of the session needs to open the client's files; not installed yet."""
+    """Returns the layer by which a process of the session opens the client's files; not installed yet."""
     files = hello.get("files") or {}
     cache = os.path.join(folder, f"files-{os.getpid()}")
     os.makedirs(cache, exist_ok=True)
@@ -360,7 +360,7 @@ def layer(finder: Finder, hello: Mapping[str, Any], folder: str) -> Layer:
 
 
 def attach(session: "AcceptorSession") -> None:
-    """Begin to serve the client's files to the program."""
+    """Begins to serve the client's files to the program."""
     finder = session.loaded[Service.CODE]
     assert isinstance(finder, Finder)
     made = layer(finder, session.hello, str(session.folder))

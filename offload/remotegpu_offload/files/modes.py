@@ -1,4 +1,4 @@
-"""What `open` makes of a mode: flags for the file below, and the layers above it. Pure but for `Descriptor`."""
+"""Modes of `open`: flags for the file below, and the layers above it. Pure but for `Descriptor`."""
 
 import io
 import os
@@ -9,7 +9,7 @@ from remotegpu_offload.files.paged import READ_BUFFER, WRITE_BUFFER, PagedFile
 
 
 class Descriptor(io.RawIOBase):
-    """A file object for a descriptor that `os.open` gave; `close` closes that."""
+    """A file object for a descriptor that `os.open` returned; `close` closes the descriptor."""
 
     def __init__(self, file: PagedFile | None, closefd: bool, close: Callable[[int], None]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Descriptor(io.RawIOBase):
 
 
 def flags_of(mode: str) -> int:
-    """What `open` makes of a mode. Raises ValueError with the words of `io.open`."""
+    """Returns the flags for a mode of `open`. Raises ValueError with the words of `io.open`."""
     kinds = [letter for letter in mode if letter in "rwxa"]
     if set(mode) - set("rwxab+t") or len(set(mode)) != len(mode):
         raise ValueError(f"invalid mode: {mode!r}")

@@ -1,8 +1,8 @@
-"""Opening what a stranger named, without being led elsewhere between the check and the opening.
+"""Opens what a stranger named, without being led elsewhere between the check and the opening.
 
 A name is resolved first, and the result is judged by the rules. Then the folder is opened, and the kernel is asked
-where that folder really is: a folder or link that was exchanged meanwhile is noticed. Everything after that is relative
-to the open folder and follows no link.
+where that folder really is: a folder or link that was exchanged in the meantime is noticed. Everything after that is
+relative to the open folder and follows no link.
 """
 
 import contextlib

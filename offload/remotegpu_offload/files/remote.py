@@ -39,7 +39,7 @@ class RemoteFiles:
         return reply
 
     def tell(self, op: str, buffers: Sequence[Buffer] = (), **more: Any) -> None:
-        """A change without an answer; what goes wrong with it is told when the file is closed."""
+        """Sends a change, without an answer; its error is reported when the file is closed."""
         self._link.notify(Service.FILES, {"op": op, **more}, buffers)
 
     def sync(self) -> None:

@@ -1,4 +1,5 @@
-"""Which of the client's files may be read and written. Pure, but for resolving the rules' own folders at the start."""
+"""Rules for the client's files that may be read and written. Pure, but for resolving the rules' own folders at the
+start."""
 
 import os
 import re
@@ -38,7 +39,7 @@ class Pattern:
 
 
 def pattern(text: str, base: str) -> Pattern:
-    """The pattern of an entry of `files.read` or `files.write`, relative to the folder `base`."""
+    """Returns the pattern of an entry of `files.read` or `files.write`, relative to the folder `base`."""
     absolute = os.path.join(base, os.path.expanduser(text))
     parts = [part for part in absolute.split("/") if part not in ("", ".")]
     wild = next((number for number, part in enumerate(parts) if _WILD.search(part)), len(parts))
@@ -50,7 +51,7 @@ def pattern(text: str, base: str) -> Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What `files:` of the configuration allows."""
+    """The rules in `files:` of the configuration."""
 
     read: Sequence[Pattern] = ()
     write: Sequence[Pattern] = ()
@@ -63,7 +64,7 @@ class Rules:
         return any(entry.matches(real) for entry in self.write)
 
     def may_look(self, real: str) -> bool:
-        """Whether its size and times may be told: of what may be read, and of the folders around it."""
+        """Whether the acceptor may learn its size and times: for what may be read, and for the folders around it."""
         return self.may_read(real) or any(entry.leads_to(real) for entry in (*self.read, *self.write))
 
     @property
@@ -76,7 +77,7 @@ def rules(read: Iterable[str], write: Iterable[str], base: str) -> Rules:
 
 
 def checked(path: object) -> str:
-    """A path that a stranger sent. Raises PathError."""
+    """Checks a path that a stranger sent, and returns it. Raises PathError."""
     if not isinstance(path, str) or not path or len(path.encode("utf-8", "surrogateescape")) > LONGEST_PATH:
         raise PathError(f"not a path of 1 to {LONGEST_PATH} bytes")
     if "\0" in path:
@@ -87,7 +88,7 @@ def checked(path: object) -> str:
 
 
 def below(path: str, folder: str) -> list[str] | None:
-    """The names that lead from the folder to the path; None if it does not lie there."""
+    """Returns the names that lead from the folder to the path; None if it does not lie there."""
     if path == folder:
         return []
     prefix = folder if folder.endswith("/") else folder + "/"
@@ -95,7 +96,7 @@ def below(path: str, folder: str) -> list[str] | None:
 
 
 def hidden(name: str) -> bool:
-    """Whether globs pass it by. Not the folders with two dots in which the files of a ConfigMap really lie: there
+    """Whether globs skip the name. Not the folders with two dots in which the files of a ConfigMap really lie: there
     `steps.py` is a link to `..2026_11_22_10_00_00.1/steps.py`."""
     return name.startswith(".") and not name.startswith("..")
 

@@ -30,7 +30,7 @@ Reader = Callable[[str], bool]
 
 @dataclass(slots=True)
 class _Open:
-    """A file that the acceptor has open; the first error of a write is told when it closes."""
+    """A file that the acceptor has open; the first error of a write is reported when it closes."""
 
     fd: int
     peer: Peer | None
@@ -39,7 +39,7 @@ class _Open:
 
 
 class FileServer:
-    """Serves one session's acceptors, below the rules and what `also` says of real paths (served packages).
+    """Serves one session's acceptors, within the rules and what `also` allows of real paths (served packages).
 
     `cwd` is what relative names there start from; `cache_bytes` is what the acceptor may keep of files at a time.
 
@@ -75,13 +75,13 @@ class FileServer:
         }
 
     def attach(self, peer: Peer) -> None:
-        """Serve this acceptor from now on. Files that it leaves open are closed when it is gone."""
+        """Serves this acceptor from now on. Files that it leaves open are closed when it is gone."""
         self._close_left()
         peer.serve(Service.FILES, lambda request: self.answer(request, peer))
         peer.on_lost.append(lambda _reason: self._close_left())
 
     def hello(self) -> dict[str, Any]:
-        """For the greeting: which folders are the client's."""
+        """Returns its part of the greeting: which folders are the client's."""
         areas = sorted({*self.rules.roots, os.path.realpath(self.cwd), self.cwd})
         return {"areas": areas, "cwd": self.cwd, "cache": self.cache_bytes}
 
@@ -94,7 +94,7 @@ class FileServer:
                 os.close(file.fd)
 
     def answer(self, request: Request, peer: Peer | None = None) -> Message | None:
-        """One request or notice. What goes wrong with a file is an answer: `error`, number and reason."""
+        """Handles one request or notice. An error of a file is an answer: `error`, number and reason."""
         header = request.header
         name = str(header.get("op"))
         if name in ("write", "truncate"):
@@ -120,12 +120,13 @@ class FileServer:
         return self.rules.may_look(real) or self._also(real) or real == os.path.realpath(self.cwd)
 
     def _file(self, path: object, allowed: Reader, rule: str = "read") -> str:
-        """The real path of a file, all links followed. Raises PermissionError with the rule that does not allow it."""
+        """Returns the real path of a file, all links followed. Raises PermissionError with the rule that does not allow
+        it."""
         real = os.path.realpath(checked(path))
         return self._judged(str(path), real, allowed, rule)
 
     def _entry(self, path: object, allowed: Reader, rule: str = "write") -> str:
-        """The same of what stands in a folder: a link there is meant itself."""
+        """Returns the same for an entry of a folder: if it is a link, the link itself is meant."""
         head, _, name = checked(path).rstrip("/").rpartition("/")
         if name in ("", ".", ".."):
             raise PathError(f"{path!r} names no entry of a folder")
@@ -146,7 +147,7 @@ class FileServer:
     # --- open files ---
 
     def _open_file(self, header: dict[str, Any], peer: Peer | None = None) -> Message:
-        """Opens, and sends the first block along; a file that ends there needs no handle."""
+        """Opens a file, and sends the first block along; a file that ends there needs no handle."""
         flags = int(header["flags"]) & _OPEN_FLAGS
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & (os.O_CREAT | os.O_TRUNC)
         if writes:
@@ -314,7 +315,7 @@ class FileServer:
 
 
 def status_of(status: os.stat_result) -> list[int]:
-    """What crosses the wire of a stat_result: ten fields as in `os.stat_result`, times in nanoseconds."""
+    """Returns the fields of a stat_result that cross the wire: ten as in `os.stat_result`, times in nanoseconds."""
     return [
         status.st_mode,
         status.st_ino,
@@ -330,7 +331,7 @@ def status_of(status: os.stat_result) -> list[int]:
 
 
 def key_of(real: str, status: os.stat_result) -> list[Any]:
-    """What a cached copy is known by: if it is the same, so is the content."""
+    """Returns the key of a cached copy: if it is the same, so is the content."""
     return [real, status.st_ino, status.st_size, status.st_mtime_ns]
 
 
@@ -343,7 +344,7 @@ def _open_for(real: str, flags: int, mode: int) -> int:
 
 
 def _open_any(real: str) -> int:
-    """A file or folder, to change its mode."""
+    """Opens a file or folder, to change its mode."""
     with folder_of(real) as (folder, name):
         kind = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):

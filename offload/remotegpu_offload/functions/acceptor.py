@@ -1,4 +1,4 @@
-"""The acceptor's part of functions and classes: it calls what the client names."""
+"""The acceptor's part of functions and classes: it makes the calls that the client requests."""
 
 import importlib
 import logging
@@ -23,7 +23,7 @@ _MOST_WARNINGS = 100
 
 
 class Calls:
-    """What the client may have called here, which is anything: the process is its own."""
+    """Executes the client's calls. The client may call anything: the process is its own."""
 
     def __init__(self, session: "AcceptorSession") -> None:
         self._loaded = session.loaded
@@ -34,7 +34,7 @@ class Calls:
         self.link.explain = self._explain
         self.codec.proxies.update(proxies.by_kind(self.link))
         self._warnings = _Warnings()
-        # Functions that came by value, by the client's numbers, for as long as they do not change there.
+        # Functions that came by value, by the client's numbers, for as long as they do not change at the client.
         self._functions: dict[int, Any] = {}
 
     def _perform(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
@@ -56,7 +56,7 @@ class Calls:
                 self._warnings.found = []
                 value, more = self._call(header, payload)
                 if Service.FILES in self._loaded:
-                    # What the call wrote through memory maps.
+                    # Written by the call through memory maps.
                     self._loaded[Service.FILES].remote.sync()
                 if self._warnings.found:
                     more["warned"] = self._warnings.found
@@ -67,7 +67,7 @@ class Calls:
             explain(error, self._loaded[Service.CODE])
 
     def forget_functions(self) -> None:
-        """The client sends them again."""
+        """Drops the functions that came by value; the client sends them again."""
         self._functions.clear()
 
     def _pull(self, header: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
@@ -135,12 +135,13 @@ class Calls:
             self.codec.exports.release((ident, 1) for ident in writer.sent)
 
     def _levels(self, levels: dict[str, int]) -> None:
-        """The program's own loggers decide; here only as much is made as they would take."""
+        """Sets the levels of the program's own loggers, which decide; only records that they would take are made
+        here."""
         for name, level in levels.items():
             logging.getLogger(name or None).setLevel(level)
 
     def warned(self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-        """In the place of `warnings.showwarning`: the program's own filters decide, when the call is over."""
+        """Replaces `warnings.showwarning`: the program's own filters decide, when the call is over."""
         told = self._warnings.found
         if len(told) < _MOST_WARNINGS:
             told.append([str(message), category.__module__, category.__qualname__, filename, lineno])
@@ -154,7 +155,7 @@ class _Warnings(threading.local):
 
 
 class _Stays:
-    """A result that stays here."""
+    """Wraps a result that stays here."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -172,7 +173,7 @@ register(
 
 
 class _Kept:
-    """A container that stays here, of which the client gets a copy that changes it."""
+    """Wraps a container that stays here, of which the client gets a copy that changes it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -202,7 +203,7 @@ class _Records(logging.Handler):
 
 
 def find(module: str, name: str) -> Any:
-    """What the client means by this name here.
+    """Returns the object with this name in this process.
 
     Raises ImportError, AttributeError.
     """
@@ -213,12 +214,12 @@ def find(module: str, name: str) -> Any:
 
 
 def attribute(instance: Any, name: str) -> tuple[Any, _Kept | None]:
-    """An attribute's value, and what stands for it at the client if it is a container that may be changed."""
+    """Returns an attribute's value, and what stands for it at the client if it is a container that may be changed."""
     return _with_handle(getattr(instance, name))
 
 
 def changed(container: Any, name: str, arguments: Any, keywords: Any) -> tuple[Any, _Kept | None]:
-    """The result of a container's method, as of an attribute."""
+    """Calls a container's method; returns the result in the form of `attribute`."""
     result = getattr(container, name)(*arguments, **keywords)
     return _with_handle(None if result is container else result)
 
@@ -228,7 +229,7 @@ def _with_handle(value: Any) -> tuple[Any, _Kept | None]:
 
 
 def filled(kind: Any, state: Any) -> Any:
-    """An instance made without its constructor and given this state, as unpickling does."""
+    """Makes an instance without its constructor and gives it this state, as unpickling does."""
     made = kind.__new__(kind)
     if hasattr(made, "__setstate__"):
         made.__setstate__(state)
@@ -242,14 +243,14 @@ def filled(kind: Any, state: Any) -> Any:
 
 
 def with_attributes(kind: Any, attributes: dict[str, Any]) -> Any:
-    """An instance made without its constructor, with these attributes."""
+    """Makes an instance without its constructor, with these attributes."""
     made = kind.__new__(kind)
     vars(made).update(attributes)
     return made
 
 
 def is_fitted(estimator: Any) -> bool:
-    """As scikit-learn sees it."""
+    """Whether the estimator is fitted, by scikit-learn's own check."""
     validation = importlib.import_module("sklearn.utils.validation")
     exceptions = importlib.import_module("sklearn.exceptions")
     try:
@@ -260,7 +261,7 @@ def is_fitted(estimator: Any) -> bool:
 
 
 def attach(session: "AcceptorSession") -> None:
-    """Serve calls and objects of this session."""
+    """Serves calls and objects of this session."""
     calls = Calls(session)
     session.objects = calls.codec
     session.peer.serve(Service.CALL, calls.link.answer)
@@ -273,7 +274,7 @@ def attach(session: "AcceptorSession") -> None:
     }
     finder = session.loaded.get(Service.CODE)
     if finder is not None:
-        # What they refer to is the modules' as they were.
+        # They refer to the old modules.
         finder.on_changed.append(calls.forget_functions)
     # A whole program has loggers and filters of its own, and its stderr is the client's.
     if not (session.hello.get("stdio") or {}).get("program"):

@@ -1,4 +1,4 @@
-"""What stands in a class's place: a real subclass of it, whose instances live at the acceptor.
+"""Stubs of classes: a stub is a real subclass of the class, and its instances live at the acceptor.
 
 An instance here is a shell with a handle. Its methods, properties, special methods and attributes are those of the
 object there. A class that a program derives from it is executed there as a whole, so that methods which the program
@@ -49,10 +49,10 @@ _SHELLS: Final = frozenset((
 
 
 class ClassPlan:
-    """How instances of one class live there.
+    """The plan of one class: how its instances live at the acceptor.
 
     Attributes:
-        original: the class without us, which is also what instances that are fetched here are of.
+        original: the class without a stub; instances that are fetched here are of it too.
         name: by which the acceptor finds it; None: it travels by value, as `original`.
     """
 
@@ -68,12 +68,12 @@ class ClassPlan:
 
     @property
     def function(self) -> type:
-        """As of a function's plan: what travels where it does so by value."""
+        """The object that travels if it does so by value; named as in a function's plan."""
         return self.original
 
 
 class Shell:
-    """What every stub inherits besides the class itself."""
+    """Base of every stub, besides the class itself."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class Shell:
             _derive(cls)
 
     def __getattr__(self, name: str) -> Any:
-        # What Python and libraries look up on any object is in the class, or is not there.
+        # Names that Python and libraries look up on any object are in the class, or do not exist.
         if name in (HANDLE, CALLER) or (name[:2] == "__" and name[-2:] == "__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return attribute(self, name)
@@ -112,7 +112,7 @@ class Shell:
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As the class itself pickles: the file can be read where there is no offload."""
+        """Pickles like the class itself: the file can be read where there is no offload."""
         plain = fetch(self)
         function, arguments, *rest = plain.__reduce_ex__(protocol)
         stub = type(self)
@@ -124,11 +124,11 @@ class Shell:
 
     @classmethod
     def _remotegpu_stays(cls, _original: type, name: str) -> bool:
-        """Whether what is called so is the shell's own, not forwarded."""
+        """Whether this name is the shell's own, not forwarded."""
         return name in _SHELLS
 
     def _remotegpu_begin(self) -> None:
-        """A shell without an object is used: one that was made without its constructor."""
+        """Makes the object of a shell that is used without one: it was made without its constructor."""
         fill(self, None)
 
 
@@ -138,12 +138,12 @@ def plan_of(kind: type) -> ClassPlan:
 
 
 def stub(original: type, rule: ClassRule, caller: Callable[[], Caller], where: str, base: type[Shell] = Shell) -> type:
-    """The class to put in the place of another. `where`: the module in which; `base`: what instances have besides.
+    """Makes the stub of a class. `where`: the module that gets it; `base`: the shell that the stub inherits from.
 
     Raises TypeError for a class from which none can be derived.
     """
     namespace: dict[str, Any] = {
-        # Where pickle finds it; where the class itself comes from may be elsewhere.
+        # Where pickle finds it; the class itself may come from another module.
         "__module__": where,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
@@ -177,7 +177,7 @@ def _new(cls: type, *_arguments: Any, **_keywords: Any) -> Any:
 
 
 def shell(kind: type) -> Any:
-    """An instance without an object."""
+    """Makes a shell that has no object yet."""
     try:
         return object.__new__(kind)
     except TypeError:
@@ -212,7 +212,7 @@ _METHODS: Final = (functools.partialmethod, functools.singledispatchmethod)
 
 
 def method(name: str, function: Any, rule: ClassRule) -> Callable[..., Any]:
-    """A method that runs there."""
+    """Returns a method that runs at the acceptor."""
     plan = Plan(function, rule, None, name)
     leaving = name in ("__exit__", "__aexit__")
 
@@ -223,7 +223,7 @@ def method(name: str, function: Any, rule: ClassRule) -> Callable[..., Any]:
         given = (self, *arguments)
         sent, sent_keywords, keys = plan.arguments(given, keywords)
         if keys is not None:
-            # Nor is the exception changed by being told.
+            # Passing an exception along does not change it either.
             keys = None if leaving else [key for key in keys if key != 0]
         return caller_of(self).send(dict(plan.header), (sent, sent_keywords), keys, given, keywords)
 
@@ -251,12 +251,12 @@ def _class_level(original: type, name: str, member: Any, rule: ClassRule) -> Any
     return type(member)(_looking_like(forwarder, name, member.__func__))
 
 
-# Which stub stands in a class's place.
+# The stub of each class.
 _stubs: Final[dict[type, type]] = {}
 
 
 class _Attribute:
-    """A property, or what all instances share unless one has its own: the object there knows."""
+    """A property, or a value that all instances share unless one has its own: the object at the acceptor decides."""
 
     def __init__(self, name: str, member: Any) -> None:
         self._name = name
@@ -276,7 +276,7 @@ class _Attribute:
 
 
 class _Conditional:
-    """A method that only some instances have: a check that reads their attributes says which."""
+    """A method that only some instances have: a check that reads their attributes decides."""
 
     def __init__(self, name: str, member: Any, rule: ClassRule) -> None:
         self._member = member
@@ -298,7 +298,7 @@ def _initializer(original: type) -> Callable[..., None]:
 
 
 def create(self: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Make the object there, under an id of ours."""
+    """Makes the object at the acceptor, under an id of this side."""
     kind = type(self)
     plan = plan_of(kind)
     client = plan.caller()
@@ -313,14 +313,14 @@ def create(self: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> N
 
 
 def adopt(self: Any, client: Caller, handle: Handle) -> None:
-    """From now on this shell is the object of the handle."""
+    """Makes this shell stand for the object of the handle."""
     object.__setattr__(self, HANDLE, handle)
     object.__setattr__(self, CALLER, client)
     client.codec.held.stands(handle.ident, self)
 
 
 def fill(self: Any, state: Any, how: str = "filled") -> None:
-    """Have an instance live there that was made without its constructor and given this state, as unpickling does.
+    """Makes the object of an instance that was made without its constructor and given this state, as unpickling does.
 
     `how`: the acceptor's function for it.
     """
@@ -332,25 +332,25 @@ def fill(self: Any, state: Any, how: str = "filled") -> None:
 
 
 def fetch(self: Any) -> Any:
-    """An ordinary instance of the class, here, that is a copy of the object there."""
+    """Fetches an ordinary instance of the class that is a copy of the object at the acceptor."""
     caller_of(self)
     plain: Any = call(self, {"op": "copy"}, (self,))
     return plain
 
 
 def call(self: Any, header: dict[str, Any], arguments: tuple[Any, ...]) -> Any:
-    """A request about this object."""
+    """Sends a request about this object."""
     payload = arguments if header["op"] == "copy" else (arguments, {})
     return caller_of(self).send(header, payload)
 
 
 def attribute(self: Any, name: str) -> Any:
-    """What the object there has under this name."""
+    """Returns the attribute of the object at the acceptor."""
     return containers.taken(call(self, {"op": "call", "t": [_ACCEPTOR, "attribute"]}, (self, name)))
 
 
 def caller_of(self: Any) -> Caller:
-    """The calls of the session in which the object lives."""
+    """Returns the calls of the session in which the object lives."""
     try:
         client: Caller = object.__getattribute__(self, CALLER)
     except AttributeError:
@@ -369,7 +369,7 @@ def _another(self: Any, how: str) -> Any:
 
 
 def received(client: Caller, handle: Handle, kind: Any) -> Any:
-    """What stands for an instance that was made there."""
+    """Returns the shell for an instance that was made at the acceptor."""
     stands = _stubs.get(kind) if isinstance(kind, type) else None
     if stands is None:
         raise RefusedError(f"the acceptor sent an instance of {kind!r}, which no rule names")
@@ -380,7 +380,8 @@ def received(client: Caller, handle: Handle, kind: Any) -> Any:
 
 
 def _derive(cls: type) -> None:
-    """A class of the program's that is derived from a stub: its methods run there too, as the program wrote them."""
+    """Prepares a class that the program derived from a stub: its methods run at the acceptor too, as the program wrote
+    them."""
     base = next(each for each in cls.__mro__[1:] if MARK in vars(each))
     plan = plan_of(base)
     written = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
@@ -399,7 +400,7 @@ def _derive(cls: type) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The class without us, for an instance that is to be here."""
+    """Returns the original class of a stub, for an instance that is to be here; any other value as it is."""
     return plan_of(value).original if isinstance(value, type) and issubclass(value, Shell) else value
 
 

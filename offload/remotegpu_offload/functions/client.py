@@ -1,4 +1,5 @@
-"""This program's part of functions and classes: what stands in their place, and what the acceptor may call back."""
+"""This program's part of functions and classes: the stubs that replace them, and the objects that the acceptor may call
+back."""
 
 import contextlib
 import functools
@@ -34,12 +35,12 @@ from remotegpu_offload.objects.codec import Codec, CrossingError, RefusedError, 
 from remotegpu_offload.wire.frames import Message, Service
 from remotegpu_offload.wire.request import Request
 
-# What rules have replaced in this process: the acceptor knows it under the same name.
+# Functions and classes that rules have replaced in this process: the acceptor knows them under the same name.
 _replaced: Final[dict[int, Replaced]] = {}
 
 
 class _NotThereError(Exception):
-    """The acceptor has not the function that the header names: the session has moved meanwhile."""
+    """The acceptor does not have the function that the header names: the session has moved in the meantime."""
 
 
 class Client:
@@ -71,12 +72,12 @@ class Client:
         session.serve(Service.OBJECTS, self.link.answer_about_objects)
 
     def begin_anew(self) -> None:
-        """The acceptor is another one, which knows nothing of this program's settings."""
+        """Resets what was sent: another acceptor knows nothing of this program's settings."""
         self._levels = {}
         self._sent.clear()
 
     def call(self, plan: Plan, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """One call of a function: one round trip."""
+        """Makes one call of a function: one round trip."""
         sent, sent_keywords, keys = plan.arguments(arguments, keywords)
         if len(sent) > 1 and _have_arrays(sent):
             sent = importlib.import_module("remotegpu_offload.objects.arrays").sharing(sent)
@@ -120,7 +121,7 @@ class Client:
         arguments: tuple[Any, ...] = (),
         keywords: dict[str, Any] | None = None,
     ) -> Any:
-        """A request, and what is due here when it is answered: changed arguments, warnings."""
+        """Sends a request, and does what is due here when it is answered: changed arguments, warnings."""
         levels = _levels()
         if levels != self._levels:
             self._levels = header["levels"] = levels
@@ -130,7 +131,7 @@ class Client:
             header["mutates"] = keys
         with lost.naming(lambda: lost.called(header, payload)):
             if isinstance(self._code, CodeServer):
-                # A source that was edited since, as in a notebook, is loaded anew there.
+                # A source that was edited since, as in a notebook, is loaded again at the acceptor.
                 self._code.refresh(self._session.peer)
             result, answered = self.link.ask_fully(header, payload)
         if "unknown" in answered:
@@ -149,7 +150,7 @@ class Client:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> Any:
-        """Change the arguments that have changed there; the result, which may be one of them."""
+        """Changes the arguments that have changed at the acceptor. Returns the result, which may be one of them."""
         result, changes = told
         if "same" in header and header["same"] not in keys:
             raise RefusedError(f"the acceptor returned {header['same']!r}, which no `mutates` names")
@@ -164,7 +165,8 @@ class Client:
         return self.link.answer(request)
 
     def _called_back(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
-        """Only what was handed out may be asked, and only what its kind can do."""
+        """Executes a call of the acceptor. It may ask only objects that were handed out, and only for methods of their
+        kind."""
         target, kind = self.codec.exports.entry(header.get("o"))
         method = str(header.get("m"))
         if method not in proxies.METHODS.get(kind, ()):
@@ -180,7 +182,7 @@ _lock: Final = threading.Lock()
 
 
 def of(session: Session | None = None) -> Client:
-    """The calls of a session, by default that of this process, which is opened if need be.
+    """Returns the calls of a session, by default that of this process, which is opened if need be.
 
     Raises OffloadError where no acceptor can be reached.
     """
@@ -196,7 +198,7 @@ def of(session: Session | None = None) -> Client:
 
 
 def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | None = None, method: str = "") -> Any:
-    """What stands in a function's place: it looks the same, and runs at the acceptor of `session`.
+    """Returns the stub of a function: it looks the same, and runs at the acceptor of `session`.
 
     `method`: it is the class method of this name.
     """
@@ -219,20 +221,20 @@ def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | No
 def _of_cache(
     function: Callable[..., Any], attribute: str, name: tuple[str, str] | None, session: Session | None
 ) -> Callable[[], Any]:
-    """What a cached function can be asked about its cache, which is there."""
+    """Returns a method of a cached function's cache, which is at the acceptor."""
     plan = Plan(function, FunctionRule(attribute), name)
     plan.header["a"] = attribute
     return lambda: of(session).call(plan, (), {})
 
 
 def decorated(value: Any, name: str, config: Config, session: Session | None = None, method: str = "") -> Any:
-    """What stands in the place of the function or class of this qualified name, or itself if no rule means it."""
+    """Returns the stub of the function or class of this qualified name, or the value itself if no rule names it."""
     if getattr(value, MARK, None) is not None:
         return value
     if isinstance(value, type):
         for rule in profiles.rules(config):
             if isinstance(rule, ClassRule) and rule.matches(name):
-                base = _shell(value, rule)
+                base = _shell(value)
                 where = name.rsplit(".", value.__qualname__.count(".") + 1)[0]
                 made = classes.stub(value, rule, lambda: of(session), where, base)
                 # One of `__main__` goes by value: for its name the whole script would be executed there.
@@ -246,17 +248,13 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
     return value
 
 
-def _shell(kind: type, rule: ClassRule) -> type[classes.Shell]:
-    """What the class's stub has besides it."""
-    if isinstance(rule, profiles.ShellRule):
-        module, _, name = rule.shell.rpartition(".")
-        found: type[classes.Shell] = getattr(importlib.import_module(module), name)
-        return found
+def _shell(kind: type) -> type[classes.Shell]:
+    """Returns the shell from which the class's stub inherits."""
     return estimators.EstimatorShell if estimators.is_estimator(kind) else classes.Shell
 
 
 def install(module: Any, config: Config, session: Session | None = None) -> list[str]:
-    """Put what the rules name in a module that was just imported under our hands; the names that were replaced.
+    """Replaces what the rules name in a module that was just imported. Returns the names that were replaced.
 
     A glob means what the module defines, a plain name also what it only imports.
     """
@@ -276,7 +274,7 @@ def install(module: Any, config: Config, session: Session | None = None) -> list
 
 
 def _named(module: Any, home: str, rule: FunctionRule | ClassRule) -> Iterable[tuple[Any, str, str]]:
-    """Where the module has what a rule names: (holder, attribute, qualified name)."""
+    """Yields where the module has what a rule names: (holder, attribute, qualified name)."""
     if any(letter in rule.pattern for letter in "*?["):
         for attribute, value in list(vars(module).items()):
             fits = isinstance(value, type) if isinstance(rule, ClassRule) else inspect.isroutine(value)
@@ -301,7 +299,7 @@ def _stands_for(value: Any) -> Any:
 
 
 def _have_arrays(arguments: tuple[Any, ...]) -> bool:
-    """Whether several of them are NumPy's arrays."""
+    """Whether several of them are NumPy arrays."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and sum(type(value) is numpy.ndarray for value in arguments) > 1
 
@@ -311,7 +309,7 @@ def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], key: Any) ->
 
 
 def _levels() -> dict[str, int]:
-    """The levels that this program has set for its loggers."""
+    """Returns the levels that this program has set for its loggers."""
     levels = {
         name: logger.level
         for name, logger in list(logging.root.manager.loggerDict.items())
@@ -336,7 +334,8 @@ def _warn(told: Iterable[Sequence[Any]]) -> None:
 
 
 def _category(module: Any, name: Any) -> type[Warning]:
-    """A warning's class that this program has imported, and that is made of a text alone."""
+    """Returns a warning's class that this program has imported and that is made of a text alone; otherwise
+    UserWarning."""
     found: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
     if (
         isinstance(found, type)

@@ -1,6 +1,6 @@
 """Lists, dicts and sets that are attributes of an instance at the acceptor: copies here, whose changes are sent there.
 
-`model.items.append(1)` so means what it says. What is within such a container is an ordinary copy.
+So `model.items.append(1)` changes the attribute at the acceptor. The content of such a container is an ordinary copy.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,18 +17,18 @@ _ACCEPTOR: Final = "remotegpu_offload.functions.acceptor"
 
 
 class Kept:
-    """What the three have in common: a handle to the container there, and a way to ask."""
+    """Common base of the three: a handle to the container at the acceptor, and the link for requests."""
 
     _plain: type[Any]
     _link: Link
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copy of it is an ordinary one."""
+        """Pickles and copies as an ordinary container."""
         return self._plain, (self._plain(self),)
 
 
 def _changing(plain: type[Any], name: str) -> Callable[..., Any]:
-    """A method that changes a container: there, and then here."""
+    """Returns a method that changes a container: at the acceptor, and then here."""
     method = getattr(plain, name)
 
     def change(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -76,7 +76,7 @@ KINDS: Final = {plain.__name__: _kind(plain) for plain in _CHANGING}
 
 
 def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
-    """What stands for containers of the acceptor, by kind; each is filled by `taken`."""
+    """Returns factories of the acceptor's containers, by kind; `taken` fills each."""
 
     def make(kind: type[Any], handle: Handle, _info: Any) -> Any:
         made = kind()
@@ -88,7 +88,7 @@ def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
 
 
 def taken(answer: Any) -> Any:
-    """What the acceptor says of an attribute: a value, or a container's content with a handle to it.
+    """Returns the acceptor's answer about an attribute: a value, or a container filled with its content.
 
     Raises RefusedError for anything else.
     """

@@ -33,7 +33,7 @@ class RemoteTraceback(Exception):  # noqa: N818 - as concurrent.futures' _Remote
 
 
 PASSED: Final = "_remotegpu_passed"
-"""The attribute of an exception from the other end that has its number there."""
+"""Attribute of an exception from the other end: the exception's number there."""
 
 
 class TooDeepError(RecursionError):
@@ -41,7 +41,7 @@ class TooDeepError(RecursionError):
 
 
 def describe(error: BaseException, where: str) -> dict[str, Any]:
-    """What a person and `rebuild` need, as JSON; the arguments travel beside it."""
+    """Describes an exception as JSON, for a person and for `rebuild`; its arguments travel separately."""
     kind = type(error)
     return {
         "module": kind.__module__,
@@ -55,7 +55,7 @@ def describe(error: BaseException, where: str) -> dict[str, Any]:
 
 
 def contents(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Its arguments, and its attributes."""
+    """Returns its arguments, and its attributes."""
     state = {key: value for key, value in vars(error).items() if key not in ("__notes__", PASSED)}
     if isinstance(error, OSError) and type(error).__module__ == "builtins":
         # With the names of files, which its `args` lack.
@@ -64,7 +64,8 @@ def contents(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def rebuild(described: dict[str, Any], found: tuple[Any, Any] | None) -> BaseException:
-    """The exception. `found` is what `contents` was there, None where it cannot be had here."""
+    """Rebuilds the exception. `found` is what `contents` returned at the other end; None where it cannot be had
+    here."""
     name = f"{described.get('module')}.{described.get('name')}"
     text = str(described.get("text", ""))
     error: BaseException | None = None
@@ -83,7 +84,7 @@ def rebuild(described: dict[str, Any], found: tuple[Any, Any] | None) -> BaseExc
 
 
 def _type(described: dict[str, Any]) -> type[BaseException] | None:
-    """Only from modules that this program has imported itself."""
+    """Finds the exception's type, only in modules that this program has imported itself."""
     module, name = described.get("module"), described.get("name")
     found: Any = builtins if module == "builtins" else sys.modules.get(str(module))
     for part in str(name).split("."):
@@ -115,7 +116,7 @@ def _text(error: BaseException) -> str:
 
 
 def _chain(formatted: traceback.TracebackException) -> list[dict[str, Any]]:
-    """The exception and what it came from, earliest first."""
+    """Lists the exception and what it came from, earliest first."""
     chain: list[dict[str, Any]] = []
     part: traceback.TracebackException | None = formatted
     link = ""
@@ -137,13 +138,13 @@ def _chain(formatted: traceback.TracebackException) -> list[dict[str, Any]]:
 
 
 def _users(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Without our own frames, unless there are no others."""
+    """Leaves out the frames of this package, unless there are no others."""
     ours = __file__.rpartition("/functions/")[0]
     return [frame for frame in stack if not frame.filename.startswith(ours)] or list(stack)
 
 
 def render(chain: Sequence[Any]) -> str:
-    """As Python prints a traceback. Source lines that the other end lacks are this program's own."""
+    """Formats the chain like a traceback of Python. Source lines that the other end lacks are this program's own."""
     lines: list[str] = []
     for each in chain:
         frames = [
@@ -159,7 +160,7 @@ def render(chain: Sequence[Any]) -> str:
 
 
 def _line(file: str, line: int) -> str:
-    """Only of files that are loaded here: another could be a device, or anything."""
+    """Returns a source line, only of files that are loaded here: another could be a device, or anything."""
     loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     if file in loaded or file in linecache.cache:
         return linecache.getline(file, line).strip()

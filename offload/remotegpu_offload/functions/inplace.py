@@ -1,7 +1,7 @@
-"""What an object consists of, and how an object here is made equal to its changed copy in place.
+"""Walks through an object's parts, and makes an object here equal to its changed copy in place.
 
-Both ends go through an argument in the same way, so that a place (`parts`) means the same object at both: what was
-changed there is changed here in the very object that it was, wherever it has got to meanwhile.
+Both ends go through an argument in the same way, so that a place (`parts`) means the same object at both. A change at
+the other end is made here in the very same object, wherever that object has been moved to in the meantime.
 """
 
 import array
@@ -16,7 +16,8 @@ from typing import Any, Final
 from remotegpu_offload.objects.codec import HANDLE
 
 Place = int | str
-"""Of a part within an object: its index, of dictionaries twice that of the key and one more, or an attribute's name."""
+"""The place of a part within an object: its index (in a dictionary twice the entry's index for the key, and one more
+for the value), or an attribute's name."""
 
 Write = Callable[[], None]
 
@@ -29,14 +30,14 @@ CODE: Final = (
     type,
     types.ModuleType,
 )
-"""Callables that have no state of interest. Which of them an object has does not change."""
+"""Callables that have no state of interest. An object's callables stay the same ones."""
 
 _CONTAINERS: Final = (list, dict, set, bytearray, collections.deque, array.array)
 _HEAP: Final = 1 << 9  # of a type's flags: it was made by a class statement
 
 
 def library(value: Any) -> str:
-    """Which of the libraries that we know in particular the value's type belongs to, or is derived from."""
+    """Returns which of numpy, pandas and torch the value's type belongs to, or is derived from; empty if none."""
     for base in type(value).__mro__:
         top = base.__module__.partition(".")[0]
         if top in {"numpy", "pandas", "torch"}:
@@ -53,12 +54,13 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is one of pandas' that can be changed in place: an Index cannot."""
+    """Whether it is an object of pandas that can be changed in place: an Index cannot."""
     return library(value) == "pandas" and hasattr(value, "_update_inplace")
 
 
 def parts(value: Any) -> list[tuple[Place, Any]]:
-    """What an object holds, by place, but for atoms. Members of sets have no place, nor what travels in its own way."""
+    """Lists the parts that an object holds, by place, but for atoms. Members of sets have no place; objects that travel
+    in their own way have no parts."""
     kind = type(value)
     if is_tensor(value):
         return [("grad", value.grad)] if value.is_leaf and value.grad is not None else []
@@ -75,7 +77,7 @@ def parts(value: Any) -> list[tuple[Place, Any]]:
     elif isinstance(value, (set, frozenset, *_CONTAINERS)):
         pass
     elif _has_own_state(kind):
-        # The state is another one each time, its parts are the object's.
+        # The state is a different object each time; its parts are the object's own.
         return [(f"{place}", held) for place, held in parts(_state(value))]
     elif not _is_plain(kind):
         return []
@@ -87,7 +89,7 @@ def _no_atoms(found: Iterable[tuple[Place, Any]]) -> list[tuple[Place, Any]]:
 
 
 def inner(value: Any) -> Iterable[Any]:
-    """What an object holds, members of sets as well."""
+    """Yields what an object holds, members of sets included."""
     if isinstance(value, (set, frozenset)):
         yield from value
     for _, held in parts(value):
@@ -114,7 +116,7 @@ def _slots(kind: type) -> dict[str, Any]:
 
 
 def _state(value: Any) -> Any:
-    """What an object of a class with a way of its own travels as, which is nothing if it does not."""
+    """Returns the state of an object whose class defines `__getstate__`; None if it cannot be pickled."""
     try:
         return value.__getstate__()
     except TypeError:
@@ -161,7 +163,7 @@ def _is_value(kind: type) -> bool:
 class WriteBack:
     """Writes the changed copies that came back from the other end into the objects here.
 
-    `pair` each of them, then `write`: nothing is changed before all is known to be possible.
+    `pair` each of them, then `write`: it changes nothing before it knows that all changes are possible.
     """
 
     def __init__(self) -> None:
@@ -170,9 +172,9 @@ class WriteBack:
         self._paired: list[Any] = []
 
     def pair(self, original: Any, new: Any) -> None:
-        """Say that one is the copy of the other. Copies of values are as good as the values.
+        """Registers one as the copy of the other. Copies of values are as good as the values.
 
-        Raises TypeError for an object that was changed there and that nobody can change here.
+        Raises TypeError for an object that was changed there and that cannot be changed here.
         """
         self._paired.append(new)
         if new is original or type(original) in ATOMS:
@@ -187,7 +189,7 @@ class WriteBack:
                 self._originals[id(new)] = original
 
     def write(self, result: Any) -> Any:
-        """Make the originals equal to their copies; they hold each other afterwards, and so does the result.
+        """Makes the originals equal to their copies; they hold each other afterwards, and so does the result.
 
         Raises TypeError for a change that this kind of object cannot take.
         """
@@ -213,7 +215,7 @@ class WriteBack:
         return self._mapped(result)
 
     def _mapped(self, new: Any) -> Any:
-        """What stands here for something that a copy holds."""
+        """Returns the object here that stands for something that a copy holds."""
         kind = type(new)
         if kind in ATOMS:
             return new
@@ -230,7 +232,7 @@ class WriteBack:
         return new
 
     def _writing(self, target: Any, new: Any) -> Write | None:
-        """What makes the one equal to the other, later."""
+        """Returns a function that makes the one equal to the other, later."""
         kind = type(target)
         if is_tensor(target):
             return _tensor(target, new, self._mapped(new.grad) if new.is_leaf else None)
@@ -263,7 +265,8 @@ class WriteBack:
         return [self._mapped(held) for held in state] if type(state) is list else self._mapped(state)
 
     def _content(self, target: Any, new: Any) -> Write | None:
-        """Of a container, by its own type's methods: those of a class derived from it may do anything."""
+        """Returns a function that sets a container's content, by its own type's methods: those of a derived class may
+        do anything."""
         match target:
             case list():
                 items = [self._mapped(each) for each in new]
@@ -312,7 +315,7 @@ def _writable(value: Any) -> bool:
         return True
     if _has_own_state(kind):
         return hasattr(kind, "__setstate__") or type(_state(value)) is dict
-    # Of a class that says how its instances are made again we trust the attributes if it has nothing else.
+    # For a class that defines how its instances are made again, the attributes are enough if it has no other state.
     return _is_plain(kind) or (bool(_attributes(value)) and _is_written_in_python(kind))
 
 
@@ -333,7 +336,7 @@ def _same_or_refused(original: Any, new: Any) -> None:
 
 
 def _fill(target: Any, new: Any, entries: list[tuple[Any, Any]]) -> None:
-    # An ordered one keeps its order beside its content.
+    # An ordered one keeps its order next to its content.
     kind = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
     kind.clear(target)
     for key, held in entries:
@@ -343,7 +346,8 @@ def _fill(target: Any, new: Any, entries: list[tuple[Any, Any]]) -> None:
 
 
 def _tensor(target: Any, new: Any, gradient: Any) -> Write | None:
-    """In place as an operation does it, so that all that share its storage see it; an unchanged one is left alone."""
+    """Changes a tensor in place as an operation does, so that all that share its storage see it; an unchanged one is
+    left alone."""
     torch = sys.modules["torch"]
     if target is new:
         return None
@@ -363,7 +367,8 @@ def _tensor(target: Any, new: Any, gradient: Any) -> Write | None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Bit for bit. Remote ones on one storage are the same; of others nobody asks, for that would be a round trip."""
+    """Compares bit by bit. Remote tensors on one storage are equal; others count as different, since comparing them
+    would be a round trip."""
     torch = sys.modules["torch"]
     if one.device != other.device or one.device.type != "cpu":
         return bool(one.device == other.device and one.data_ptr() == other.data_ptr() != 0)

@@ -1,4 +1,5 @@
-"""How one end asks the other to call something, and answers in turn. Both ends' part; who may call what is theirs."""
+"""Requests of one end that the other call something, and their answers. Both ends share this; each decides what the
+other may call."""
 
 import contextlib
 import threading
@@ -15,12 +16,12 @@ from remotegpu_offload.wire.request import Request
 
 DEEPEST: Final = 40
 """How deeply the two ends may call each other back."""
-# For so many seconds values of an iterator are collected before they are sent.
+# Values of an iterator are collected for so many seconds before they are sent.
 _COLLECTING: Final = 0.001
 
 
 class _Local(threading.local):
-    """Of one thread: how deep it is in calls, and what it has raised in them for the other end."""
+    """State of one thread: how deep it is in calls, and the exceptions that it has raised in them for the other end."""
 
     depth = 0
 
@@ -30,7 +31,7 @@ class _Local(threading.local):
 
 @contextlib.contextmanager
 def _reading() -> Iterator[None]:
-    """What is read in it was written by the other end, perhaps by nobody that we know."""
+    """Guards the reading of an answer: the other end wrote it, and may be an unknown program."""
     try:
         yield
     except (RefusedError, UnknownObjectError):
@@ -51,7 +52,7 @@ class Link:
     """One end of the calls of a session.
 
     Args:
-        peer: the connection, asked anew each time: a session may move.
+        peer: returns the connection; called each time, since a session may move.
         perform: carries out a request of the other end and returns what to answer, and header entries for the answer.
         where: of this end, for people: "the acceptor cpu".
     """
@@ -65,7 +66,7 @@ class Link:
     ) -> None:
         self.codec = codec
         codec.fetch = self.fetch
-        # At the acceptor: what moves its objects.
+        # At the acceptor: moves its objects.
         self.store: Store | None = None
         # May add notes to what is raised here, before it is sent to the other end.
         self.explain: Callable[[BaseException], None] = lambda _error: None
@@ -75,7 +76,7 @@ class Link:
         self._local = _Local()
 
     def ask(self, header: dict[str, Any], payload: Any) -> Any:
-        """One round trip: what the other end answers, or its exception.
+        """Makes one round trip; returns the other end's answer, or raises its exception.
 
         Raises CrossingError for a payload that cannot be sent, TooDeepError, LostError, RefusedError for an answer that
         is not taken, and whatever the call raises.
@@ -83,7 +84,7 @@ class Link:
         return self.ask_fully(header, payload)[0]
 
     def ask_fully(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
-        """The answer, with its header."""
+        """Returns the answer, with its header."""
         depth = self._local.depth + 1
         if depth > DEEPEST:
             raise errors.TooDeepError(
@@ -114,11 +115,11 @@ class Link:
         try:
             raise error
         finally:
-            # Or it would hold its traceback, which holds this frame: and with them, handles.
+            # Otherwise it would hold its traceback, which holds this frame: and with them, handles.
             del error
 
     def pull(self, ident: int, most: int) -> tuple[list[Any], BaseException | None]:
-        """The next values of an iterator of the other end, at most so many, and what ended it."""
+        """Fetches the next values of an iterator of the other end, at most `most`, and the exception that ended it."""
         packed = self.codec.dumps(((), {}))
         header = {"o": ident, "m": "__next__", "most": most, **packed.header}
         try:
@@ -130,7 +131,7 @@ class Link:
                 self._forget_raised()
 
     def _forget_raised(self) -> None:
-        """What was raised here within a call that is over: the acceptor may have handled it."""
+        """Forgets exceptions that were raised here within a call that is over: the acceptor may have handled them."""
         if self.codec.client:
             self._local.raised.clear()
 
@@ -152,7 +153,7 @@ class Link:
         return [self.codec.loads(*item) for item in found], None
 
     def push(self, values: Iterator[Any], most: int) -> Message:
-        """Answers a `pull`. Each value is written when it comes: it may be the same object again and again."""
+        """Answers a `pull`. Each value is pickled when it comes: it may be the same object again and again."""
         items: list[dict[str, Any]] = []
         buffers: list[Any] = []
         header: dict[str, Any] = {"items": items, "ended": False}
@@ -160,7 +161,7 @@ class Link:
         def add(packed: Packed) -> bool:
             items.append({**packed.header, "buffers": len(packed.buffers)})
             buffers.extend(packed.buffers)
-            # What lies beside the pickle is still the object's own memory.
+            # Buffers next to the pickle are still the object's own memory.
             return len(packed.buffers) == 1 and len(packed.buffers[0]) < pages.FLOOR
 
         until = time.monotonic() + _COLLECTING
@@ -182,7 +183,7 @@ class Link:
         return Message(header, buffers)
 
     def log(self, record: list[Any]) -> None:
-        """Tell the other end what was logged here. Nobody answers."""
+        """Sends a log record to the other end, as a notice."""
         self._peer().notify(Service.CALL, {"op": "log", "record": record})
 
     def _error(self, described: dict[str, Any], header: dict[str, Any], buffers: Sequence[Any]) -> BaseException:
@@ -193,17 +194,17 @@ class Link:
             except (RefusedError, UnknownObjectError):
                 # Its arguments are not taken; its text is.
                 found = None
-        # What was raised here, and has only passed through the other end, is the exception that it was.
+        # An exception that was raised here, and only passed through the other end, stays the same object.
         passed = self._local.raised.get(int(described.get("passed") or 0))
         return errors.rebuild(described, found) if passed is None else passed
 
     def fetch(self, hold: int, names: list[str]) -> list[Any]:
-        """Pages that a message of the other end refers to and that are not here."""
+        """Fetches pages to which a message of the other end refers and that are not here."""
         reply = self._peer().request(Service.OBJECTS, {"op": "pages", "hold": hold, "names": names})
         return list(reply.buffers)
 
     def answer(self, request: Request) -> Message | None:
-        """For Service.CALL: carries out, and answers with the value or with what was raised."""
+        """Answers for Service.CALL: carries out, and answers with the value or with what was raised."""
         before, self._local.depth = self._local.depth, max(1, int(request.header.get("depth", 1)))
         try:
             value, more = self._carry_out(request)
@@ -220,7 +221,7 @@ class Link:
 
     def _carry_out(self, request: Request) -> tuple[Any, dict[str, Any]]:
         payload = self.codec.loads(request.header, request.buffers)
-        # So that what it holds of the other end dies before the answer is written, which then says so.
+        # Whatever it holds of the other end dies before the answer is written, and the answer then says so.
         request.buffers = ()
         return self._perform(request.header, payload)
 
@@ -237,7 +238,7 @@ class Link:
         return Message({"raised": described, **packed.header}, packed.buffers)
 
     def answer_about_objects(self, request: Request) -> Message | None:
-        """For Service.OBJECTS: pages of a message of ours, and handles that died."""
+        """Answers for Service.OBJECTS: pages of a message of this end, and handles that died."""
         header = request.header
         match header.get("op"):
             case "pages":

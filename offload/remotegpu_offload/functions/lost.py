@@ -1,4 +1,4 @@
-"""What the error of a lost acceptor says of the call that it has lost. Pure."""
+"""Names, in the error of a lost acceptor, the call that was lost. Pure."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,7 +10,7 @@ _CELL: Final = ["remotegpu_offload.jupyter.cell", "run"]
 
 
 class naming:  # noqa: N801 - used as contextlib's are
-    """A LostError from inside says what was being asked, unless it says so already.
+    """Adds to a LostError from inside which request was lost, unless it says so already.
 
     Not a generator: through one, the StopIteration of a generator at the acceptor would come out otherwise.
     """
@@ -28,7 +28,7 @@ class naming:  # noqa: N801 - used as contextlib's are
 
 
 def called(header: dict[str, Any], payload: Any) -> str:  # noqa: PLR0911 - one for each kind of call
-    """What a request of `Service.CALL` asks for, in a person's words; empty where only who asks knows."""
+    """Describes for people what a request of `Service.CALL` asks for; empty where only the caller knows."""
     match header:
         case {"o": _}:
             return ""
@@ -50,7 +50,7 @@ def called(header: dict[str, Any], payload: Any) -> str:  # noqa: PLR0911 - one 
 
 
 def name_of(function: Any) -> str:
-    """The qualified name of a function or class."""
+    """Returns the qualified name of a function or class."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     module = getattr(function, "__module__", None)
     return f"{module}.{name}" if module and module != "builtins" else str(name)

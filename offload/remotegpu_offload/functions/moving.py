@@ -1,4 +1,4 @@
-"""What lives at an acceptor moves to another one: both ends' part of it."""
+"""Moves the objects of an acceptor to another one: both ends' part."""
 
 import types
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Store:
         self._coming: list[bytearray] = []
 
     def answer(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
-        """For the operations `save`, `piece`, `begin`, `more` and `take` of Service.OBJECTS."""
+        """Executes the operations `save`, `piece`, `begin`, `more` and `take` of Service.OBJECTS."""
         match header["op"]:
             case "save":
                 return Message(self._save())
@@ -88,7 +88,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that lived at an acceptor. Nothing of it is read here."""
+    """The saved objects of an acceptor. The client does not read them."""
 
     pieces: tuple[bytes, ...]
 
@@ -102,7 +102,7 @@ class ObjectsPart:
         self._client = client
 
     def save(self, peer: Peer) -> State:
-        """The acceptor's objects.
+        """Saves the acceptor's objects.
 
         Raises RemoteFailure for one that cannot move.
         """
@@ -121,7 +121,7 @@ class ObjectsPart:
         return bytes(found)
 
     def load(self, peer: Peer, state: object) -> None:
-        """Give them to another acceptor.
+        """Gives the saved objects to another acceptor.
 
         Raises LostError where nothing was kept and something is lost.
         """

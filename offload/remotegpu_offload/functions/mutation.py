@@ -1,4 +1,5 @@
-"""Arguments that a call has changed there are changed here: what is looked at, what travels back, how it is applied."""
+"""Applies changes that a call made to its arguments at the acceptor: how they are found, what travels back, how they
+are applied."""
 
 import array
 import collections
@@ -16,17 +17,17 @@ Key = int | str
 """An argument: its position or its keyword."""
 
 Parts = list[tuple[Key, list[tuple[int, bytes]]]]
-"""Of large arrays the segments that have changed, by argument and index."""
+"""Segments of large arrays that have changed, by argument and index."""
 Written = list[tuple[int, Place, bool, Any]]
-"""Objects that arguments held before the call: the place of the one that held it in this list, below 0 for an argument
-itself; the object's place within it, or the argument's key; whether it is told, and how it is now."""
+"""Objects that arguments held before the call, each as: the place of its holder in this list, below 0 for an argument
+itself; the object's place within the holder, or the argument's key; whether its state is sent, and that state."""
 
 _IMMUTABLE: Final = (int, float, complex, str, bytes, bool, type(None), type, frozenset, range)
 _HEAP: Final = 1 << 9
 
 
 def may_change(value: Any) -> bool:
-    """Whether `mutates: auto` looks at this argument: all but functions, classes, modules and what cannot change."""
+    """Whether `mutates: auto` watches this argument: all but functions, classes, modules and what cannot change."""
     if isinstance(value, (*_IMMUTABLE, *inplace.CODE)) or hasattr(type(value), "_remotegpu_stays"):
         return False
     if isinstance(value, tuple):
@@ -40,11 +41,11 @@ def may_change(value: Any) -> bool:
 
 
 class Watch:
-    """What some arguments of a call were before it. At the end that executes it.
+    """The state of some arguments before a call. At the end that executes it.
 
     Args:
-        digest: of what a value is written as.
-        stays: whether an object does not travel: nobody looks into it.
+        digest: hashes the pickled form of a value.
+        stays: whether an object does not travel: then its parts are not watched.
     """
 
     def __init__(
@@ -82,14 +83,14 @@ class Watch:
         self._held.append((holder, place, held, type(held), key))
 
     def same(self, result: Any) -> Key | None:
-        """Which of the arguments the result is."""
+        """Returns the argument that is the result; None if none is."""
         for key, (value, _) in self._before.items():
             if value is result:
                 return key
         return None
 
     def changes(self, result: Any) -> tuple[Parts, Written]:
-        """What has changed, and what the result has of the arguments.
+        """Returns what has changed, and what the result has of the arguments.
 
         Raises TypeError for an object that has become one of another class.
         """
@@ -108,7 +109,8 @@ class Watch:
         return parts, self._copies(changed, result)
 
     def _copies(self, changed: set[Key], result: Any) -> Written:
-        """All that the changed arguments held before, or they or the result hold now and any argument held before."""
+        """Returns all that the changed arguments held before, or that they or the result hold now and any argument held
+        before."""
         told = [result, *(held for _, _, held, _, key in self._held if key in changed)]
         reached = self._reached(told)
         kept: dict[int, int] = {}
@@ -146,21 +148,21 @@ class Watch:
         return found
 
     def _state(self, value: Any) -> Any:
-        """Of a large array its form and the names of its segments, else a digest."""
+        """Returns shape, dtype and segment hashes of a large array; a digest otherwise."""
         if inplace.is_array(value) and not value.dtype.hasobject and value.nbytes >= pages.FLOOR:
             return value.shape, value.dtype.str, [pages.name_of(part) for part in pages.segments(_bytes_of(value))]
         return self._digest(value)
 
 
 def _bytes_of(array: Any) -> Any:
-    """A contiguous array's memory."""
+    """Returns the memory of an array; of a copy if it is not contiguous."""
     np = sys.modules["numpy"]
     flat = array if array.flags.c_contiguous else array.T if array.flags.f_contiguous else np.ascontiguousarray(array)
     return memoryview(np.ndarray(flat.nbytes, np.uint8, buffer=flat))
 
 
 def digest(pieces: list[Any]) -> str:
-    """Of what a value is written as."""
+    """Hashes the pieces in which a value is pickled."""
     total = hashlib.sha256()
     for piece in pieces:
         total.update(piece)
@@ -168,15 +170,15 @@ def digest(pieces: list[Any]) -> str:
 
 
 def told(copies: Written) -> tuple[Any, ...]:
-    """The objects of which a message tells."""
+    """Returns the objects whose new state the message carries."""
     return tuple(held for _, _, is_told, held in copies if is_told)
 
 
 def apply(changes: tuple[Parts, Written], keys: Iterable[Key], argument: Callable[[Key], Any], result: Any) -> Any:
-    """Change the arguments as they were changed there. The result, with what it has of them.
+    """Changes the arguments as they were changed there. Returns the result, with what it has of them.
 
-    Raises TypeError for a change that this kind of object cannot take; then nothing is changed but large arrays.
-    Raises RefusedError for a change of an argument that is none of these keys.
+    Raises TypeError for a change that this kind of object cannot take; then nothing is changed but large arrays. Raises
+    RefusedError for a change of an argument that is none of these keys.
     """
     parts, copies = _read(changes)
     asked = {key for key, _ in parts} | {place for holder, place, _, _ in copies if holder < 0}
@@ -198,7 +200,7 @@ def apply(changes: tuple[Parts, Written], keys: Iterable[Key], argument: Callabl
         else:
             if holder not in within:
                 within[holder] = dict(inplace.parts(originals[holder]))
-            # What is not there was never sent, as what an object makes for itself when it is read.
+            # A part that does not exist here was never sent; some objects make a part for themselves when it is read.
             original = within[holder].get(place)
         originals.append(original)
         if is_told:
@@ -207,7 +209,7 @@ def apply(changes: tuple[Parts, Written], keys: Iterable[Key], argument: Callabl
 
 
 def _read(changes: Any) -> tuple[Parts, Written]:
-    """What another program has sent, if it is of this form."""
+    """Checks the form of changes that another program has sent."""
     match changes:
         case (list(parts), list(copies)):
             if all(map(_is_part, parts)) and all(_is_copy(one, at) for at, one in enumerate(copies)):

@@ -1,4 +1,4 @@
-"""How one function's calls travel: its rule applied to its signature."""
+"""The way in which one function's calls travel: its rule applied to its signature."""
 
 import inspect
 import re
@@ -13,19 +13,19 @@ from remotegpu_offload.functions.mutation import Key
 from remotegpu_offload.objects.encoder import Exported, Resident
 from remotegpu_offload.objects.errors import CrossingError
 
-_LOOKED_INTO: Final = 64  # longer containers are data, in which nobody looks for callbacks
+_LOOKED_INTO: Final = 64  # longer containers are data, which are not searched for callbacks
 
 _FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, partial)
 
-# Of an argument in the message: arguments and keywords, after the function if it travels too.
+# The place of an argument in the message: arguments and keywords, after the function if it travels too.
 _PLACE: Final = re.compile(r"\[(\d)\]\[('.*?'|\d+)\]")
 
 MARK: Final = "__remotegpu__"
-"""The attribute of whatever stands in a function's or class's place; its plan has `name` and `function`."""
+"""The attribute that marks the stub of a function or class; its plan has `name` and `function`."""
 
 
 class Plan:
-    """For one callable.
+    """The plan of one callable.
 
     Attributes:
         name: module and qualified name by which the acceptor finds it; None: it travels by value.
@@ -44,7 +44,7 @@ class Plan:
         self._parameters: list[str] | None = None
         self.header: dict[str, Any] = {"op": "call"}
         if method:
-            # Of the first argument.
+            # A method of the first argument.
             self.header["m"] = method
         elif name is not None:
             self.header["t"] = list(name)
@@ -54,7 +54,7 @@ class Plan:
     def arguments(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Key] | None]:
-        """What is sent in the arguments' place, and which of them are looked at for changes; None: none is."""
+        """Returns the arguments as they are sent, and which of them are watched for changes; None: none is."""
         if self._simple:
             return (
                 tuple([outgoing(value) for value in arguments]),
@@ -63,7 +63,7 @@ class Plan:
             )
         names = self._names()
         rule = self._rule
-        # Further positions are those of *args.
+        # Further positions belong to *args.
         positions = [names[index] if index < len(names) else "" for index in range(len(arguments))]
         sent = tuple([_by_mode(value, rule.mode(name)) for value, name in zip(arguments, positions, strict=True)])
         sent_keywords = {name: _by_mode(value, rule.mode(name)) for name, value in keywords.items()}
@@ -71,7 +71,7 @@ class Plan:
         return sent, sent_keywords, self._changed(arguments, keywords, positions)
 
     def about_argument(self, error: CrossingError) -> CrossingError:
-        """With the argument's name in the place of its place in the message."""
+        """Returns the error with the argument's name instead of its place in the message."""
         found = _PLACE.match(error.path)
         if found is None:
             return error
@@ -114,13 +114,14 @@ def _by_mode(value: Any, mode: str) -> Any:
         case "value":
             return value
         case "ref":
-            # An object that happens to be callable, as a model is, is not a function.
+            # A callable object, for example a model, is not a function.
             return Exported(value) if isinstance(value, _FUNCTIONS) else Resident(value)
     return outgoing(value)
 
 
 def _refuse_torn(sent: list[tuple[str, Any]]) -> None:
-    """A model that lives there and a copy of its optimizer would each have parameters of their own.
+    """Refuses arguments that share tensors if only some go by `ref`. A model that lives there and a copy of its
+    optimizer would each have parameters of their own.
 
     Raises CrossingError.
     """
@@ -145,7 +146,8 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def outgoing(value: Any) -> Any:
-    """A callable of the program's own runs here when it is called there; so too in a list, tuple or dict."""
+    """Exports a callable of the program, so that it runs here when it is called there; so too in a list, tuple or
+    dict."""
     if value.__class__ in (list, tuple):
         if len(value) <= _LOOKED_INTO and any(_stays_in_client(each) for each in value):
             return type(value)([Exported(each) if _stays_in_client(each) else each for each in value])
@@ -158,9 +160,9 @@ def outgoing(value: Any) -> Any:
 
 
 def _stays_in_client(value: Any) -> bool:
-    """Functions that cannot be found by a name there, and methods of this program's objects.
+    """Whether it is a function that cannot be found by a name there, or a method of this program's objects.
 
-    A function of a module is found by its name, there or by paging; `args: {f: ref}` makes it stay all the same.
+    A function of a module is found by its name, there or by paging; `args: {f: ref}` makes it stay even so.
     """
     match value:
         case types.FunctionType():
@@ -175,10 +177,11 @@ def _stays_in_client(value: Any) -> bool:
 
 
 def named(function: Callable[..., Any]) -> tuple[str, str] | None:
-    """Where the acceptor finds a function: by its name unless it is of `__main__`, or of another function."""
+    """Returns the name by which the acceptor finds a function; None if it is defined in `__main__` or within another
+    function."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if isinstance(function, types.BuiltinFunctionType) and not isinstance(function.__self__, type | types.ModuleType):
-        # Its qualified name may be that of the object which it is a method of, as pybind11's functions are.
+        # Its qualified name may be that of the object whose method it is, as with pybind11's functions.
         name = function.__name__
     if not module or not name or module == "__main__" or "<" in name:
         return None

@@ -29,7 +29,7 @@ _FILES: Final = frozenset(
         "seekable",
     )
 )
-# What the other end may ask of an object of this end, by the kind as which it was sent.
+# Methods that the other end may call on an object of this end, by the kind as which it was sent.
 METHODS: Final = {
     "call": frozenset(("__call__",)),
     "iter": frozenset(("__next__", "send", "throw", "close")),
@@ -43,7 +43,7 @@ AHEAD: Final = 64
 
 
 class Proxy:
-    """Has a handle, and a way to ask."""
+    """Base of proxies: a handle, and the link for requests."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         self._link = link
@@ -125,7 +125,7 @@ class RemoteIterator(Proxy):
         return self._ask("throw", error)
 
     def close(self) -> None:
-        """Ends the generator there; what was fetched ahead is dropped."""
+        """Ends the generator there, and drops the values that were fetched ahead."""
         self._fetched.clear()
         if self._end is None:
             self._end = StopIteration()
@@ -136,7 +136,7 @@ class RemoteIterator(Proxy):
 
 
 class RemoteFile(Proxy):
-    """An open file of the other end: what is read and written there is read and written at its position."""
+    """An open file of the other end: reads and writes happen there, at its position."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         super().__init__(link, handle, info)
@@ -187,14 +187,14 @@ class RemoteFile(Proxy):
 
 
 class RemoteObject(Proxy):
-    """Something of the other end that stays there: pass it to calls, or `fetch` a copy."""
+    """An object that stays at the other end: pass it to calls, or `fetch` a copy."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         super().__init__(link, handle, info)
         self._name = str(info)
 
     def fetch(self) -> Any:
-        """A copy of its value here.
+        """Returns a copy of its value here.
 
         Raises CrossingError for what cannot be copied, RefusedError for what is not taken.
         """
@@ -206,10 +206,11 @@ class RemoteObject(Proxy):
 
 
 class RemoteManager(RemoteObject):
-    """A context manager of the other end: it is entered and left there, and gets what is raised between."""
+    """A context manager of the other end: it is entered and left there, and gets the exception that is raised in
+    between."""
 
     def __enter__(self) -> Any:
-        # What cannot come stays there.
+        # A value that cannot be copied here stays there.
         return self._link.ask({"o": handle_of(self).ident, "m": "__enter__", "returns": "auto"}, ((), {}))
 
     def __exit__(self, kind: Any, error: Any, _traceback: Any) -> Any:
@@ -218,15 +219,15 @@ class RemoteManager(RemoteObject):
 
 
 class RemoteDecorator(RemoteManager, contextlib.ContextDecorator):
-    """What a function under `contextlib.contextmanager` returns."""
+    """The result of a function under `contextlib.contextmanager`."""
 
     def _recreate_cm(self) -> Any:
-        """As a decorator: another one for each call."""
+        """Makes another manager for each call, when it is used as a decorator."""
         return self._ask("_recreate_cm")
 
 
 class RemoteAsynchronousManager(RemoteObject):
-    """What a function under `contextlib.asynccontextmanager` returns: the program's loop keeps running."""
+    """The result of a function under `contextlib.asynccontextmanager`: the program's loop keeps running."""
 
     async def __aenter__(self) -> Any:
         return await asyncio.to_thread(self._ask, "__enter__")
@@ -236,7 +237,7 @@ class RemoteAsynchronousManager(RemoteObject):
 
 
 def by_kind(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
-    """What makes a proxy, by the kind of object."""
+    """Returns factories of proxies, by the kind of object."""
     made: dict[str, type[Proxy]] = {
         "call": RemoteFunction,
         "iter": RemoteIterator,

@@ -1,4 +1,4 @@
-"""Functions that travel by value, as those of `__main__`, need not travel again while nothing in them has changed."""
+"""Skips sending functions that travel by value, such as those of `__main__`, while nothing in them has changed."""
 
 import dis
 import threading
@@ -13,14 +13,14 @@ _ATOMS: Final = (
     *(int, float, complex, str, bytes, bool, types.NoneType),
     *(types.BuiltinFunctionType, types.ModuleType, types.CodeType),
 )
-_MOST: Final = 64  # of what a function refers to
-# What changes something that the next call would find changed, and that the program has not changed.
+_MOST: Final = 64  # of the objects to which a function refers
+# Instructions that change something which the next call would find changed, and which the program has not changed.
 _STORES: Final = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
 _STORES_OUTSIDE: Final = ("STORE_DEREF", "DELETE_DEREF")
 
 
 class Sent:
-    """What one acceptor has. The numbers are the codec's."""
+    """The functions that one acceptor has. The numbers are the codec's."""
 
     def __init__(self) -> None:
         self._seen: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -37,14 +37,14 @@ class Sent:
         )
 
     def add(self, function: Any, number: int, content: list[Any]) -> None:
-        """It is there now."""
+        """Records that the acceptor has the function."""
         with self._lock:
             if function not in self._seen:
                 weakref.finalize(function, self._gone.append, number).atexit = False
             self._seen[function] = content
 
     def gone(self) -> list[int]:
-        """The numbers of those that have ended; each is sent once."""
+        """Returns the numbers of functions that have been collected; each is sent once."""
         if not self._gone:
             return []
         with self._lock:
@@ -52,19 +52,21 @@ class Sent:
         return gone
 
     def clear(self) -> None:
-        """The acceptor is another one."""
+        """Forgets everything: the acceptor is another one."""
         with self._lock:
             self._seen.clear()
             self._gone.clear()
 
 
 def content(function: types.FunctionType) -> list[Any] | None:
-    """All that a function consists of and refers to; None where some of it may change and be the same object still.
+    """Lists all that a function consists of and refers to; None where some of it may change and be the same object
+    still.
 
-    So it is with a function that itself changes what it refers to: each of its calls begins with what the program has.
+    It is also None for a function that itself changes what it refers to: each of its calls begins with the program's
+    own values.
     """
     found: list[Any] = []
-    # Without the function itself, which would be kept by what is remembered of it.
+    # Without the function itself: the record would keep it alive.
     return found[1:] if _collect(function, found) else None
 
 
@@ -85,14 +87,14 @@ def _collect(value: Any, found: list[Any]) -> bool:
 
 
 def _parts(function: types.FunctionType) -> list[Any] | None:
-    """Of a function that travels by value."""
+    """Lists the parts of a function that travels by value; None if they may change unnoticed."""
     code = function.__code__
     if vars(function) or _changes_things(code):
         return None
     try:
         held = [cell.cell_contents for cell in function.__closure__ or ()]
     except ValueError:
-        # A variable without a value as yet.
+        # A variable that has no value yet.
         return None
     space = function.__globals__
     held += [space[name] for name in cloudpickle._extract_code_globals(code) if name in space]

@@ -1,4 +1,4 @@
-"""Arming a process: what the configuration names is wrapped when the program imports it."""
+"""Arms a process: the functions and classes that the configuration names are wrapped at the import of their module."""
 
 import ast
 import json
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from remotegpu_offload.config.model import Config
 
 _WILD: Final = frozenset("*?[")
-# What Python itself looks for when it starts, and what reading the configuration needs.
+# Modules that Python itself looks for when it starts, and those that reading the configuration needs.
 _NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "cloudpickle", "yaml", "_yaml", *OURS))
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-# What the main module calls to have one of its own functions or classes wrapped.
+# Function that the main module calls to have one of its own functions or classes wrapped.
 _WRAP: Final = "__remotegpu_wrap__"
-# What a program's own configuration is, for the processes that it starts.
+# Variable that passes this program's configuration to the processes that it starts.
 CHILD_ENV: Final = "REMOTEGPU_OFFLOAD_CHILD"
 # Python imports `sitecustomize` from here when it starts.
 _START: Final = str(Path(__file__).resolve().parents[1] / "sitecustomize")
 
 
 class _Armed:
-    """By the environment, before anybody could say otherwise."""
+    """Armed by the environment, before the program can arm the process itself."""
 
     watcher: Watcher | None = None
 
 
 def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, already: bool = True) -> Watcher:
-    """Arm this process. The configuration is read when the first module outside of the standard library is imported,
+    """Arms this process. The configuration is read when the first module outside of the standard library is imported,
     or now if one of them is `already`.
 
     `find_config` may raise ConfigError, which that import then raises.
@@ -68,9 +68,8 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, alread
 
 
 def arm_from_environment() -> None:
-    """The same for `sitecustomize`: as the program that started this process said (`arm_children`), otherwise with the
-    configuration that is found at that time.
-    """
+    """Does the same for `sitecustomize`: with the configuration of the program that started this process
+    (`arm_children`), otherwise with the one that is found at that time."""
     said = json.loads(os.environ.get(CHILD_ENV, "{}"))
 
     def find() -> "Config":
@@ -86,14 +85,13 @@ def arm_from_environment() -> None:
         session.configure(config)
         return config
 
-    # What is imported by now came with Python's own start.
+    # Modules that are imported by now came with Python's own start.
     _Armed.watcher = arm(find, torch_only=bool(said.get("torch_only")), already=False)
 
 
 def arm_children(config: "Config", *, torch_only: bool) -> None:
-    """Have each Python that this program starts armed as it is: by multiprocessing's spawn and forkserver, or as a
-    command. Each opens a session of its own, on the same shares, when it needs one.
-    """
+    """Arms each Python that this program starts as it is armed itself: by multiprocessing's spawn and forkserver, or as
+    a command. Each opens a session of its own, on the same shares, when it needs one."""
     said = {
         "config": None if config.source is None else str(config.source),
         "backends": config.session.backends,
@@ -105,14 +103,15 @@ def arm_children(config: "Config", *, torch_only: bool) -> None:
 
 
 def names_in(config: "Config", module: str) -> bool:
-    """Whether a rule for functions or classes may mean something in this module."""
+    """Whether a rule for functions or classes may name something in this module."""
     from remotegpu_offload.functions import profiles  # noqa: PLC0415 - only for who uses it
 
     return any(_may_mean(rule.pattern, module) for rule in profiles.rules(config))
 
 
 def main_code(source: bytes | str, file: str, config: "Config") -> Any:
-    """The main module's code, in which each function and class that a rule means (`__main__.name`) wraps itself.
+    """Compiles the main module's code, in which each function and class that a rule names (`__main__.name`) wraps
+    itself.
 
     Line numbers stay. Raises SyntaxError.
     """
@@ -131,7 +130,7 @@ def main_code(source: bytes | str, file: str, config: "Config") -> Any:
 
 
 def main_names(config: "Config") -> dict[str, Any]:
-    """What `main_code` needs in the main module."""
+    """Returns the names that `main_code` needs in the main module."""
 
     def wrap(value: Any) -> Any:
         from remotegpu_offload.functions import client  # noqa: PLC0415 - only for who uses it
@@ -150,7 +149,7 @@ def _may_mean(pattern: str, module: str) -> bool:
 
 
 def _arm_torch(config: "Config") -> None:
-    from remotegpu_offload.torch import names  # noqa: PLC0415 - imports torch
+    from remotegpu_offload.torch.script import names  # noqa: PLC0415 - imports torch
 
     assert config.torch is not None
     names.arm(config.torch.devices)

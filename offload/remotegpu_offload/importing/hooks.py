@@ -1,4 +1,4 @@
-"""Being told when a module was imported, without importing anything for it."""
+"""Callbacks after the import of a module, without importing anything for it."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class _Watched(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # While it runs the module, and everybody after, shall see the loader that it really has.
+        # While the module runs, and afterwards, all code sees the loader that it really has.
         if module.__spec__ is not None:
             module.__spec__.loader = self._real
         module.__loader__ = self._real
@@ -68,10 +68,10 @@ class _Watched(Loader):
 
 
 def when_imported(matches: Matches | str, told: Told, *, maybe: Matches | None = None, already: bool = True) -> Watcher:
-    """Call `told` with each module that matches (a predicate, or one name), now if it was imported `already`.
+    """Calls `told` with each module that matches (a predicate, or one name), now if it was imported `already`.
 
-    Where `maybe` is given, `matches` is asked only of names for which that is true, and only if there is such a module.
-    What either raises, the import raises.
+    Where `maybe` is given, `matches` is called only for names for which that is true, and only if there is such a
+    module. An exception of either is raised by the import.
     """
     wanted = matches.__eq__ if isinstance(matches, str) else matches
     watcher = Watcher(lambda name: wanted(name) is True, told, maybe or (lambda name: wanted(name) is True))

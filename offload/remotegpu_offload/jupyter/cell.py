@@ -15,14 +15,15 @@ _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Of a cell, in alphabetical order. What it defines or imports is neither: that is done at both ends."""
+    """Names that a cell reads and writes, in alphabetical order. Names that it defines or imports are not among the
+    written ones: that is done at both ends."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
 
 def names_of(source: str) -> Names:
-    """Which of the notebook's names a cell may read, and which it assigns. Raises SyntaxError."""
+    """Returns which of the notebook's names a cell may read, and which it assigns. Raises SyntaxError."""
     tree = ast.parse(source)
     table = symtable.symtable(source, "<cell>", "exec")
     defined = {name for statement in tree.body for name in _defined(statement)}
@@ -41,19 +42,20 @@ def names_of(source: str) -> Names:
         for symbol in child.get_symbols()
         if symbol.is_declared_global() and symbol.is_assigned()
     }
-    # What is changed in place is the notebook's afterwards, too.
+    # Objects that are changed in place are changed in the notebook afterwards, too.
     writes |= _changed(tree)
     return Names(tuple(sorted(reads - set(dir(builtins)))), tuple(sorted(writes - defined)))
 
 
 def definitions(source: str) -> str:
-    """The statements of a cell that define functions and classes, or import: the notebook has them afterwards too."""
+    """Returns the statements of a cell that define functions and classes, or import: the notebook has them afterwards
+    too."""
     kept = [statement for statement in ast.parse(source).body if isinstance(statement, _DEFINITIONS)]
     return "\n".join(ast.unparse(statement) for statement in kept)
 
 
 def split(values: Mapping[str, Any], reads: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The notebook's values that a cell reads, and the modules among them by their names."""
+    """Returns the notebook's values that a cell reads, and the modules among them by their names."""
     found = {name: values[name] for name in reads if name in values}
     modules = {name: value.__name__ for name, value in found.items() if isinstance(value, type(builtins))}
     return {name: value for name, value in found.items() if name not in modules}, modules
@@ -62,9 +64,9 @@ def split(values: Mapping[str, Any], reads: Iterable[str]) -> tuple[dict[str, An
 def run(
     source: str, file: str, values: dict[str, Any], modules: dict[str, str], wanted: tuple[str, ...]
 ) -> tuple[dict[str, Any], Any]:
-    """Run a cell: the values of the wanted names as far as it has set them, and that of its last line.
+    """Runs a cell. Returns the values of the wanted names as far as it has set them, and that of its last line.
 
-    `file` is what tracebacks call it. Raises what the cell raises.
+    `file` is its name in tracebacks. Raises what the cell raises.
     """
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     scope: dict[str, Any] = {"__name__": "__main__", **values}
@@ -82,7 +84,7 @@ def run(
 
 
 def define(source: str, scope: dict[str, Any]) -> None:
-    """Execute a cell's definitions and imports here; an import that only the acceptor can do is left out."""
+    """Executes a cell's definitions and imports here; an import that only the acceptor can do is left out."""
     for statement in ast.parse(definitions(source)).body:
         with contextlib.suppress(ImportError):
             exec(compile(ast.Module([statement], []), "<cell>", "exec"), scope)  # noqa: S102
@@ -103,7 +105,7 @@ def _below(table: symtable.SymbolTable) -> Iterable[symtable.SymbolTable]:
 
 
 def _changed(tree: ast.Module) -> set[str]:
-    """Names whose object the cell's own statements assign into: `a[0] = 1`, `a.b = 1`, `del a[0]`."""
+    """Returns names whose object the cell's own statements assign into: `a[0] = 1`, `a.b = 1`, `del a[0]`."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):

@@ -30,10 +30,10 @@ _RULE: Final = FunctionRule("remotegpu_offload.jupyter.cell.run")
 
 
 class Share(Protocol):
-    """What the notebook's own process has of a GPU."""
+    """The notebook's own share of a GPU."""
 
     def take(self, words: Sequence[str], show: Callable[[str], None]) -> None:
-        """Raises ValueError if it cannot be had."""
+        """Opens or changes the share. Raises ValueError if it cannot be had."""
 
     def line(self) -> str: ...
 
@@ -79,7 +79,7 @@ class OffloadMagics(Magics):  # type: ignore[misc]
 
     @cell_magic  # type: ignore[untyped-decorator]
     def offload(self, line: str, source: str) -> Any:
-        """Run the cell in the acceptor: what it reads of the notebook travels there, what it assigns comes back."""
+        """Runs the cell in the acceptor: names that it reads travel there, names that it assigns come back."""
         if line.strip():
             raise UsageError("%%offload takes no arguments: choose where it runs by `%remotegpu use BACKEND`")
         text = self.shell.transform_cell(source)
@@ -94,7 +94,7 @@ class OffloadMagics(Magics):  # type: ignore[misc]
         try:
             changed, last = run(text, f"<offloaded cell {next(self._numbers)}>", values, modules, names.writes)
         except Exception as error:
-            # The cell's error, below many lines of ours that nobody wrote into the notebook.
+            # Only the cell's error is of use, not the many lines of this package below it.
             thin(error)
             raise
         cell.define(text, space)

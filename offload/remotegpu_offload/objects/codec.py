@@ -83,7 +83,7 @@ class Codec:
         # For the encoder. Its reducers by exact type; what rules have replaced, by id.
         self.reducers: dict[type, encoding.Reducer] = {}
         self.replaced: dict[int, Replaced] = {}
-        # A class of a function or a notebook that is gone can come back from nobody.
+        # A class of a function or a notebook that is gone cannot come back.
         self.sent_types: weakref.WeakSet[type] = weakref.WeakSet()
         # What stands in a function's or class's place here: it has `name` and `function`.
         self.stands_for: Callable[[Any], Any] = lambda _value: None
@@ -170,7 +170,7 @@ class Codec:
         return Packed({"v": stream, "pages": layout, "hold": hold}, buffers, hold)
 
     def sent(self, packed: Packed) -> None:
-        """The message has been answered, so that nobody will ask for its pages."""
+        """Releases the pages of a message that has been answered: the other end will not ask for them."""
         if packed.hold:
             self.outgoing.release(packed.hold)
 

@@ -1,4 +1,4 @@
-"""Writes a value as a pickle: large buffers beside it, and handles in the place of what cannot or must not travel."""
+"""Writes a value as a pickle: large buffers separately, and handles for objects that cannot or must not travel."""
 
 import contextlib
 import enum
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from remotegpu_offload.objects.codec import Codec
 
 Reducer = Callable[[Any, Any], Any]
-"""As `reducer_override`: what pickle's `__reduce__` returns, or NotImplemented for the usual way."""
+"""Type of `reducer_override`: returns what pickle's `__reduce__` returns, or NotImplemented for the usual way."""
 
 reducers: Final[dict[type, Reducer]] = {}
-"""How values of a type, and of those derived from it, are written; `register` adds to it."""
+"""Reducers by type, also for types derived from it; `register` adds to it."""
 
-# Our modules that know a library's types; imported when the first value of the library crosses.
+# Modules of this package that know a library's types; imported when the first value of the library crosses.
 LIBRARIES: Final = {
     "numpy": "remotegpu_offload.objects.arrays",
     "scipy": "remotegpu_offload.objects.sparse",
@@ -37,7 +37,7 @@ LIBRARIES: Final = {
 
 
 def register(kind: type, reduce: Reducer) -> None:
-    """Say how values of this type are written. A client must be able to read it: `restricted.allow`."""
+    """Registers how values of this type are written. A client must be able to read it: `restricted.allow`."""
     reducers[kind] = reduce
 
 
@@ -67,7 +67,8 @@ class _Out:
         self.buffers: list[pickle.PickleBuffer] = []
 
     def write(self, piece: bytes | bytearray) -> int:
-        """As of a file. The pickler hands over large bytes and bytearrays as they are, without a copy."""
+        """Keeps a piece, in the interface of a file. The pickler hands over large bytes and bytearrays as they are,
+        without a copy."""
         self.pieces.append(piece)
         return len(piece)
 
@@ -79,23 +80,24 @@ class _Out:
 
 
 class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
-    """One message's pickler. `pieces` and `buffers` are what it has written; `sent` what it has counted as sent."""
+    """The pickler of one message. `pieces` and `buffers` are what it has written; `sent` the ids that it has counted as
+    sent."""
 
     def __init__(self, codec: "Codec", inside: Sequence[Any] = ()) -> None:
-        # Not ourselves: the pickler would hold itself, and all that it has written, until the next collection.
+        # Not `self`: the pickler would hold itself, and all that it has written, until the next collection.
         out = _Out()
         self.pieces = out.pieces
         self.buffers = out.buffers
         self.sent: list[int] = []
         self.kept: list[int] = []
-        # Of tensors that belong to what went by reference before: whose they are, and where.
+        # Tensors that belong to an object that went by reference before: their owner, and their place in it.
         self.parts: dict[int, tuple[Any, str]] | None = None
-        # Tensors that go as those do which they are the gradients of.
+        # Gradients that go in the same way as their tensors.
         self.gradients: set[int] = set()
         # What is written is compared, and never sent.
         self.comparing = False
         self.codec = codec
-        # The content of these objects is asked for, though the other end has handles to them.
+        # The content of these objects is requested, though the other end has handles to them.
         self.inside = {id(value) for value in inside}
         super().__init__(out, protocol=5, buffer_callback=out.beside)
 
@@ -111,11 +113,11 @@ class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
         return reduce(self, value)
 
     def dynamic(self, value: Any) -> Any:
-        """Cloudpickle's way with a function or class: by name where there is one, else by value."""
+        """Returns cloudpickle's reduction of a function or class: by name where there is one, else by value."""
         return super().reducer_override(value)
 
     def export(self, value: Any, kind: str, info: Any = None) -> Any:
-        """A handle for the other end."""
+        """Writes a handle for the other end."""
         ident = self.codec.exports.export(value, kind)
         self.sent.append(ident)
         return vocabulary.foreign, (ident, kind, info)
@@ -141,7 +143,7 @@ def _load_library(kind: type) -> None:
 
 
 def _is_iterator(kind: type) -> bool:
-    """Generators and the interpreter's own iterators: they are used up, so there is but one of each.
+    """Whether it is a generator or one of the interpreter's own iterators: they are used up, so they cannot be copied.
 
     An iterator of a class written in Python is a value as any other instance.
     """
@@ -311,11 +313,11 @@ _OURS: Final[dict[type, Reducer]] = {
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,
     types.GeneratorType: _iterator,
-    # They have a generator, of which there is but one.
+    # They have a generator, which cannot be copied.
     contextlib._GeneratorContextManager: _manager,
     functools._lru_cache_wrapper: _cached,
     functools._CacheInfo: lambda _encoder, value: (values.cache_info, tuple(value)),
-    # What io.IOBase, an abstract class, is derived from, and so are files.
+    # The base of io.IOBase, an abstract class, from which files are derived.
     io.IOBase.__bases__[0]: _file,
     Exported: _exported_call,
     Resident: _resident,

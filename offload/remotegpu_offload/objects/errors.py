@@ -1,4 +1,4 @@
-"""What goes wrong when a value is to cross. Every message ends with what to do."""
+"""Errors of values that are to cross. Every message ends with what to do."""
 
 import pickle
 
@@ -13,7 +13,7 @@ class CrossingError(TypeError):
 
 
 class RefusedError(pickle.UnpicklingError):
-    """What the acceptor sent is not taken: it is not a plain value, nor anything that this session has allowed."""
+    """An acceptor's value is not taken: it is not a plain value, nor anything that this session has allowed."""
 
 
 class UnknownObjectError(LookupError):

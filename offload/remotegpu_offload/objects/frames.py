@@ -18,7 +18,7 @@ _MASKED: Final = {
 
 @restricted.allow
 def column(kind: Any, parts: Any) -> Any:
-    """A pandas array of a kind that NumPy has not."""
+    """Makes a pandas array of a kind that NumPy does not have."""
     match kind:
         case "categorical":
             codes, categories, ordered = parts
@@ -43,7 +43,7 @@ def column(kind: Any, parts: Any) -> Any:
 
 @restricted.allow
 def index(kind: Any, parts: Any, names: Any) -> Any:
-    """An index."""
+    """Makes an index."""
     match kind:
         case "range":
             return pd.RangeIndex(*(int(part) for part in parts), name=names)
@@ -68,7 +68,7 @@ def series(values: Any, axis: Any, name: Any, attributes: Any) -> Any:
 
 @restricted.allow
 def frame(columns: Any, values: Any, axis: Any, attributes: Any) -> Any:
-    """One array for all columns, or a list of one for each."""
+    """Makes a frame from one array for all columns, or a list of one for each."""
     if isinstance(values, list):
         made = pd.DataFrame(dict(enumerate(values)), index=axis, copy=False)
         made.columns = columns
@@ -80,7 +80,7 @@ def frame(columns: Any, values: Any, axis: Any, attributes: Any) -> Any:
 
 @restricted.allow
 def stamp(kind: Any, value: Any, unit: Any, zone: Any) -> Any:
-    """A Timestamp, Timedelta or missing value."""
+    """Makes a Timestamp, Timedelta or missing value."""
     match kind:
         case "NaT":
             return pd.NaT
@@ -105,7 +105,7 @@ _PARTS: Final[tuple[tuple[type, str, Callable[[Any], Any]], ...]] = (
 
 
 def _parts(array: Any) -> Any:
-    """What a pandas array is made of; None for one that NumPy has."""
+    """Returns the parts of a pandas array; None for one of a kind that NumPy has."""
     for kind, name, parts in _PARTS:
         if isinstance(array, kind):
             return name, parts(array)
@@ -119,12 +119,12 @@ def _parts(array: Any) -> Any:
 
 
 def _zone(zone: Any) -> Any:
-    """A zone of the standard library by its name; fixed offsets are values."""
+    """Returns a zone of the standard library by its name; fixed offsets are values."""
     return str(zone) if hasattr(zone, "key") or hasattr(zone, "zone") else zone
 
 
 def _plain(array: Any) -> Any:
-    """As NumPy's array, or as itself if it is of a kind that NumPy has not."""
+    """Returns NumPy's array, or the array itself if it is of a kind that NumPy does not have."""
     return array if _parts(array) is not None else np.asarray(array)
 
 

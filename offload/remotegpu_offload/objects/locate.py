@@ -6,19 +6,19 @@ from typing import Any, Final
 
 from remotegpu_offload.objects.errors import CrossingError
 
-_LOOKED_AT: Final = 2000  # parts of a value, before we give up and name the part found so far
+_LOOKED_AT: Final = 2000  # parts of a value, before the search ends and names the part found so far
 _SHOWN: Final = 60
 
 Crosses = Callable[[Any], Exception | None]
 
 
 def is_pickling(error: Exception) -> bool:
-    """Whether this is how pickle says that it cannot: a class may raise anything, these are what the library raises."""
+    """Whether pickle says in this way that it cannot: a class may raise anything, these are what the library raises."""
     return isinstance(error, pickle.PicklingError | TypeError | AttributeError | RecursionError | NotImplementedError)
 
 
 def find(value: Any, error: Exception, crosses: Crosses) -> CrossingError:
-    """What cannot be sent, where it is, and what to do."""
+    """Builds the error: the part that cannot be sent, where it is, and what to do."""
     path, part, cause = _deepest(value, error, crosses)
     if isinstance(cause, CrossingError):
         return CrossingError(cause.what, path)
@@ -39,7 +39,7 @@ def _is_depth(error: BaseException) -> bool:
 
 def _deepest(value: Any, error: Exception, crosses: Crosses) -> tuple[str, Any, Exception]:
     path, looked_at, seen = "", 0, {id(value)}
-    # Of one that is too deep, every part but the last is too deep as well.
+    # If a value is too deep, every part of it but the last is too deep as well.
     while not _is_depth(error):
         for name, part in _parts(value):
             if id(part) in seen:
@@ -47,7 +47,7 @@ def _deepest(value: Any, error: Exception, crosses: Crosses) -> tuple[str, Any, 
             seen.add(id(part))
             looked_at += 1
             found = crosses(part) if looked_at <= _LOOKED_AT else None
-            # One that says itself what is wrong is of the part at fault, or of a part within.
+            # A CrossingError names the part at fault itself, so the part with the same error is at fault or holds it.
             if found is not None and (not isinstance(error, CrossingError) or str(found) == str(error)):
                 path, value, error = path + name, part, found
                 break

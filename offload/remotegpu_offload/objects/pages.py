@@ -2,7 +2,7 @@
 
 A page's name is a hash of its content, so a changed array is another page; what a name means is decided by the end that
 sends it, and only its own later messages are read with it. Both ends forget the page that was used longest ago by the
-same rule. Where they disagree all the same (two threads' messages overtook each other), the receiver asks.
+same rule. Where they still disagree (two threads' messages overtook each other), the receiver asks.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ CARRIED: Final = 256 << 20
 LARGEST: Final = (2 << 30) - (64 << 20)
 """The most that a value has without pages, in bytes; the wire's frames are hardly larger."""
 REMEMBERED: Final = 1 << 30
-"""How many bytes of pages the receiver remembers, unless told otherwise."""
+"""Default limit of the bytes of pages that the receiver remembers."""
 
 
 def name_of(data: Buffer) -> str:
@@ -120,7 +120,8 @@ class Outgoing:
             self._messages.pop(number, None)
 
     def pages(self, number: int, names: Sequence[str]) -> list[bytes]:
-        """Raises LookupError for a page that is not under way, and ValueError for one that was changed meanwhile."""
+        """Returns pages of a message. Raises LookupError for a page that is not under way, and ValueError for one that
+        was changed in the meantime."""
         with self._lock:
             message = self._messages.get(number, {})
         found = []

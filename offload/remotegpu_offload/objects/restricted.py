@@ -1,8 +1,8 @@
 """Reads what an acceptor has sent without letting it run anything here.
 
-A pickle is a program. This machine for it has no instruction that calls what the acceptor likes: a call is made only to
-functions of our list, an instance only of a class that this program has sent itself or that a rule names, and without
-its constructor; nothing is changed but what this pickle has made. `trust: full` reads with pickle instead.
+A pickle is a program. This unpickler has no instruction that calls arbitrary code: it calls only functions of the lists
+here, and makes an instance only of a class that this program has sent itself or that a rule names, and without its
+constructor; it changes nothing but what this pickle has made. `trust: full` reads with pickle instead.
 """
 
 import copyreg
@@ -24,23 +24,24 @@ from remotegpu_offload.objects.plain import is_plain
 calls: Final[dict[tuple[str, str], Callable[..., Any]]] = dict(values.CALLS)
 types_taken: Final[dict[tuple[str, str], type]] = dict(values.TYPES)
 
-# Their values are made by functions of our own: their classes' states reach memory unchecked.
+# Functions of this package make their values: their classes' states reach memory unchecked.
 _OWN_WAY: Final = frozenset(("numpy", "scipy", "pandas", "torch"))
 
 
 def allow(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let an acceptor's values call this function. It must be safe with whatever arguments."""
+    """Lets an acceptor's values call this function. It must be safe with whatever arguments."""
     calls[function.__module__, function.__qualname__] = function
     return function
 
 
 def allow_type(kind: type) -> None:
-    """Let this type stand in an acceptor's values. No instance is made of it by that."""
+    """Lets this type stand in an acceptor's values. That alone makes no instance of it."""
     types_taken[kind.__module__, kind.__qualname__] = kind
 
 
 class Policy:
-    """Whose classes are taken: those of which this program has sent instances, and those of the rules' packages."""
+    """Classes that the restricted unpickler accepts: those this program has sent, and those of packages named in
+    rules."""
 
     def __init__(self, sent: MutableSet[type], packages: Iterable[str], plain: Callable[[Any], Any]) -> None:
         self._plain = plain
@@ -48,7 +49,7 @@ class Policy:
         self._packages = {name for name in packages if name not in _OWN_WAY and name not in sys.stdlib_module_names}
 
     def find(self, module: str, name: str) -> Any:
-        """The class, or function, of this name. It is never imported, and must be where it says that it is.
+        """Returns the class, or function, of this name. It is never imported, and must be where it says that it is.
 
         Raises RefusedError.
         """
@@ -72,7 +73,7 @@ class Policy:
         return module.partition(".")[0] in self._packages
 
     def instances(self, kind: Any) -> bool:
-        """Whether instances may be made. The class has been found, so it may be named."""
+        """Whether instances may be made. `find` has returned the class, so it may be named."""
         return (
             isinstance(kind, type)
             and not issubclass(kind, type)
@@ -88,14 +89,15 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _load(module: str) -> None:
-    """Our own module that is named, or the one that knows the library that is: it adds to the lists."""
+    """Imports this package's module of that name, or the one that knows the library of that name: it adds to the
+    lists."""
     ours = LIBRARIES.get(module.partition(".")[0], module)
     if ours in LIBRARIES.values() and ours not in sys.modules:
         importlib.import_module(ours)
 
 
 class _Call:
-    """A function of our list, where a pickle names it. No function itself, so that nothing else can call it."""
+    """A listed function, where a pickle names it. It is not callable, so that nothing else can call it."""
 
     __slots__ = ("function", "name")
 
@@ -104,7 +106,7 @@ class _Call:
         self.name = name
 
 
-# So small a pickle is read sooner than it is looked through.
+# For so small a pickle, unpickling takes less time than the check for plain values.
 _SMALL: Final = 4096
 # Tuples within a key of a dictionary, or in a set: hashing goes through all of them, by recursion.
 _KEY_PARTS: Final = 10_000
@@ -122,14 +124,14 @@ def _hashed(keys: Iterable[Any]) -> None:
             parts += [part for part in parts.pop() if type(part) in (tuple, frozenset)]
 
 
-# References to an object that nobody has but a variable and the function that counts.
+# References to an object that only a variable and the counting function hold.
 _ALONE: Final = 2
 
 
 class Unpickler(pickle._Unpickler):
-    """For one message."""
+    """The unpickler of one message."""
 
-    # Of pickle's own.
+    # Attributes of pickle's own class.
     stack: list[Any]
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
@@ -179,7 +181,7 @@ class Unpickler(pickle._Unpickler):
             self.stack[-1] = function.function(*arguments)
         elif isinstance(function, type):
             made = self._construct(function, arguments)
-            # What somebody else has too, as a member of an enumeration, was here before.
+            # An object that is also held elsewhere, such as a member of an enumeration, was here before.
             self.stack[-1] = self._new(made) if sys.getrefcount(made) <= _ALONE else made
         else:
             _refuse(f"a call of {getattr(function, '__qualname__', type(function).__qualname__)}")
@@ -261,7 +263,7 @@ class Unpickler(pickle._Unpickler):
         self.append(data)
 
 
-# Of pickle's own instructions those that only make plain values and remember them; without the ones that nobody writes
+# Those of pickle's own instructions that only make plain values and remember them. Without those that no pickler writes
 # since protocol 4, registered extensions, and persistent ids.
 _PLAIN: Final = (
     pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK, pickle.NONE, pickle.NEWTRUE,
@@ -288,7 +290,7 @@ Unpickler.dispatch = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _
 
 
 def loads(stream: bytes, buffers: Sequence[Buffer], policy: Policy, contextual: dict[str, Callable[..., Any]]) -> Any:
-    """The value.
+    """Reads a value.
 
     Raises RefusedError for a value of a kind that is not accepted.
     """

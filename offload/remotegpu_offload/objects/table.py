@@ -1,7 +1,8 @@
-"""Who holds what of whom: an end's objects that the other end has handles to, and this end's handles.
+"""Distributed reference counting: objects exported to the peer, and handles to the peer's objects.
 
-A handle may die at one end while the same object is sent again by the other. So both count: every time that an object
-is sent counts one, a handle's death gives back as many as it has received, and the object is let go at zero.
+A handle may die at one end while the other end sends the same object again. So both count: each time that an object is
+sent, its count grows by one. When a handle dies, it gives back as many as it has received. At zero the object is
+released.
 """
 
 import itertools
@@ -43,7 +44,7 @@ class Table:
         return next(self._ids)
 
     def export(self, value: Any, kind: str) -> int:
-        """The id of an object that is being sent; it counts once more."""
+        """Returns the id of an object that is being sent, and adds one to its count."""
         with self._lock:
             ident = self._by_identity.get(id(value))
             if ident is None:
@@ -53,9 +54,9 @@ class Table:
             return ident
 
     def place(self, ident: int, value: Any, kind: str) -> None:
-        """Put an object under an id that the other end has minted and holds already.
+        """Puts an object under an id that the other end has minted and holds already.
 
-        An object that has an id has it further on: then both are its ids. Raises ValueError for an id that is in use.
+        An object that has an id keeps it: then both are its ids. Raises ValueError for an id that is in use.
         """
         with self._lock:
             if ident in self._entries:
@@ -68,7 +69,8 @@ class Table:
         self._by_identity.setdefault(id(value), ident)
 
     def find(self, value: Any) -> tuple[int, str] | None:
-        """The id and kind of an object that the other end holds; it counts once more, for it is being sent."""
+        """Returns the id and kind of an object that the other end holds, and adds one to its count, for it is being
+        sent."""
         if id(value) not in self._by_identity:
             return None
         with self._lock:
@@ -87,7 +89,7 @@ class Table:
         return self.entry(ident)[0]
 
     def entry(self, ident: Any) -> tuple[Any, str]:
-        """The object and its kind.
+        """Returns the object and its kind.
 
         Raises UnknownObjectError.
         """
@@ -100,7 +102,7 @@ class Table:
         return entry.value, entry.kind
 
     def release(self, gone: Iterable[tuple[int, int]]) -> None:
-        """Give back counts: (id, count) of handles that died. An id that is not there was never valid: ignored."""
+        """Gives back counts: (id, count) of handles that died. An id that is not there was never valid: ignored."""
         dropped = []
         with self._lock:
             for ident, count in gone:
@@ -117,17 +119,18 @@ class Table:
         dropped.clear()
 
     def items(self) -> list[tuple[int, str, int, Any]]:
-        """(id, kind, count, object) of all."""
+        """Returns (id, kind, count, object) of all."""
         with self._lock:
             return [(ident, entry.kind, entry.count, entry.value) for ident, entry in self._entries.items()]
 
     def restore(self, items: Iterable[tuple[int, str, int, Any]]) -> None:
-        """Take over the objects of another acceptor's table."""
+        """Takes over the objects of another acceptor's table."""
         with self._lock:
             for ident, kind, count, value in items:
                 self._put(ident, value, kind)
                 self._entries[ident].count = count
-            # The other one may have given ids since, of which the client still has handles: begin far from them.
+            # The other acceptor may have given out more ids, to which the client still has handles: begin far from
+            # them.
             self._ids = itertools.count(ACCEPTORS + (1 + secrets.randbits(_LEAPS) << 63 - 1 - _LEAPS))
 
     def clear(self) -> None:
@@ -151,7 +154,7 @@ class Handle:
         self._gone = gone
 
     def __del__(self) -> None:
-        # Any thread, at any moment, perhaps in the middle of a message: so only note it.
+        # It runs on any thread, at any moment, perhaps in the middle of a message: so it only notes the count.
         if self.count:
             self._gone.append((self.ident, self.count))
 
@@ -165,9 +168,9 @@ class Residents:
         self._by_identity: dict[int, tuple[weakref.ref[Any], Handle]] = {}
 
     def ident(self, value: Any) -> tuple[int, bool]:
-        """The id of an object, and whether the acceptor has it already; from now on it has.
+        """Returns the id of an object, and whether the acceptor has it already; from now on it has.
 
-        Raises TypeError for a value that cannot be referred to weakly: nobody would know when it can be let go.
+        Raises TypeError for a value without weak references: then nothing tells when it can be released.
         """
         found = self._by_identity.get(id(value))
         if found is not None and found[0]() is value:
@@ -179,13 +182,13 @@ class Residents:
         return handle.ident, False
 
     def others(self, idents: Iterable[int]) -> list[Any]:
-        """All of them but these."""
+        """Lists all of them but these."""
         but = set(idents)
         found = [reference() for reference, handle in list(self._by_identity.values()) if handle.ident not in but]
         return [value for value in found if value is not None]
 
     def forget(self, idents: Iterable[int]) -> None:
-        """They were not sent after all."""
+        """Drops ids of objects that were not sent after all."""
         lost = set(idents)
         for key, (_, handle) in list(self._by_identity.items()):
             if handle.ident in lost:
@@ -200,7 +203,7 @@ class Residents:
 
 
 class Held:
-    """This end's stand-ins for objects of the other end: one for each object."""
+    """This end's proxies for objects of the other end: one for each object."""
 
     def __init__(self) -> None:
         self._stands: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -209,14 +212,14 @@ class Held:
         self._lock = threading.RLock()
 
     def handle(self, ident: int, kind: str) -> Handle:
-        """A claim to an object that this end has named itself; `stands` says who keeps it."""
+        """Makes a handle to an object whose id this end has minted; `stands` registers its proxy."""
         return Handle(ident, kind, self.dead)
 
     def stands(self, ident: int, value: Any) -> None:
         self._stands[ident] = value
 
     def receive(self, handle: Handle, make: Callable[[Handle], Any], handle_of: Callable[[Any], Handle]) -> Any:
-        """Who stands for an object that was sent: the one there is, or else a new one."""
+        """Returns the proxy for an object that was sent: the existing one, or else a new one."""
         with self._lock:
             value = self._stands.get(handle.ident)
             if value is not None:
@@ -228,7 +231,7 @@ class Held:
             return value
 
     def gone(self) -> list[tuple[int, int]]:
-        """The handles that died since the last time, for the next message."""
+        """Returns the handles that died since the last time, for the next message."""
         if not self.dead:
             return []
         found = []

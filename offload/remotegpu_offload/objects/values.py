@@ -1,4 +1,4 @@
-"""How the standard library's values are made again at the client, from what an acceptor says they are."""
+"""Reconstructs the standard library's values at the client, from an acceptor's descriptions of them."""
 
 import array
 import builtins
@@ -21,7 +21,7 @@ _FRACTION: Final = re.compile(r"-?[0-9]+(/[0-9]+)?")
 
 
 def member(kind: Any, value: Any) -> Any:
-    """A member of an enumeration, without what the enumeration does about values that it does not have."""
+    """Returns a member of an enumeration, without the enumeration's own handling of values that it does not have."""
     if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         raise TypeError("not an enumeration")
     if issubclass(kind, enum.Flag) and isinstance(value, int):
@@ -29,7 +29,7 @@ def member(kind: Any, value: Any) -> Any:
     for found in kind:
         if type(found.value) is type(value) and found.value == value:
             return found
-    # By value again: 1.0 is Color(1) too.
+    # A search by equal value would take 1.0 for Color(1).
     raise ValueError(f"{value!r} is no {kind.__qualname__}")
 
 
@@ -38,7 +38,7 @@ def zone(key: str) -> zoneinfo.ZoneInfo:
 
 
 def standard(name: str) -> Any:
-    """The receiver's own stdin, stdout or stderr."""
+    """Returns the receiver's own stdin, stdout or stderr."""
     if name not in {"stdin", "stdout", "stderr"}:
         raise ValueError(f"{name!r} is no standard stream")
     return getattr(sys, name)
@@ -82,7 +82,7 @@ def _array(kind: Any, code: Any, form: Any, data: Any) -> Any:
 
 
 def cache_info(*numbers: Any) -> Any:
-    """What a cache of functools says of itself."""
+    """Returns the statistics of a functools cache."""
     if len(numbers) != _CACHE_NUMBERS or not all(type(each) in (int, type(None)) for each in numbers):
         raise TypeError("not what a cache says of itself")
     return functools._CacheInfo(*numbers)
@@ -93,16 +93,16 @@ _LONGEST_PATTERN: Final = 1 << 20
 
 
 def _pattern(text: Any, flags: Any = 0) -> "re.Pattern[Any]":
-    """A pattern compiled here, of text, which is data: nothing of the sender's is run."""
+    """Compiles a pattern here, from text, which is data: nothing of the sender's is run."""
     if type(text) not in (str, bytes) or len(text) > _LONGEST_PATTERN or type(flags) not in (int, re.RegexFlag):
         raise TypeError("not a regular expression")
-    # With it the pattern would be printed.
+    # With this flag the pattern would be printed.
     return re.compile(text, flags & ~re.DEBUG)
 
 
 _FACTORIES: Final = (list, dict, set, int, float, str, bytes, tuple, bool, complex, frozenset, collections.OrderedDict)
 
-# What is done where a pickle calls a type.
+# Functions that are called where a pickle calls a type.
 MAKERS: Final[dict[type, Callable[..., Any]]] = {
     complex: complex,
     slice: slice,
@@ -133,7 +133,7 @@ MAKERS: Final[dict[type, Callable[..., Any]]] = {
     },
 }
 
-# What is done where a pickle calls a function, by module and name.
+# Functions that are called where a pickle calls a function, by module and name.
 CALLS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("array", "_array_reconstructor"): _array,
     ("re", "_compile"): _pattern,

@@ -1,4 +1,4 @@
-"""The names that stand in our pickles for what only the two ends together know.
+"""Names in the pickles of a session for things that only the two ends together know.
 
 They are pickled by reference. Each end's unpickler puts its own meaning in their place, so that calling one of these
 functions outside of a session is an error.
@@ -12,7 +12,7 @@ def _nowhere() -> NoReturn:
 
 
 def own(_ident: int) -> Any:
-    """The receiver's object of this id, which the sender holds a handle to."""
+    """The receiver's object of this id, to which the sender holds a handle."""
     _nowhere()
 
 
@@ -22,7 +22,7 @@ def foreign(_ident: int, _kind: str, _info: Any) -> Any:
 
 
 def made(_ident: int, _function: Any, _arguments: Any) -> Any:
-    """A function or class that travels by value; the client knows it again by its id when it comes back."""
+    """A function or class that travels by value; the client recognises it by its id when it comes back."""
     _nowhere()
 
 
@@ -37,5 +37,5 @@ def kept(_ident: int, _value: Any) -> Any:
 
 
 def named(_module: str, _name: str) -> Any:
-    """What the receiver finds by this name, where the sender has put something else in its place."""
+    """The object that the receiver finds by this name; at the sender a stub has replaced it."""
     _nowhere()

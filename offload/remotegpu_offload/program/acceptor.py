@@ -56,7 +56,7 @@ class Program:
         self._files = files
         self._streams = streams
         self._request: Request | None = None
-        # Signals that came before the program began, until it does.
+        # Signals that came before the program began, until it begins.
         self._early: list[int] | None = []
         self._beginning = threading.Lock()
 
@@ -85,7 +85,7 @@ class Program:
         self._files.remote.sync()
         self._streams.finish()
         if not self._streams.is_own_process():
-            # A child that the program forked, and that came to the end of the program.
+            # A child that the program forked, and that reached the end of the program.
             _end_child(how, number)
         return {how: number}
 
@@ -97,7 +97,7 @@ class Program:
         self._load(kind, value)()
 
     def _finalize(self) -> None:
-        """What the program's modules hold goes, as at an interpreter's end: files are flushed, `__del__` runs."""
+        """Drops what the program's modules hold, as at an interpreter's end: files are flushed, `__del__` runs."""
         # The collector closes a file and its buffer in any order.
         self._files.flush()
         main = sys.modules.get("__main__")
@@ -109,11 +109,11 @@ class Program:
         gc.collect()
 
     def _load(self, kind: str, value: str) -> Callable[[], None]:
-        """Finds and compiles; errors of that are the program's own, and shown as such."""
+        """Finds and compiles the program; an error in this is the program's own, and shown as such."""
         if kind == "command":
             return new_main(compile(value, "<string>", "exec"), None, None, None)
         if kind == "module":
-            # What `python -m` does: our finder is among those that it asks.
+            # Does the same as `python -m`, which asks all finders, the client's among them.
             try:
                 _, spec, code = runpy._get_module_details(value, runpy._Error)  # type: ignore[attr-defined]
             except runpy._Error as error:  # type: ignore[attr-defined]
@@ -129,7 +129,8 @@ class Program:
         return run
 
     def _signal(self, number: int) -> None:
-        """On the receiving thread. What would end the process without a word is told to the client first."""
+        """Passes a signal on; called on the receiving thread. If it would end the process silently, the client gets the
+        answer first."""
         if number not in PASSED_ON:
             return
         with self._beginning:
@@ -152,7 +153,7 @@ class Program:
         os.kill(os.getpid(), number)
 
     def client_is_gone(self, folder: str) -> None:
-        """What a program hears whose terminal is gone; and if it does not listen, it ends all the same."""
+        """Sends the program SIGHUP, as when its terminal is gone; if it ignores that, SIGKILL after a while."""
         if self._request is None or self._request.answered:
             return
         shutil.rmtree(folder, ignore_errors=True)
@@ -161,14 +162,14 @@ class Program:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _exit_at_once(self, status: int) -> Any:
-        """`os._exit` of the program. Only the session's own process speaks for it, no forked child."""
+        """Replaces the program's `os._exit`. Only the session's own process answers the client, no forked child."""
         if self._request is not None and self._streams.is_own_process():
             self._request.reply({"exit": status & 0xFF})
         _leave(status)
 
 
 def attach(session: "AcceptorSession") -> None:
-    """Take over the standard streams, and begin to serve programs."""
+    """Takes over the standard streams, and begins to serve programs."""
     finder = session.loaded[Service.CODE]
     assert isinstance(finder, Finder)
     streams = Streams(finder.link, session.hello.get("stdio", {}))
@@ -190,7 +191,7 @@ def _stream_news(streams: Streams, request: Request) -> None:
 
 
 def _prepare_children(session: "AcceptorSession", finder: Finder) -> None:
-    """What a Python that the program starts needs to find code and files as its parent does."""
+    """Prepares each Python that the program starts, so that it finds code and files as its parent does."""
     shared = {key: session.hello.get(key) for key in ("code", "files", "cwd")}
     (Path(session.folder) / INHERITED).write_text(json.dumps(shared), encoding="utf-8")
     os.environ[RELAY_ENV] = finder.link.relay

@@ -30,13 +30,14 @@ _FORWARDED: Final = (
     signal.SIGUSR2,
     signal.SIGWINCH,
 )
-# A second Ctrl-C within this time means that the first was not heard.
+# A second Ctrl-C within this time means that the first had no effect.
 _IMPATIENT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What Python was asked to run. `value` is the script's absolute path, the module's name, or the command itself."""
+    """The program that Python was asked to run. `value` is the script's absolute path, the module's name, or the
+    command itself."""
 
     kind: Literal["script", "module", "command"]
     value: str
@@ -44,22 +45,22 @@ class Target:
 
     @property
     def folder(self) -> str:
-        """What Python puts in front of sys.path."""
+        """The folder that Python puts in front of sys.path."""
         return os.path.dirname(os.path.realpath(self.value)) if self.kind == "script" else os.getcwd()
 
 
 def open_session(config: Config, target: Target) -> Session:
-    """A session for a whole program. Raises OffloadError where no acceptor can be reached."""
+    """Opens a session for a whole program. Raises OffloadError where no acceptor can be reached."""
     main = Main(target.value) if target.kind == "script" else None
     return Session.open(config, offered=services(config, main=main, program=True))
 
 
 def run(session: Session, target: Target) -> int:
-    """Run the program in the session's acceptor: its exit code, or minus the signal that ended it.
+    """Runs the program in the session's acceptor. Returns its exit code, or minus the signal that ended it.
 
     Where a signal ends the acceptor's process, that is the program's end, and a sentence on standard error says so.
 
-    Raises LostError where the acceptor is gone otherwise before the program has ended.
+    Raises LostError where the acceptor is gone for another reason before the program has ended.
     """
     header = {"op": "run", "kind": target.kind, "argv": list(target.argv), "folder": target.folder}
     if target.kind != "script":
@@ -77,7 +78,8 @@ def run(session: Session, target: Target) -> int:
 
 
 def end_like(result: int) -> int:
-    """The exit code for `result`; does not return if it stands for a signal, of which we then die as well."""
+    """Returns the exit code for `result`. Does not return if it stands for a signal: this process then dies of the same
+    signal."""
     if result >= 0:
         return result
     sys.stdout.flush()
@@ -90,7 +92,7 @@ def end_like(result: int) -> int:
 
 @contextmanager
 def _signals(session: Session) -> Iterator[None]:
-    """Pass signals on. A handler must not wait for the connection, so a thread sends."""
+    """Passes signals on. A handler must not wait for the connection, so a thread sends."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     interrupted = 0.0
 
@@ -116,7 +118,7 @@ def _signals(session: Session) -> Iterator[None]:
 
     sender = threading.Thread(target=send, name="remotegpu signals", daemon=True)
     sender.start()
-    # What was ignored when we were started is not ours to handle: `nohup`.
+    # A signal that was ignored at the start stays ignored: `nohup`.
     taken = [number for number in _FORWARDED if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, take) for number in taken}
     try:

@@ -1,4 +1,4 @@
-"""Running a program as `__main__`, with the interpreter's own manners at its end."""
+"""Runs a program as `__main__`, and ends it as the interpreter would."""
 
 import atexit
 import builtins
@@ -22,7 +22,7 @@ _OURS: Final = __file__.rpartition("/program/")[0]
 def new_main(
     code: types.CodeType, spec: ModuleSpec | None, file: str | None, package: str | None
 ) -> Callable[[], None]:
-    """A fresh `__main__`, in place already; calling the result executes the code in it."""
+    """Makes a fresh `__main__` and puts it in place; calling the result executes the code in it."""
     module = types.ModuleType("__main__")
     names: dict[str, Any] = {
         "__builtins__": builtins,
@@ -41,10 +41,10 @@ def new_main(
 def run_to_end(
     program: Callable[[], None], explain: Callable[[BaseException], None], finalize: Callable[[], None]
 ) -> tuple[str, int]:
-    """Run it, wait for its threads, run what it registered for the exit, and say how the process would have ended.
+    """Runs a program, waits for its threads, runs its exit functions, and returns how the process would have ended.
 
-    The result is ("exit", code) or ("signal", number). `explain` may add notes to an error that nobody caught;
-    `finalize` drops the program's modules.
+    The result is ("exit", code) or ("signal", number). `explain` may add notes to an uncaught error; `finalize` drops
+    the program's modules.
     """
     ending = outcome(program, explain)
     # As the interpreter: threads first, then the exit functions, and neither changes the code.
@@ -54,7 +54,7 @@ def run_to_end(
         ending = ("signal", int(signal.SIGINT))
     except BaseException as error:
         _show(error)
-    # It prints what goes wrong itself.
+    # It prints errors itself.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     with contextlib.suppress(KeyboardInterrupt):
@@ -67,7 +67,7 @@ def run_to_end(
 def outcome(
     program: Callable[[], None], explain: Callable[[BaseException], None] = lambda _error: None
 ) -> tuple[str, int]:
-    """Run it; an error that nobody caught is shown as the interpreter shows it."""
+    """Runs it; an uncaught error is shown as the interpreter shows it."""
     try:
         program()
     except SystemExit as error:
@@ -83,7 +83,7 @@ def outcome(
 
 
 def exit_code(value: object) -> int:
-    """What `sys.exit(value)` means; prints it where the interpreter does."""
+    """Returns the exit code of `sys.exit(value)`; prints the value where the interpreter does."""
     if value is None:
         return 0
     if isinstance(value, int):
@@ -95,7 +95,7 @@ def exit_code(value: object) -> int:
 
 
 def trimmed(traceback: TracebackType | None) -> TracebackType | None:
-    """Without the frames through which we came."""
+    """Drops the outermost frames, which are this package's."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen runpy>")):
         traceback = traceback.tb_next
     return traceback
@@ -109,7 +109,7 @@ def _show(error: BaseException) -> None:
     if isinstance(error, (KeyboardInterrupt, EOFError)):
         _cut(error.__traceback__)
     elif isinstance(error, (OffloadError, CrossingError, RefusedError)) or hasattr(error, PASSED):
-        # The program's error, or said in a sentence: how it came through us tells nobody anything.
+        # The program's error, or one with a sentence for people: the frames of this package are of no use.
         thin(error)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -123,7 +123,7 @@ def _show(error: BaseException) -> None:
 
 
 def _cut(traceback: TracebackType | None) -> None:
-    """Without the frames into which the program came where the interpreter has none: of streams and files."""
+    """Drops the frames of this package's streams and files that the program called: the interpreter has none there."""
     while traceback is not None:
         if traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code.co_filename.startswith(_OURS):
             traceback.tb_next = None
@@ -131,7 +131,7 @@ def _cut(traceback: TracebackType | None) -> None:
 
 
 def thin(error: BaseException) -> None:
-    """It and what it came from, without our frames."""
+    """Drops the frames of this package from the error and from those it came from."""
     found: BaseException | None = error
     seen: set[int] = set()
     while found is not None and id(found) not in seen:

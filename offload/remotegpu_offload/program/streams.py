@@ -1,8 +1,8 @@
 """The acceptor's half of a program's standard streams.
 
-What Python writes goes to the client at once, in order. What others write to descriptors 1 and 2 (C libraries, programs
+Python's output goes to the client at once, in order. Output of others to descriptors 1 and 2 (C libraries, programs
 that are started) arrives in pipes, or in pseudo terminals where the client's are terminals; it is sent before the next
-that Python writes, so that a program which waits for its child shows both in the right order.
+output of Python, so that a program which waits for its child shows both in the right order.
 """
 
 import builtins
@@ -39,7 +39,7 @@ class Streams:
         self.link = link
         self.broken: dict[int, int] = {}
         self._pid = os.getpid()
-        self._pipes: dict[int, int] = {}  # the end that we read, by descriptor
+        self._pipes: dict[int, int] = {}  # the end that this process reads, by descriptor
         # Reentrant: a signal handler prints while its thread is printing.
         self._lock = threading.RLock()
 
@@ -58,7 +58,7 @@ class Streams:
         self.open_python()
 
     def open_python(self) -> None:
-        """New sys.stdin, sys.stdout and sys.stderr."""
+        """Opens new sys.stdin, sys.stdout and sys.stderr."""
         program = bool(self.hello.get("program"))
         encodings = self.hello.get("encoding") or [["utf-8", "strict"]] * 3
         unbuffered = bool(self.hello.get("unbuffered"))
@@ -66,12 +66,12 @@ class Streams:
         builtins.input = _input
         for number, name in ((1, "stdout"), (2, "stderr")):
             output = Output(self, number, 0 if unbuffered else _BUFFER)
-            # Outside of a whole program nobody flushes for a function that prints.
+            # Outside of a whole program nothing flushes for a function that prints.
             lines = number == 2 or not program or self.tty(number)
             _install(name, _text(output, encodings[number], lines=lines, at_once=unbuffered))
 
     def resize(self, size: Any) -> None:
-        """The client's terminal has this many columns and lines."""
+        """Sets the columns and lines of the client's terminal."""
         if size is None:
             return
         packed = struct.pack("HHHH", int(size[1]), int(size[0]), 0, 0)
@@ -85,12 +85,12 @@ class Streams:
         return bool((self.hello.get("tty") or [False] * 3)[number])
 
     def is_own_process(self) -> bool:
-        """Not in a forked child."""
+        """Whether this is the session's own process, not a forked child."""
         return os.getpid() == self._pid
 
     def write(self, number: int, content: bytes) -> None:
         if not self.is_own_process():
-            # A forked child: our parent reads the other end.
+            # A forked child: its parent reads the other end.
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(number, rest) :]
@@ -102,7 +102,7 @@ class Streams:
             self._send(number, content)
 
     def finish(self) -> None:
-        """Send everything that was written, by whomever."""
+        """Sends everything that was written, by Python and by others."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 with contextlib.suppress(OSError, ValueError):
@@ -125,7 +125,7 @@ class Streams:
                 try:
                     content = os.read(pipe, _PIECE)
                 except OSError:
-                    # Nothing there now; or, of a terminal, nobody has the other end.
+                    # Nothing is there now, or all other ends of a terminal are closed.
                     break
                 if not content:
                     break
@@ -142,7 +142,7 @@ class Streams:
 
 
 class Output(io.BufferedIOBase):
-    """What is below sys.stdout and sys.stderr.
+    """Buffered file below sys.stdout and sys.stderr.
 
     The interpreter's own buffer would call into Python code while it is locked: a signal handler of the program that
     runs there and prints would fail, and what an exception left in the buffer would be sent twice.
@@ -223,7 +223,8 @@ _builtin_input: Final = builtins.input
 
 
 def _input(prompt: object = "", /) -> str:
-    """`input`. The interpreter's own ignores a Ctrl-C that is raised in Python code of a stream which it flushes."""
+    """Replaces `input`. The interpreter's own ignores a Ctrl-C that is raised in Python code of a stream which it
+    flushes."""
     stdin = sys.stdin
     if stdin is not sys.__stdin__ or stdin is None or sys.stdout is None:
         return _builtin_input(prompt)
@@ -250,12 +251,12 @@ def _install(name: str, stream: io.TextIOWrapper) -> None:
 
 
 def _pair(terminal: bool) -> tuple[int, int]:
-    """Where we read, and where others write."""
+    """Returns the end that this process reads, and the end to which others write."""
     if terminal:
         # There may be no terminals in the sandbox.
         with contextlib.suppress(OSError):
             ours, theirs = pty.openpty()
-            # The client's own terminal makes of newlines what it makes of them.
+            # The client's own terminal translates newlines itself.
             tty.setraw(theirs)
             return ours, theirs
     return os.pipe()

@@ -1,4 +1,4 @@
-"""The client's half of a program's standard streams: writes what the program writes, reads what it asks for."""
+"""The client's half of a program's standard streams: writes the program's output, and reads its input."""
 
 import codecs
 import errno
@@ -37,7 +37,7 @@ class Terminal:
         peer.serve(Service.STDIO, self.answer)
 
     def hello(self) -> dict[str, Any]:
-        """What kind of streams the program at the acceptor shall see."""
+        """Describes the streams that the program at the acceptor is to see."""
         return {
             "tty": [self._is_tty(number) for number in (0, 1, 2)],
             "encoding": [_encoding(stream) for stream in (sys.stdin, sys.stdout, sys.stderr)],
@@ -58,7 +58,7 @@ class Terminal:
                 count = max(1, min(int(request.header.get("count", 1)), _LARGEST_READ))
                 return Message({}, [self._read(count, str(request.header.get("name")))])
             case "forget":
-                # Who waited for input was interrupted: what is typed next is for somebody else.
+                # The waiting read was interrupted: the next input belongs to another read.
                 self._forgotten.append(str(request.header.get("name")))
                 return Message({})
             case other:
@@ -110,7 +110,7 @@ class Terminal:
 
 
 def terminal_size() -> list[int] | None:
-    """Columns and lines of the terminal that the program writes to; None where there is none."""
+    """Returns columns and lines of the terminal that the program writes to; None where there is none."""
     for number in (1, 2, 0):
         try:
             size = os.get_terminal_size(number)

@@ -1,7 +1,8 @@
-"""What an application may touch, enforced by the kernel where it can: Landlock, for this process and its children.
+"""Restricts what an application may access, enforced by the kernel where it can: Landlock, for this process and its
+children.
 
 The system calls are made here, and not by `libremotegpu_sandbox.so` as an acceptor's are: an application is opened by
-one file of Python, on machines of any processor that have nothing of ours.
+one file of Python, on machines of any processor that have nothing of this project.
 """
 
 import ctypes
@@ -23,10 +24,10 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 # A file takes fewer rights than a folder.
 _OF_FILES: Final = _WRITE_FILE | _READ_FILE | _TRUNCATE
 
-# What programs need of the system; nobody's own files lie there.
+# Folders of the system that programs need; no user's own files lie there.
 _SYSTEM: Final = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev", "/run/systemd")
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")  # noqa: S108
-# Variables that every program gets: they are about the terminal and the language, and where our cache is.
+# Variables that every program gets: for the terminal, the language, and the place of the cache.
 _USUAL: Final = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS",
     "LINES", "XDG_CACHE_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -38,13 +39,14 @@ def available() -> bool:
 
 
 def variables(permissions: Permissions, of: Mapping[str, str]) -> dict[str, str]:
-    """The environment that the application gets."""
+    """Returns the environment that the application gets."""
     patterns = (*_USUAL, *permissions.env)
     return {name: value for name, value in of.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 
 def folder_of(pattern: str, base: Path) -> Path:
-    """Where the files of a glob lie: its path up to the first wildcard. A path without one is itself."""
+    """Returns the folder in which the files of a glob lie: its path up to the first wildcard. A path without one is
+    itself."""
     whole = Path(os.path.normpath(base / Path(pattern).expanduser()))
     parts: list[str] = []
     for part in whole.parts:
@@ -55,15 +57,16 @@ def folder_of(pattern: str, base: Path) -> Path:
 
 
 def folders(patterns: Iterable[str], base: Path) -> list[Path]:
-    """The folders in which the files of globs lie; a path without a wildcard has none."""
+    """Lists the folders in which the files of globs lie; a path without a wildcard has none."""
     found = ((pattern, folder_of(pattern, base)) for pattern in patterns)
     return [folder for pattern, folder in found if any(letter in pattern for letter in "*?[")]
 
 
 def confine(permissions: Permissions, base: Path, *, readable: Iterable[Path], writable: Iterable[Path]) -> None:
-    """From now on: read the system's files and what is permitted or `readable`, write what is permitted or `writable`.
+    """Restricts this thread and those that it starts, for good: they read the system's files and what is permitted or
+    `readable`, and write what is permitted or `writable`.
 
-    For good, for this thread and those that it starts. Raises OSError if the kernel refuses.
+    Raises OSError if the kernel refuses.
     """
     abi = _version()
     changing = _WRITE_FILE | _CHANGE | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
@@ -103,7 +106,7 @@ def _call(what: str, number: int, *arguments: Any) -> int:
 
 
 def _version() -> int:
-    """Landlock's, in this kernel; 0: it has none."""
+    """Returns the version of Landlock in this kernel; 0: it has none."""
     try:
         return _call("landlock", _CREATE_RULESET, None, 0, 1)
     except OSError:
@@ -114,7 +117,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     try:
         beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # it is not there
+        return  # it does not exist
     try:
         rule = _PathBeneath(rights if path.is_dir() else rights & _OF_FILES, beneath)
         _call("landlock_add_rule", _ADD_RULE, ruleset, 1, ctypes.byref(rule), 0)

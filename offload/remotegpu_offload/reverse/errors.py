@@ -1,4 +1,4 @@
-"""What a person reads when an application cannot be published or opened."""
+"""Errors for the person who publishes or opens an application."""
 
 
 class ReverseError(Exception):

@@ -1,4 +1,4 @@
-"""The client's end of the connection: manifests and pages over HTTP(S), each page checked before anybody sees it."""
+"""The client's end of the connection: manifests and pages over HTTP(S); each page is checked before it is used."""
 
 import http.client
 import ipaddress
@@ -16,7 +16,7 @@ from remotegpu_offload.reverse.manifest import LARGEST_MANIFEST, File
 from remotegpu_offload.reverse.store import Pages, WrongPageError
 
 DEFAULT_PORT: Final = 7080
-# What is smaller travels together with others in one answer.
+# Smaller pages travel together with others in one answer.
 _SMALL: Final = 4 << 20
 _CHUNK: Final = 1 << 20
 _CONNECT_SECONDS: Final = 20.0
@@ -24,7 +24,8 @@ _CONNECT_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where applications come from. `ca`: the file with the authority of its certificate, else the system's."""
+    """The server that applications come from. `ca`: the file with the authority of its certificate, else the
+    system's."""
 
     url: str
     ca: Path | None = None
@@ -32,12 +33,13 @@ class Server:
 
     @property
     def place(self) -> str:
-        """ "host:port", as people name it and as it is remembered."""
+        """The address "host:port", as people name it and as it is remembered."""
         return urlsplit(self.url).netloc
 
 
 def parse_address(text: str) -> tuple[str, str]:
-    """ "https://host:7080/app" or "host/app" as the server's URL and the application's name. Raises ReverseError."""
+    """Splits "https://host:7080/app" or "host/app" into the server's URL and the application's name. Raises
+    ReverseError."""
     whole = text if "://" in text else f"https://{text}"
     parts = urlsplit(whole)
     name = parts.path.strip("/")
@@ -57,7 +59,7 @@ def parse_address(text: str) -> tuple[str, str]:
 
 
 class Fetcher:
-    """One connection, which is made anew where it broke. For any thread."""
+    """One connection, which is opened again if it broke. For any thread."""
 
     def __init__(self, server: Server, pages: Pages) -> None:
         self.server = server
@@ -69,7 +71,7 @@ class Fetcher:
         self._connection: http.client.HTTPConnection | None = None
 
     def manifest(self, name: str) -> bytes:
-        """The envelope of an application, unchecked. Raises ReverseError."""
+        """Fetches the envelope of an application, unchecked. Raises ReverseError."""
         with self._lock:
             response = self._ask("GET", f"/v1/apps/{quote(name, safe='')}")
             content = response.read(LARGEST_MANIFEST + 1)
@@ -79,7 +81,7 @@ class Fetcher:
         return content
 
     def fetch(self, files: Mapping[str, File], wanted: Iterable[str]) -> None:
-        """Have the pages of these files on the disk; what is there already costs nothing. Raises ReverseError."""
+        """Fetches the pages of these files to the disk; what is there already costs nothing. Raises ReverseError."""
         with self._lock:
             missing = {files[path].sha256: path for path in wanted if files[path].sha256 not in self.pages}
             small = [digest for digest, path in missing.items() if files[path].size <= _SMALL]
@@ -133,7 +135,8 @@ class Fetcher:
         self.bytes_in += size
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPResponse:
-        """An answer with status 200. A connection that the server has closed meanwhile is made again, once."""
+        """Returns an answer with status 200. Opens a connection that the server has closed in the meantime again,
+        once."""
         for fresh in (False, True):
             if fresh:
                 self._drop()

@@ -1,7 +1,7 @@
-"""What a server says of an application: its files by their hashes, and what it may do. Pure.
+"""A server's description of an application: its files by their hashes, and what it may do. Pure.
 
-A manifest is JSON of a fixed form; its signature is over those very bytes. A reader trusts nothing in it
-before `parse` has checked it: it comes from somewhere else.
+A manifest is JSON of a fixed form; its signature is over those very bytes. A reader trusts nothing in it before `parse`
+has checked it: it comes from another machine.
 """
 
 import base64
@@ -35,7 +35,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What an application may do on the client's machine. Globs are relative to the folder in which it is opened."""
+    """The permissions of an application on the client's machine. Globs are relative to the folder in which it is
+    opened."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -64,7 +65,7 @@ class Manifest:
     files: Mapping[str, File] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """One form for one manifest, so that its hash names it."""
+        """Returns the only form of this manifest, so that its hash names it."""
         files = {
             path: {"sha256": file.sha256, "size": file.size, "imports": list(file.imports)}
             for path, file in self.files.items()
@@ -88,7 +89,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A manifest with who signed it."""
+    """A manifest with its signature and the key of the signer."""
 
     manifest: bytes
     key: bytes
@@ -100,12 +101,12 @@ class Envelope:
 
 
 def key_text(key: bytes) -> str:
-    """A public key as people compare it: "ed25519:…", 43 characters."""
+    """Formats a public key for people to compare: "ed25519:…", 43 characters."""
     return KEY_PREFIX + base64.b64encode(key).decode().rstrip("=")
 
 
 def parse_key(text: str) -> bytes:
-    """Raises ReverseError."""
+    """Parses the text of a public key. Raises ReverseError."""
     encoded = text.removeprefix(KEY_PREFIX)
     try:
         key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
@@ -117,9 +118,9 @@ def parse_key(text: str) -> bytes:
 
 
 def opened(content: bytes) -> tuple[Manifest, bytes]:
-    """The manifest of an envelope whose signature holds, and the key that made it. Raises ReverseError.
+    """Returns the manifest of an envelope whose signature holds, and the key that made it. Raises ReverseError.
 
-    Whether that key is to be trusted is the caller's question.
+    The caller decides whether to trust that key.
     """
     try:
         texts = _object(json.loads(content), "the envelope")
@@ -135,7 +136,7 @@ def opened(content: bytes) -> tuple[Manifest, bytes]:
 
 
 def parse(content: bytes) -> Manifest:
-    """A manifest from its bytes. Raises ReverseError for what a server of ours never writes."""
+    """Reads a manifest from its bytes. Raises ReverseError for what a remotegpu server never writes."""
     try:
         whole = _object(json.loads(content), "the manifest")
     except (ValueError, RecursionError) as problem:
@@ -174,7 +175,7 @@ def parse(content: bytes) -> Manifest:
 
 
 def closure(files: Mapping[str, File], start: Iterable[str]) -> list[str]:
-    """The files, and those that they import, and so on; each once, in the order in which they are needed."""
+    """Lists the files, and those that they import, and so on; each once, in the order in which they are needed."""
     found: dict[str, None] = {}
     waiting = list(start)[::-1]
     while waiting:
@@ -196,7 +197,8 @@ def _file(path: str, stored: Any) -> File:
 
 
 def _path(path: str) -> str:
-    """Refused if it could lead out of the application's folder, or mean another place on another system."""
+    """Returns the path. Raises ReverseError if it could lead out of the application's folder, or mean another place on
+    another system."""
     parts = path.split("/")
     strange = any(part in ("", ".", "..") or part.endswith((".", " ")) for part in parts)
     if strange or not path.isprintable() or any(character in path for character in '\\:*?"<>|') or len(path) > 1024:
@@ -232,7 +234,7 @@ def _texts(value: Any, what: str) -> tuple[str, ...]:
 
 
 def _shown(text: str, what: str) -> str:
-    """Refused if a terminal would show something else than it says."""
+    """Returns the text. Raises ReverseError if a terminal would show something else than it says."""
     if not text.isprintable():
         raise _wrong(f"{what} has characters that cannot be shown: {text!r}")
     return text

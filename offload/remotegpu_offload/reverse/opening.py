@@ -30,7 +30,7 @@ _BOOT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user says on the command line."""
+    """The user's choices on the command line."""
 
     server: Server
     name: str
@@ -42,7 +42,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the new process is told, as one argument."""
+    """The settings for the new process, which gets them as one argument."""
 
     url: str
     ca: str
@@ -58,11 +58,11 @@ class Plan:
 
 
 def prepare(wish: Wish, ask: Callable[[str], bool]) -> tuple[Plan, dict[str, str]]:
-    """All but running it: the plan, and the environment of the new process.
+    """Does everything but running the application: returns the plan, and the environment of the new process.
 
     `ask` shows a text and says whether the user agrees. Raises ReverseError.
     """
-    # Of this origin alone: an application can write among its own pages, and must not among another's.
+    # A folder of this origin alone: an application can write among its own pages, and must not among another's.
     folder = wish.folder / hashlib.sha256(f"{wish.server.place}/{wish.name}".encode()).hexdigest()[:16]
     pages, register = Pages(folder), Register(wish.folder)
     fetcher = Fetcher(wish.server, pages)
@@ -96,7 +96,7 @@ def prepare(wish: Wish, ask: Callable[[str], bool]) -> tuple[Plan, dict[str, str
 
 
 def become(plan: Plan, environment: dict[str, str]) -> None:
-    """Replace this process by the application's; signals, terminal and exit code are its own. Does not return."""
+    """Replaces this process by the application's; signals, terminal and exit code are its own. Does not return."""
     root = package_root()
     words = [sys.executable, "-I", "-c", _BOOT, root, json.dumps(asdict(plan))]
     sys.stdout.flush()
@@ -105,7 +105,7 @@ def become(plan: Plan, environment: dict[str, str]) -> None:
 
 
 def package_root() -> str:
-    """The folder or zip file from which this package was imported."""
+    """Returns the folder or zip file from which this package was imported."""
     return str(Path(__file__).absolute()).rpartition("/remotegpu_offload/")[0]
 
 
@@ -125,7 +125,7 @@ def _check(manifest: Manifest, name: str) -> None:
 
 
 def satisfied(requirement: str) -> bool:
-    """Whether this Python has the package, in a version within the bounds. What follows `;` is not looked at."""
+    """Whether this Python has the package, in a version within the bounds. Ignores what follows `;`."""
     found = _REQUIREMENT.fullmatch(requirement)
     if found is None:
         return False
@@ -160,7 +160,7 @@ def _within(version: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool
 
 
 def _trusted(wish: Wish, register: Register, manifest: Manifest, key: str, ask: Callable[[str], bool]) -> Permissions:
-    """What the application may do, after the user has agreed where that is needed. Raises ReverseError."""
+    """Returns what the application may do, after the user has agreed where that is needed. Raises ReverseError."""
     origin = f"{wish.server.place}/{wish.name}"
     known = register.get(origin)
     if wish.trust and key_text(parse_key(wish.trust)) != key:
@@ -181,12 +181,12 @@ def _trusted(wish: Wish, register: Register, manifest: Manifest, key: str, ask: 
             raise ReverseError(f"{origin} was not run: you did not agree")
         granted = manifest.permissions
     register.put(origin, Known(key, manifest.issued, granted))
-    # What it asks for no more it does not get, though it may have it again without a question.
+    # It gets no permission that it no longer asks for, though it may have it again without a question.
     return manifest.permissions
 
 
 def description(origin: str, manifest: Manifest, key: str, granted: Permissions | None) -> str:
-    """What a person decides on."""
+    """Describes the application for the user's decision."""
     files = manifest.files.values()
     size = sum(file.size for file in files)
     before = "first time here" if granted is None else "opened before; it wants more now"

@@ -40,7 +40,8 @@ def main() -> None:
     readable = [Path(root), cache, Path(plan.manifest), *([server.ca] if server.ca else [])]
     if plan.confined:
         for folder in confine.folders(manifest.permissions.write, Path(plan.base)):
-            # What is not there cannot be opened to it, and it may not make it beside what else is yours.
+            # A folder that does not exist cannot be opened to the application, and it may not make one next to other
+            # files of the user.
             folder.mkdir(parents=True, exist_ok=True)
         confine.confine(
             manifest.permissions,

@@ -1,7 +1,7 @@
 """Applications over HTTPS: `/v1/apps/NAME` is a signed manifest, `/v1/pages/SHA256` a file by its hash.
 
-Only what a manifest lists is ever opened, by a table of hashes, so that no request names a path. Everything else there
-is: `/v1/apps`, the names, and `/remotegpu.pyz`, with which a machine that has only Python begins.
+The server opens only files that a manifest lists, by a table of hashes, so that no request names a path. Two more paths
+exist: `/v1/apps`, the names, and `/remotegpu.pyz`, with which a machine that has only Python begins.
 """
 
 import hmac
@@ -21,12 +21,12 @@ from typing import Any, BinaryIO, Final
 from remotegpu_offload.files.opening import open_regular
 from remotegpu_offload.reverse.manifest import Envelope, Manifest
 
-# So many small pages are sent in one answer; the rest is asked for again.
+# So many bytes of small pages are sent in one answer; the client asks again for the rest.
 BATCH_BYTES: Final = 32 << 20
 _LARGEST_REQUEST: Final = 8 << 20
 _CHUNK: Final = 1 << 20
 _IDLE_SECONDS: Final = 60.0
-# How often a folder is looked at again for changes.
+# How often a folder is searched again for changes.
 FRESH_SECONDS: Final = 1.0
 _PAGE: Final = re.compile(r"/v1/pages/([0-9a-f]{64})")
 _APP: Final = re.compile(r"/v1/apps/([^/]+)")
@@ -34,7 +34,7 @@ _APP: Final = re.compile(r"/v1/apps/([^/]+)")
 
 @dataclass(slots=True)
 class Counters:
-    """What the server has answered, for tests and the log."""
+    """Counts of the server's answers, for tests and the log."""
 
     requests: int = 0
     pages: int = 0
@@ -55,7 +55,7 @@ class Shelf:
     _lock: Lock = field(default_factory=Lock)
 
     def envelope(self, name: str) -> bytes | None:
-        """The signed manifest of the folder as it is now; None if there is no such application."""
+        """Returns the signed manifest of the folder as it is now; None if there is no such application."""
         if name not in self.collect:
             return None
         with self._lock:
@@ -78,7 +78,8 @@ class Shelf:
         return now, found, self.sign(found).to_bytes()
 
     def page(self, sha256: str) -> tuple[BinaryIO, int] | None:
-        """The open file with a page, and its size. Its content may have changed since; the client will notice."""
+        """Opens the file with a page, and returns its size too. Its content may have changed since; the client will
+        notice."""
         place = self._pages.get(sha256)
         if place is None:
             return None
@@ -111,7 +112,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or that does not like our certificate, is not an error of this server."""
+        """Reports errors, except OSError: most of these mean that a client went away or rejected the certificate."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -141,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             super().finish()
         finally:
-            # What http.server closes itself is the socket below TLS.
+            # http.server itself closes only the socket below TLS.
             self.request.close()
 
     def do_GET(self) -> None:
@@ -160,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "there is no such thing here")
 
     def do_POST(self) -> None:
-        """`/v1/pages` with a list of hashes: as many of these pages, from the first on, as fit in one answer."""
+        """Serves `/v1/pages` with a list of hashes: as many of these pages, from the first on, as fit in one answer."""
         self.server.counters.requests += 1
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > _LARGEST_REQUEST:
@@ -182,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(bytes(answer))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
-        """Nothing: what is served is on `counters`."""
+        """Logs nothing: `counters` has the figures."""
 
     def _contents(self, wanted: list[str]) -> Iterator[tuple[str, bytes]]:
         left = BATCH_BYTES

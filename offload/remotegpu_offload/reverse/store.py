@@ -1,4 +1,4 @@
-"""What the client keeps on disk: pages by their SHA-256, and which applications were allowed what."""
+"""The client's files on disk: pages by their SHA-256, and the permissions of each application."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ def default_folder() -> Path:
 
 
 class WrongPageError(Exception):
-    """What came is not the page that was asked for."""
+    """The received page is not the requested one."""
 
 
 class Pages:
@@ -35,7 +35,7 @@ class Pages:
 
     @contextlib.contextmanager
     def adding(self, sha256: str) -> Iterator[IO[bytes]]:
-        """A file to write the page to; it appears in its place complete, if its hash is right, or not at all.
+        """Opens a file to write the page to; it appears in its place complete, if its hash is right, or not at all.
 
         Raises WrongPageError.
         """
@@ -58,7 +58,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An application that was opened before: whose it is, its latest version, what it was allowed."""
+    """An application that was opened before: the key of its signer, its latest version, and its permissions."""
 
     key: str
     issued: int
@@ -72,7 +72,7 @@ class Register:
         self.file = folder / "known.json"
 
     def get(self, origin: str) -> Known | None:
-        """Raises ValueError where the file was damaged."""
+        """Returns the known application of this origin, or None. Raises ValueError where the file was damaged."""
         found = self._all().get(origin)
         if found is None:
             return None

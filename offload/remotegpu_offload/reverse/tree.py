@@ -1,8 +1,9 @@
-"""An application's folder on the client: links to pages, of which most are not there yet, and what brings them.
+"""An application's folder on the client: links to pages, most of which are fetched later, and the hooks that fetch
+them.
 
-A link is there from the beginning, so that folders list what they should; what it points to is fetched when a program
-imports it, opens it or asks for its status. What opens files behind Python's back, as C libraries do, finds a page that
-was not fetched missing, and never empty or half: `open(path).close()` before it fetches it.
+A link is there from the beginning, so that folders list what they should; its page is fetched when a program imports
+it, opens it or asks for its status. Code that opens files without Python, as C libraries do, finds that a page which
+was not fetched is missing, and never empty or half: `open(path).close()` before it fetches it.
 """
 
 import errno
@@ -25,7 +26,7 @@ Fetch = Callable[[Iterable[str]], None]
 
 
 def lay_out(manifest: Manifest, pages: Pages, folder: Path) -> Path:
-    """The folder of this version of the application below `folder`, with a link for each file."""
+    """Makes the folder of this version of the application below `folder`, with a link for each file."""
     root = folder / "versions" / manifest.sha256
     complete = root / _COMPLETE
     if complete.exists():
@@ -34,7 +35,7 @@ def lay_out(manifest: Manifest, pages: Pages, folder: Path) -> Path:
         link = root / path
         link.parent.mkdir(parents=True, exist_ok=True)
         target = os.path.relpath(pages.path(file.sha256), link.parent)
-        # Another process may be doing the same, and means the same.
+        # Another process may be doing the same, with the same result.
         if not link.is_symlink():
             try:
                 link.symlink_to(target)
@@ -45,7 +46,7 @@ def lay_out(manifest: Manifest, pages: Pages, folder: Path) -> Path:
 
 
 class Tree:
-    """The folder `root` of the application, whose pages `fetch` brings."""
+    """The folder `root` of the application; `fetch` fetches its pages."""
 
     def __init__(self, manifest: Manifest, root: Path, fetch: Fetch) -> None:
         self.files = manifest.files
@@ -56,7 +57,7 @@ class Tree:
         self.folders = {path.rsplit("/", depth)[0] for path in self.files for depth in range(1, path.count("/") + 1)}
 
     def arm(self) -> None:
-        """From now on this process finds the application's modules and files."""
+        """Lets this process find the application's modules and files from now on."""
         sys.addaudithook(self._audit)
         _watch_status(self)
         place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
@@ -65,7 +66,7 @@ class Tree:
         sys.path.insert(0, self.root)
 
     def inside(self, path: Any) -> str | None:
-        """The application's file that a path means; None for any other path."""
+        """Returns the application's file that a path means; None for any other path."""
         try:
             text = os.fsdecode(path)
         except (TypeError, ValueError):
@@ -78,7 +79,7 @@ class Tree:
         return None
 
     def bring(self, paths: Iterable[str]) -> None:
-        """Have these files; raises OSError with the sentence of what went wrong."""
+        """Fetches these files; raises OSError with the sentence of what went wrong."""
         missing = [path for path in paths if not os.path.lexists(self._page(path))]
         if not missing:
             return
@@ -99,7 +100,7 @@ class Tree:
 
 
 class Finder(MetaPathFinder):
-    """Modules of the application. A module's page comes with those of the modules that it imports."""
+    """Finds modules of the application. A module's page comes with those of the modules that it imports."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -122,7 +123,8 @@ class Finder(MetaPathFinder):
 
 
 def _watch_status(tree: Tree) -> None:
-    """A file's status follows its link, so the page must be there; `os.path` and `pathlib` ask through `os.stat`."""
+    """Replaces `os.stat`, through which `os.path` and `pathlib` ask: a file's status follows its link, so the page must
+    be there."""
     original = os.stat
 
     def stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:

@@ -14,7 +14,7 @@ _PACKAGE = os.path.dirname(_HERE)
 
 
 def _our_packages() -> None:
-    """By their paths: what lies beside them is not for the user's program."""
+    """Imports this project's packages by their paths: other packages next to them are not for the user's program."""
     beside = os.path.dirname(_PACKAGE)
     if not os.path.isdir(base := os.path.join(beside, "remotegpu")):
         # In a clone each has a folder of its own.

@@ -1,8 +1,8 @@
-"""What client and acceptor write to each other about tensors and operations. Pure: nothing here talks to anybody.
+"""The wire format of tensors and operations between client and acceptor. Pure: nothing here does I/O.
 
-A batch is a byte string: u64 number of the batch, then entries, each a u32 template number and what that template's
-format says. An operation's template holds all that is the same each time (name, shapes, strides, types, constants),
-so that one call of `add` is 28 bytes: the template and three addresses.
+A batch is a byte string: u64 number of the batch, then entries. Each entry is a u32 template number and the values in
+that template's format. An operation's template holds all that is the same each time (name, shapes, strides, types,
+constants), so that one call of `add` is 28 bytes: the template and three addresses.
 """
 
 import json
@@ -50,9 +50,8 @@ _FLAGS: Final = {
 
 
 class Meta(NamedTuple):
-    """All that torch must know to make a tensor out of a storage: stride in elements; conj and neg are torch's
-    lazy bits.
-    """
+    """All that torch must know to make a tensor out of a storage: stride in elements; conj and neg are torch's lazy
+    bits."""
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -73,7 +72,7 @@ class Meta(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor among an operation's values: which one, and how it lies."""
+    """A tensor among an operation's values: which one, and its layout."""
 
     at: int
     meta: Meta
@@ -112,7 +111,7 @@ def meta_to_json(meta: Meta) -> list[Any]:
 
 
 def meta_from_json(value: Any) -> Meta:
-    """Raises ValueError for what no tensor can be."""
+    """Reads the description of a tensor. Raises ValueError for what no tensor can be."""
     try:
         name, size, stride, bits = value
         if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in (*size, *stride)):
@@ -123,7 +122,7 @@ def meta_from_json(value: Any) -> Meta:
 
 
 def to_json(value: Any) -> Any:  # noqa: PLR0911 - one for each kind of argument
-    """An argument of an operation. Raises TypeError for what cannot travel."""
+    """Encodes an argument of an operation. Raises TypeError for what cannot travel."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):
@@ -149,7 +148,7 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 - one for each kind of argument
 
 
 def from_json(value: Any) -> Any:  # noqa: PLR0911 - as above
-    """The reverse of `to_json`. Raises ValueError for anything else."""
+    """Reverses `to_json`. Raises ValueError for anything else."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):
@@ -181,9 +180,9 @@ def from_json(value: Any) -> Any:  # noqa: PLR0911 - as above
 class Template(NamedTuple):
     """An operation with everything but addresses and numbers that change.
 
-    `form` is struct's format of the values, without the template's number. Each of `outs` is what the client takes a
-    fresh result for; None stands for a result that is an argument or nothing. `outs` itself is None where only the
-    acceptor can know: then the last `leased` values are addresses for it to use.
+    `form` is struct's format of the values, without the template's number. Each of `outs` describes a fresh result;
+    None stands for a result that is an argument or nothing. `outs` itself is None where only the acceptor can know:
+    then the last `leased` values are addresses for it to use.
     """
 
     number: int
@@ -195,7 +194,7 @@ class Template(NamedTuple):
     leased: int = 0
 
     def encode(self) -> bytes:
-        """The entry that makes it known to the acceptor."""
+        """Encodes the entry that makes it known to the acceptor."""
         text = json.dumps(
             [
                 self.number,
@@ -212,7 +211,7 @@ class Template(NamedTuple):
 
     @staticmethod
     def decode(text: bytes) -> "Template":
-        """Raises ValueError for what no client writes."""
+        """Decodes a template. Raises ValueError for what no client writes."""
         try:
             fields = json.loads(text)
             if not isinstance(fields, list) or len(fields) != len(Template._fields):
@@ -234,7 +233,7 @@ class Template(NamedTuple):
 
 
 def walk(value: Any, visit: Callable[[Any], Any]) -> Any:
-    """The same structure with every leaf replaced by what `visit` makes of it."""
+    """Returns the same structure with every leaf replaced by the result of `visit`."""
     if type(value) in {list, tuple}:
         return type(value)(walk(item, visit) for item in value)
     if type(value) is dict:
@@ -243,5 +242,5 @@ def walk(value: Any, visit: Callable[[Any], Any]) -> Any:
 
 
 def describe(name: str, metas: Sequence[Meta]) -> str:
-    """An operation for people: `aten::add.Tensor(float32[3, 4], float32[4])`."""
+    """Describes an operation for people: `aten::add.Tensor(float32[3, 4], float32[4])`."""
     return f"{name}({', '.join(map(str, metas))})"

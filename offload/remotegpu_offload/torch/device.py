@@ -11,36 +11,34 @@ from remotegpu_offload.torch import guard, kernels, layouts, patches
 from remotegpu_offload.torch.codec import Meta
 from remotegpu_offload.torch.dispatch import Engine, kernel
 from remotegpu_offload.torch.errors import checked
-from remotegpu_offload.torch.interrupt import watch_cells
+from remotegpu_offload.torch.shown import NAME
 from remotegpu_offload.torch.storage import Blueprint, Storages
-from remotegpu_offload.torch.stream import Stream
+from remotegpu_offload.torch.stream.interrupt import watch_cells
+from remotegpu_offload.torch.stream.stream import Stream
 from remotegpu_offload.wire.errors import OffloadError
 from remotegpu_offload.wire.frames import Service
 from remotegpu_offload.wire.peer import Peer
 
-NAME: Final = "remote"
-"""What torch calls the device here: torch keeps the names of its own devices for itself."""
-
 _KEY: Final = "PrivateUse1"
-# They belong to one vendor's libraries, and say so.
+# They belong to one vendor's libraries, as their names say.
 _VENDORS: Final = ("cudnn", "_cudnn", "miopen", "_miopen", "mkldnn", "_mkldnn", "mps", "_mps", "_thnn_fused")
 _TESTS: Final = ("_test_", "_foobar")
 _OWN_KERNELS: Final = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 
 LACKING: Final = frozenset(("not dense", "no kernel for dense tensors", "the acceptor has no kernel"))
-"""What `placement` says of operations that the device refuses."""
+"""Answers of `placement` for operations that the device refuses."""
 
 
 class Source(Protocol):
-    """What gives the connection: a session, whose peer changes when it moves."""
+    """Source of the connection: a session, whose peer changes when it moves."""
 
     @property
     def peer(self) -> Peer: ...
 
 
 class UnsupportedTorchError(OffloadError):
-    """This torch cannot have a device written in Python."""
+    """Raised where this torch cannot have a device written in Python."""
 
 
 class _Module:
@@ -62,12 +60,13 @@ class _Module:
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        """What `torch.manual_seed` calls: in order with the operations, and nobody waits."""
+        """Seeds the device's generator, in order with the operations and without waiting; `torch.manual_seed` calls
+        it."""
         if _state.current is not None:
             _state.current.stream.tell("seed", {"generator": 0, "seed": int(seed) & (1 << 64) - 1})
 
     def get_rng_state(self, device: Any = None) -> Any:  # noqa: ARG002 - there is one
-        """The state of the device's generator, as a tensor of bytes here."""
+        """Returns the state of the device's generator, as a tensor of bytes here."""
         reply = checked(current().stream.ask("rng_get", {"generator": 0}))
         return torch.frombuffer(bytearray(reply.buffers[0]), dtype=torch.uint8)
 
@@ -85,9 +84,7 @@ class Remote:
         self.source = source
         self.device = torch.device(NAME, 0)
         self.stream = Stream(lambda: source.peer)
-        from remotegpu_offload.torch.random import generator_id  # noqa: PLC0415 - it imports this module
-
-        self.engine = Engine(self.stream, self.device, generator_id)
+        self.engine = Engine(self.stream, self.device)
         hello = checked(source.peer.request(Service.TORCH, {"op": "hello"})).header
         self.backend = str(hello["backend"])
         self.torch = str(hello["torch"])
@@ -102,13 +99,13 @@ class Remote:
         return self.engine.storages
 
     def synchronize(self) -> None:
-        """Wait until everything has been executed. Raises the first error of an operation that was not yet told."""
+        """Waits until everything has been executed. Raises the first error of an operation that was not yet
+        reported."""
         checked(self.stream.ask("sync"))
 
     def stats(self) -> dict[str, int]:
-        """Counts of this end: operations and batches sent, bytes of operations, plans made, questions asked,
-        storages alive.
-        """
+        """Returns counts of this end: operations and batches sent, bytes of operations, plans made, results that only
+        the acceptor could tell, storages alive."""
         return {
             "operations": self.stream.operations,
             "batches": self.stream.batches,
@@ -146,7 +143,8 @@ class Remote:
 
 
 def placement(name: str, available: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
-    """What becomes of an operation: `acceptor` (one entry), `client`, `composed` (of others), or why it is refused."""
+    """Decides how an operation is executed: `acceptor` (one entry), `client`, `composed` (of others), or why it is
+    refused."""
     space, _, own = name.partition("::")
     if space != "aten":
         return "not torch's own"
@@ -198,9 +196,8 @@ _state = _State()
 
 
 def prepare() -> None:
-    """Make PrivateUse1 ours, once in a process. Raises UnsupportedTorchError, with what to do instead, where this
-    torch cannot.
-    """
+    """Sets up PrivateUse1 as the remote device, once in a process. Raises UnsupportedTorchError, with what to do
+    instead, where this torch cannot."""
     if _state.prepared:
         return
     advice = "use torch 2.15, or offload functions (`function:` rules) or the whole program (`--split app`) instead"
@@ -221,7 +218,7 @@ def prepare() -> None:
 
 
 def _self_test() -> None:
-    """What all else rests on: storages at made-up addresses, and that they tell when they end."""
+    """Tests what all else depends on: storages at made-up addresses, and that their end is noticed."""
     freed: list[bytes] = []
     storages = Storages(torch.device(NAME, 0), freed.append)
     slot = storages.take()
@@ -234,7 +231,7 @@ def _self_test() -> None:
 
 
 def activate(source: Source) -> Remote:
-    """Connect the device to an acceptor. Once in a process: torch keeps kernels for good.
+    """Connects the device to an acceptor. Once in a process: torch keeps kernels for good.
 
     Raises OffloadError when there is a device already, or torch cannot have one.
     """
@@ -249,7 +246,7 @@ def activate(source: Source) -> Remote:
 
 
 def current() -> Remote:
-    """The device of this process. Raises OffloadError before `activate`."""
+    """Returns the device of this process. Raises OffloadError before `activate`."""
     if _state.current is None:
         raise OffloadError("there is no remote device: start the program with `remotegpu offload run`")
     return _state.current

@@ -1,6 +1,5 @@
-"""One kernel for every operation: what is new about a call is looked up by shapes, strides, types and constants;
-all else was learnt the first time. A call costs the client a lookup, an entry in the stream and its results' tensors.
-"""
+"""One kernel for every operation. It looks a call up by shapes, strides, types and constants, and keeps what the first
+such call has taught it. A call costs the client a lookup, an entry in the stream and its results' tensors."""
 
 import itertools
 import os
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import shapes
+from remotegpu_offload.torch import shapes, shown
 from remotegpu_offload.torch.codec import (
     FIRST_TEMPLATE,
     FLOOR,
@@ -28,6 +27,7 @@ from remotegpu_offload.torch.codec import (
     meta_from_json,
 )
 from remotegpu_offload.torch.errors import checked
+from remotegpu_offload.torch.generators import generator_id
 from remotegpu_offload.torch.plans import (
     ASKED,
     FRESH,
@@ -42,10 +42,10 @@ from remotegpu_offload.torch.plans import (
     results_of,
 )
 from remotegpu_offload.torch.storage import Blueprint, Slot, Storages, address_of, meta_of
-from remotegpu_offload.torch.stream import ENTRIES, Stream
+from remotegpu_offload.torch.stream.stream import ENTRIES, Stream
 
 TEMPLATES: Final = 1 << 16
-"""So many templates are kept; then both sides begin anew."""
+"""So many templates are kept; then both sides drop all of them."""
 
 LEASED: Final = 64
 """Addresses lent to the acceptor for the results of an operation that returns a list of unknown length."""
@@ -62,36 +62,35 @@ _HOST_KEY: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 class Engine:
-    """What all kernels of a process share."""
+    """State that all kernels of a process share."""
 
-    def __init__(self, stream: Stream, device: torch.device, generator_id: Callable[[Any], int]) -> None:
+    def __init__(self, stream: Stream, device: torch.device) -> None:
         self.stream = stream
-        self.generator_id = generator_id
         self.device = device
         self.storages = Storages(device, stream.append)
         self.misses = 0
         self.asked = 0
         self.synchronous = os.environ.get("REMOTEGPU_SYNC") == "1"
         self._numbers = itertools.count(FIRST_TEMPLATE)
-        # Of templates, which several threads make. Entered again where a destructor runs operations.
+        # Guards templates, which several threads make. Reentrant, since a destructor may run operations.
         self._making = threading.RLock()
         self._kept = 0
         # How often all of them were dropped.
         self.forgotten = 0
-        # The entries of all templates, for an acceptor that must learn them anew.
+        # The entries of all templates, for an acceptor that must learn them again.
         self.known: list[bytes] = []
         stream.known = lambda: self.known
         self._blueprints: dict[Meta, Blueprint] = {}
         self._caches: list[dict[Any, Plan]] = []
 
     def cache(self) -> dict[Any, Plan]:
-        """A store of plans that is emptied with all others."""
+        """Returns a new store of plans, which is emptied with all others."""
         found: dict[Any, Plan] = {}
         self._caches.append(found)
         return found
 
     def forget(self) -> None:
-        """Drop all templates: at both ends, or because the acceptor is another one."""
+        """Drops all templates: at both ends, or because the acceptor is another one."""
         self.forgotten += 1
         for cache in self._caches:
             cache.clear()
@@ -100,7 +99,7 @@ class Engine:
         self._kept = 0
 
     def template(self, make: Callable[[int], Template]) -> Template:
-        """A new template, of which the acceptor hears before it is used."""
+        """Makes a new template, and sends it to the acceptor before it is used."""
         with self._making:
             self._kept += 1
             if self._kept > TEMPLATES:
@@ -121,7 +120,7 @@ class Engine:
         return found
 
     def sent(self) -> None:
-        """After each entry: send now, or leave it to others."""
+        """Runs after each entry: sends now, or leaves it to later calls."""
         stream = self.stream
         if len(stream.entries) >= ENTRIES or stream.idle:
             stream.flush()
@@ -129,9 +128,8 @@ class Engine:
             checked(stream.ask("sync"))
 
     def resize(self, tensor: Any, size: Sequence[int], stride: Sequence[int] | None = None) -> None:
-        """Give a tensor other sizes in place; a storage that is too small becomes a larger one with the same
-        content.
-        """
+        """Gives a tensor other sizes in place; a storage that is too small becomes a larger one with the same
+        content."""
         strides = tuple(stride) if stride is not None else contiguous(size)
         offset = tensor.storage_offset()
         meta = Meta(tensor.dtype, tuple(size), strides)
@@ -141,13 +139,13 @@ class Engine:
             old = storage.data_ptr()
             slot = self.storages.take()
             storage = self.storages.make(slot, needed)
-            # There it is the same storage, so that its other tensors still share it.
+            # At the acceptor it is the same storage, so that its other tensors still share it.
             self.stream.append(RESIZE_ENTRY.pack(RESIZE, old, slot[0], needed))
         _set_storage.redispatch(_HOST_KEY, tensor, storage, offset, meta.size, strides)
 
 
 def contiguous(size: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense tensor in the usual order."""
+    """Returns the strides of a dense tensor in the usual order."""
     strides: list[int] = []
     step = 1
     for count in reversed(size):
@@ -157,13 +155,12 @@ def contiguous(size: Sequence[int]) -> tuple[int, ...]:
 
 
 class _Writer:
-    """Makes the template's arguments, in the order in which the kernel collects values."""
+    """Builds the template's arguments, in the order in which the kernel collects values."""
 
-    def __init__(self, on_host: bool, generator_id: Callable[[Any], int]) -> None:
+    def __init__(self, on_host: bool) -> None:
         self.form = ""
         self.metas: list[Meta] = []
         self._on_host = on_host
-        self._generator_id = generator_id
 
     def __call__(self, value: Any, dynamic: bool) -> Any:  # noqa: PLR0911 - one for each kind of argument
         if isinstance(value, _TorchTensor):
@@ -178,7 +175,7 @@ class _Writer:
         if isinstance(value, torch.device):
             return Device(value.type != "cpu")
         if isinstance(value, _TorchGenerator):
-            return Generator(self._generator_id(value))
+            return Generator(generator_id(value))
         if dynamic and type(value) in _FORMS:
             return self._number(value, None)
         return value
@@ -198,14 +195,13 @@ def _form(value: Any) -> str:
 
 
 def host_number(tensor: Any) -> Any:
-    """The content of a tensor of no dimensions that is here, which operations take as they do on any device; else
-    None.
-    """
+    """Returns the content of a tensor of no dimensions that is here, which operations take as they do on any device;
+    else None."""
     return None if tensor.dim() or tensor.is_meta else tensor.item()
 
 
 def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR0915 - closures: attributes cost time
-    """The kernel of an operation on remote tensors."""
+    """Makes the kernel of an operation on remote tensors."""
     schema = operation._schema
     name = operation.name()
     base = schema.name.removeprefix("aten::")
@@ -234,11 +230,9 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             if number is None and on_host and not value.is_meta:
                 key.append((kind, str(value.tolist())))
             elif number is None:
-                from remotegpu_offload.torch import device_names  # noqa: PLC0415 - it imports this module
-
                 raise RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"{device_names.to_script(engine.device)} and {value.device}! (when calling {name})"
+                    f"{shown.to_script(engine.device)} and {value.device}! (when calling {name})"
                 )
             elif isinstance(number, complex):
                 key.append((complex, number))
@@ -253,7 +247,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
             key.append(kind)
             values.append(value)
         elif isinstance(value, _TorchGenerator):
-            key.append((_TorchGenerator, engine.generator_id(value)))
+            key.append((_TorchGenerator, generator_id(value)))
         else:
             # 1, 1.0 and True are equal, but do not calculate the same.
             key.append(kind)
@@ -329,14 +323,15 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
     def learn(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
         before = engine.forgotten
         cache[key] = plan = make(args, kwargs, results)
-        # Another thread has begun anew meanwhile: the other end soon forgets what this one is made of.
+        # Another thread has dropped all templates in the meantime: the acceptor soon forgets the templates of this
+        # plan.
         if engine.forgotten != before:
             cache.pop(key, None)
         return plan
 
     def make(args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
         engine.misses += 1
-        writer = _Writer(on_host, engine.generator_id)
+        writer = _Writer(on_host)
         positional = tuple(writer(value, dynamic) for value, dynamic in zip(args, scalars))  # noqa: B905
         words = {word: writer(value, named[word]) for word, value in kwargs.items()}
         try:
@@ -365,7 +360,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
 
 
 def _received(engine: Engine, value: Any, slots: "itertools.chain[Slot] | Any") -> Any:
-    """A result that the acceptor told: a tensor's description, a list of results, or a plain value."""
+    """Makes a result from the acceptor's description: a tensor's description, a list of results, or a plain value."""
     match value:
         case {"meta": meta}:
             return engine.blueprint(meta_from_json(meta)).build(next(slots))
@@ -382,9 +377,8 @@ def _received(engine: Engine, value: Any, slots: "itertools.chain[Slot] | Any") 
 def _returned(
     engine: Engine, aliases: Sequence[Alias | None], made: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """What the acceptor's results are to the caller: arguments that were written to take the sizes that they have
-    there.
-    """
+    """Turns the acceptor's results into the caller's: arguments that were written to take the sizes that they have
+    there."""
     out = []
     for alias, value in zip(aliases, made, strict=True):
         if alias is None:

@@ -1,8 +1,8 @@
-"""What tells torch's engine the type of the device, also while an error goes through it.
+"""Device guard that answers torch's engine with the type of the device, also while an error goes through the engine.
 
-The engine asks between the nodes of a backward pass, and once more when a node has failed: then Python's error is
-still set, every call of Python turns it into a SystemError, and that ends the process, because torch asks in a
-destructor. So the error is taken out of the way there, and put back where the backward pass was begun.
+The engine asks between the nodes of a backward pass, and once more when a node has failed: then Python's error is still
+set, every call of Python turns it into a SystemError, and that ends the process, because torch asks in a destructor. So
+the guard takes the error out of the way, and `arm` raises it again where the backward pass began.
 """
 
 import functools
@@ -21,7 +21,7 @@ _quick: Final = functools.partial(operator.getitem, (_type,), 0)
 
 
 def _careful(quick: Any = _quick, answer: Any = _type) -> Any:
-    """Works while an error is set. Until the call of `quick` it does nothing that would look for one."""
+    """Answers even while an error is set. Until the call of `quick` it does nothing that would check for one."""
     try:
         return quick()
     except SystemError as error:
@@ -32,13 +32,14 @@ def _careful(quick: Any = _quick, answer: Any = _type) -> Any:
 
 
 def _begin() -> Any:
-    """The first answer in a thread of torch's or of the program's."""
+    """Gives the first answer in a thread of torch's or of the program's."""
     _answers.answer = _quick if threading.current_thread() is threading.main_thread() else _careful
     return _type
 
 
 class _Answers(threading.local):
-    """Of each thread. The attribute has to be the thread's own: looking further fails while an error is set."""
+    """Each thread's function that answers. The attribute has to be the thread's own: a further lookup fails while an
+    error is set."""
 
     answer = staticmethod(_begin)
 
@@ -47,14 +48,14 @@ _answers: Final = _Answers()
 
 
 def guard() -> Any:
-    """For `_setup_privateuseone_for_python_backend`."""
+    """Returns the guard for `_setup_privateuseone_for_python_backend`."""
     _begin()
     answer = functools.partial(operator.methodcaller("answer"), _answers)
     return type("Guard", (torch._C._acc.DeviceGuard,), {"type_": answer})()
 
 
 def arm() -> None:
-    """Have the errors of backward passes raised where these began. Once in a process."""
+    """Raises the errors of backward passes where these began. Once in a process."""
     run = torch.autograd._engine_run_backward
 
     @functools.wraps(run)

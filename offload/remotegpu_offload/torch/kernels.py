@@ -1,6 +1,5 @@
-"""What is done here, or in its own way: tensors without content, views, copies between here and there, numbers,
-memory.
-"""
+"""Kernels that run at the client, or in a way of their own: tensors without content, views, copies between the two
+ends, numbers, memory."""
 
 import ctypes
 import functools
@@ -28,7 +27,7 @@ LOCAL: Final = (
     "set_.source_Storage_storage_offset",
     "set_.source_Tensor",
 )
-"""They only say anew how a storage is seen, for which the host's kernels do: nothing is sent."""
+"""They only give a storage another view, for which the host's kernels do: nothing is sent."""
 
 OWN: Final = frozenset(
     (
@@ -46,7 +45,7 @@ OWN: Final = frozenset(
         "_pack_padded_sequence",
     )
 )
-"""What has a kernel of its own below."""
+"""Operations with a kernel of their own below."""
 
 
 @functools.lru_cache(4096)
@@ -61,14 +60,14 @@ def dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 
 class Transfers:
-    """Copies between the memory here and storages there."""
+    """Copies between the memory here and storages at the acceptor."""
 
     def __init__(self, engine: Engine, copy: Callable[..., Any]) -> None:
         self._engine = engine
         self._copy = copy
 
     def allocate(self, meta: Meta) -> Any:
-        """A remote tensor of no particular content."""
+        """Allocates a remote tensor of no particular content."""
         engine = self._engine
         slot = engine.storages.take()
         blueprint = engine.blueprint(meta)
@@ -78,7 +77,7 @@ class Transfers:
         return made
 
     def upload(self, tensor: Any) -> Any:
-        """A remote copy of a tensor that is here; it lies there as here where that has no gaps."""
+        """Makes a remote copy of a tensor that is here; it has the same layout if that has no gaps."""
         tensor = tensor.detach().resolve_conj().resolve_neg()
         if not dense(tuple(tensor.shape), tensor.stride()):
             tensor = tensor.contiguous()
@@ -87,7 +86,7 @@ class Transfers:
         return made
 
     def write(self, tensor: Any, source: Any) -> None:
-        """Copy a tensor that is here into a remote one."""
+        """Copies a tensor that is here into a remote one."""
         if source.dtype.itemsize > tensor.dtype.itemsize:
             source = source.to(tensor.dtype)
         source = source.detach().resolve_conj().resolve_neg()
@@ -102,7 +101,7 @@ class Transfers:
             self._copy(tensor, self.upload(source))
 
     def download(self, tensor: Any) -> Any:
-        """A copy here of a remote tensor; it lies here as there where that has no gaps. Waits for the acceptor."""
+        """Makes a copy here of a remote tensor; it has the same layout if that has no gaps. Waits for the acceptor."""
         meta = meta_of(tensor)
         if meta.conj or meta.neg or not dense(meta.size, meta.stride):
             tensor = _ops.clone.default(tensor, memory_format=torch.contiguous_format)
@@ -116,12 +115,12 @@ class Transfers:
         return made
 
     def fetch(self, address: int, count: int) -> Any:
-        """So many bytes of a storage; at most a page."""
+        """Fetches `count` bytes of a storage; at most a page."""
         reply = checked(self._engine.stream.ask("get", {"address": address, "bytes": count}))
         return memoryview(reply.buffers[0])
 
     def number(self, tensor: Any) -> Any:
-        """The only element, as a number."""
+        """Returns the only element, as a number."""
         if tensor.is_conj() or tensor.is_neg():
             tensor = _ops.clone.default(tensor)
         data = bytearray(self.fetch(address_of(tensor), tensor.dtype.itemsize))
@@ -139,7 +138,7 @@ class Transfers:
 
 
 def _memory(tensor: Any, count: int) -> memoryview:
-    """The bytes of a tensor that is here and has no gaps; they keep the tensor."""
+    """Returns the bytes of a tensor that is here and has no gaps; they keep the tensor alive."""
     if not count:
         return memoryview(b"")
     found = (ctypes.c_char * count).from_address(tensor.data_ptr())
@@ -148,7 +147,7 @@ def _memory(tensor: Any, count: int) -> memoryview:
 
 
 def local(operation: Any) -> Callable[..., Any]:
-    """The host's own kernel, which does not look at the memory."""
+    """Returns the host's own kernel, which does not access the memory."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return operation.redispatch(_HOST_KEY, *args, **kwargs)
@@ -157,7 +156,7 @@ def local(operation: Any) -> Callable[..., Any]:
 
 
 def factories(engine: Engine, transfers: Transfers) -> dict[str, Callable[..., Any]]:
-    """Tensors out of nothing."""
+    """Returns kernels that make tensors without input tensors."""
 
     def empty(
         size: Sequence[int],
@@ -222,7 +221,8 @@ def _strides(size: Sequence[int], memory_format: Any) -> tuple[int, ...]:
 def copies(
     transfers: Transfers, copy: Callable[..., Any], convert: Callable[..., Any]
 ) -> dict[str, Callable[..., Any]]:
-    """Between here and there; `copy` and `convert` are the kernels for tensors that are both there."""
+    """Returns kernels that copy between here and there; `copy` and `convert` are the kernels for tensors that are both
+    there."""
 
     def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
         if not address_of(target):
@@ -278,7 +278,7 @@ def _likeness(tensor: Any) -> Any:
 
 
 def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Indices may be here: torch takes them along to the device."""
+    """Wraps a kernel so that indices may be here: torch takes them along to the device."""
 
     def indexed(tensor: Any, indices: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         uploaded = [
@@ -291,10 +291,11 @@ def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any
 
 
 def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
-    """Sequences of different lengths: how many continue at each step stays on the host, as on every device."""
+    """Returns the kernel that packs sequences of different lengths. How many continue at each step stays on the host,
+    as on every device."""
 
     def pack_padded(tensor: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
-        # The host's kernel checks the lengths, and says of numbered rows which ones are kept, in which order.
+        # The host's kernel checks the lengths, and returns which of the numbered rows are kept, in which order.
         numbered = torch.arange(tensor.shape[0] * tensor.shape[1]).view(tensor.shape[:2])
         order, sizes = _ops._pack_padded_sequence.default(numbered, lengths, batch_first)
         return _ops.index_select.default(tensor.flatten(0, 1), 0, transfers.upload(order)), sizes
@@ -305,9 +306,7 @@ def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
 def lstm_cell(
     inputs: Any, hidden: Any, cell: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[Any, Any, Any]:
-    """torch's fused cell out of plain operations: composite kernels take it for granted on every device that is no
-    CPU.
-    """
+    """Computes torch's fused cell with plain operations: composite kernels use it on every device but the CPU."""
     gates = inputs + hidden
     if input_bias is not None:
         gates = gates + input_bias + hidden_bias
@@ -317,7 +316,7 @@ def lstm_cell(
 
 
 def gru_cell(inputs: Any, hidden: Any, state: Any, input_bias: Any = None, hidden_bias: Any = None) -> tuple[Any, Any]:
-    """As `lstm_cell`."""
+    """Computes the fused GRU cell in the same way as `lstm_cell`."""
     if input_bias is not None:
         inputs, hidden = inputs + input_bias, hidden + hidden_bias
     input_reset, input_update, input_new = inputs.chunk(3, 1)
@@ -328,4 +327,4 @@ def gru_cell(inputs: Any, hidden: Any, state: Any, input_bias: Any = None, hidde
 
 
 CELLS: Final = {"_thnn_fused_lstm_cell": lstm_cell, "_thnn_fused_gru_cell": gru_cell}
-"""Composed here, with their gradients."""
+"""Composed here of other operations, with their gradients."""

@@ -1,6 +1,5 @@
-"""Operations for tensors that are not dense (sparse, quantized, nested, oneDNN's own): how they are known, and what is
-said of them. A remote tensor is dense: a piece of memory with sizes and strides.
-"""
+"""Operations for tensors that are not dense (sparse, quantized, nested, oneDNN's own): how they are recognised, and the
+reasons in their errors. A remote tensor is dense: a piece of memory with sizes and strides."""
 
 import re
 from typing import Any, Final
@@ -31,9 +30,10 @@ DENSE: Final = frozenset(
 
 
 def reason(operation: str) -> str | None:
-    """Why there is no such operation on the device, as the middle of a sentence; None where it is for dense tensors.
+    """Says why there is no such operation on the device, as the middle of a sentence; None where it is for dense
+    tensors.
 
-    What an operation returns is in no schema: its name (`aten::quantize_per_tensor.tensors`) says it.
+    No schema says whether a result is dense: the operation's name (`aten::quantize_per_tensor.tensors`) says it.
     """
     own = operation.removeprefix("aten::").partition(".")[0]
     found = None if own in DENSE else _WORDS.search(own)
@@ -41,9 +41,8 @@ def reason(operation: str) -> str | None:
 
 
 def origins(operation: str) -> list[str]:
-    """The operations of which torch generated this one, as `a.out` and `a_copy` from `a`, and `a` from `a_`: it calls
-    them, and copies what they return.
-    """
+    """Lists the operations from which torch generated this one, as `a.out` and `a_copy` from `a`, and `a` from `a_`: it
+    calls them, and copies what they return."""
     name, dot, overload = operation.partition(".")
     if overload == "out" or overload.endswith("_out"):
         base = overload.removesuffix("out").removesuffix("_")
@@ -52,7 +51,8 @@ def origins(operation: str) -> list[str]:
 
 
 def kind(tensor: Any) -> str | None:
-    """What a tensor is, if it is not dense: `quantized`, `nested`, `sparse_coo` or another layout's name."""
+    """Returns the kind of a tensor that is not dense: `quantized`, `nested`, `sparse_coo` or another layout's name;
+    None for a dense one."""
     if tensor.is_quantized:
         return "quantized"
     if tensor.is_nested:

@@ -1,6 +1,5 @@
-"""What torch does in its own code, past all kernels, and what a device without memory here needs done in another
-way.
-"""
+"""Patches of torch's own code, which works around the kernels, and of what a device without memory here needs done in
+another way."""
 
 import functools
 import types
@@ -15,21 +14,21 @@ from remotegpu_offload.torch.codec import FLOOR, Meta
 from remotegpu_offload.torch.kernels import Transfers
 from remotegpu_offload.torch.storage import Storages, address_of
 
-# Of a larger tensor only the edges are printed, and fetched.
+# Only the edges of a larger tensor are printed, and fetched.
 _PRINTED: Final = 16 << 20
 
 _library: Final = torch.library.Library("aten", "IMPL")
 
 
 def install(device: torch.device, storages: Storages, transfers: Transfers) -> None:
-    """For good, once in a process."""
+    """Installs the patches for good, once in a process."""
     _print_fetched()
     _pad_with_masks()
     _make_storages(device, storages, transfers)
 
 
 def _print_fetched() -> None:
-    """Printing formats one element at a time, and would ask for each: have it fetch the tensor once."""
+    """Fetches a tensor once before it is printed. Printing formats one element at a time, and would ask for each."""
     original = _tensor_str._tensor_str
 
     @functools.wraps(original)
@@ -42,13 +41,12 @@ def _print_fetched() -> None:
 
 
 class _NestedError(NotImplementedError):
-    """Somebody wants a nested tensor of one with padding."""
+    """Raised where a nested tensor is to be made of one with padding."""
 
 
 def _pad_with_masks() -> None:
-    """A transformer's encoder in inference leaves padding out by nested tensors, and returns zeros there: the same by
-    the mask.
-    """
+    """Lets a transformer's encoder handle padding by the mask. In inference torch leaves padding out by nested tensors,
+    and returns zeros there; the result is the same."""
     original = transformer.TransformerEncoder.forward
 
     def nested(tensor: Any, mask: Any, mask_check: bool = True) -> NoReturn:  # noqa: ARG001 - as declared
@@ -77,7 +75,7 @@ def _pad_with_masks() -> None:
 
 
 def _make_storages(device: torch.device, storages: Storages, transfers: Transfers) -> None:
-    """A storage by itself, of which there is none without an allocator: torch would call one at address 0."""
+    """Makes storages on the remote device, which has no allocator: torch would call one at address 0."""
     kind = torch.UntypedStorage
     make, clone = kind.__new__, kind.clone
 

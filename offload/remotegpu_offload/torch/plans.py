@@ -1,4 +1,4 @@
-"""How calls are made that have the same shapes, strides, types and constants, and what they return: learnt once."""
+"""Plans of calls that have the same shapes, strides, types and constants, and of their results: each is learnt once."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _NUMBERS: Final = frozenset(
 
 
 class Plan:
-    """How to make one call: the entry's packer, the tensors that come out, and how they make up the result."""
+    """The plan of one call: the entry's packer, the tensors that come out, and how they make up the result."""
 
     __slots__ = ("fresh", "kind", "leased", "number", "pack", "result")
 
@@ -31,8 +31,8 @@ class Plan:
         self.leased = leased
 
 
-# What a plan's result is: the first argument itself, one fresh tensor, anything else; something only the acceptor
-# knows; or other sizes of what is written to, whereafter the call is made again.
+# The kind of a plan's result: the first argument itself, one fresh tensor, anything else; something only the acceptor
+# knows; or other sizes of an argument that is written to, after which the call is made again.
 IN_PLACE, FRESH, MIXED, ASKED, RESIZED = range(5)
 
 
@@ -49,14 +49,13 @@ class Alias:
 
 
 def is_scalar(argument: Any) -> bool:
-    """Whether values of this argument only change what is calculated, not what comes out: they are sent with each
-    call.
-    """
+    """Whether values of this argument change only what is calculated, and not the form of the results: they are sent
+    with each call."""
     return str(argument.type) in _NUMBERS
 
 
 def aliases_of(schema: Any) -> tuple[Alias | None, ...]:
-    """For each result of an operation the argument that it is, if any."""
+    """Returns, for each result of an operation, the argument that it is, if any."""
     arguments = {
         frozenset(argument.alias_info.before_set): Alias(argument.name if argument.kwarg_only else index)
         for index, argument in enumerate(schema.arguments)
@@ -71,8 +70,8 @@ def aliases_of(schema: Any) -> tuple[Alias | None, ...]:
 def results_of(
     schema: Any, aliases: Sequence[Alias | None], results: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, list[Meta], list[Any]]:
-    """Of what the inference returned: the tree of results (numbers of fresh tensors), their metas, and what must
-    be resized.
+    """Converts the inference's results: the tree of results (numbers of fresh tensors), their metas, and the arguments
+    to resize.
 
     Raises Unknown for results that are not tensors.
     """

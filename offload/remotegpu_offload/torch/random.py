@@ -10,19 +10,17 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names, link
-from remotegpu_offload.torch.device import NAME
-
-DEFAULT: Final = 0
-"""The id of the device's own generator, on the wire."""
+from remotegpu_offload.torch import shown
+from remotegpu_offload.torch.generators import DEFAULT, MARK, made
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.shown import NAME
+from remotegpu_offload.torch.stream import link
 
 DEFAULT_SEED: Final = 67280421310721
-"""torch's own, of every generator that nobody has seeded."""
+"""torch's own seed, of every generator that was not seeded."""
 
 _Local: Any = torch._C.Generator
-_mark = int.from_bytes(os.urandom(5), "little") << 20
 _ids = itertools.count(1)
-_made: "weakref.WeakValueDictionary[int, RemoteGenerator]" = weakref.WeakValueDictionary()
 _default_seed: int | None = None
 
 
@@ -40,26 +38,22 @@ class _GeneratorType(type(_Local)):  # type: ignore[misc] # a metaclass that is 
 
 
 class RemoteGenerator(_Local, metaclass=_GeneratorType):  # type: ignore[misc]
-    """A generator of the acceptor's device.
-
-    torch makes a new Python object for a generator each time that it hands one to an operation, so ours is found by
-    the seed of the generator on the CPU that it also is: `generator_id`.
-    """
+    """A generator of the acceptor's device."""
 
     def __new__(cls) -> "RemoteGenerator":
         return super().__new__(cls, "cpu")  # type: ignore[no-any-return]
 
     def __init__(self) -> None:
         self.id = next(_ids)
-        _Local.manual_seed(self, _mark | self.id)
-        _made[self.id] = self
+        _Local.manual_seed(self, MARK | self.id)
+        made[self.id] = self
         self._seed = 0
         self.manual_seed(DEFAULT_SEED)
         weakref.finalize(self, link.forget, "generators", self.id)
 
     @property
     def device(self) -> Any:
-        return torch.device(device_names.current(), 0)
+        return torch.device(shown.current(), 0)
 
     def manual_seed(self, seed: int) -> "RemoteGenerator":
         self._seed = _unsigned(seed)
@@ -92,23 +86,9 @@ class RemoteGenerator(_Local, metaclass=_GeneratorType):  # type: ignore[misc]
     set_offset = graphsafe_set_state = graphsafe_get_state = get_offset
 
 
-def generator_id(generator: Any) -> int:
-    """The id on the wire of what an operation got as `generator=`; `DEFAULT` for None.
-
-    Raises RuntimeError for a generator of another device, as torch does.
-    """
-    if generator is None:
-        return DEFAULT
-    seed = generator.id if type(generator) is RemoteGenerator else _Local.initial_seed(generator) ^ _mark
-    if seed not in _made:
-        kind = _Local.device.__get__(generator).type
-        raise RuntimeError(f"Expected a '{device_names.current()}' device type for generator but found '{kind}'")
-    return int(seed)
-
-
 def live() -> dict[int, RemoteGenerator]:
     """The generators that the program holds, by id."""
-    return dict(_made)
+    return dict(made)
 
 
 def manual_seed(seed: int) -> None:
@@ -178,7 +158,7 @@ class _Default:
 
     @property
     def device(self) -> Any:
-        return torch.device(device_names.current(), 0)
+        return torch.device(shown.current(), 0)
 
 
 def answers(_name: str) -> dict[str, Any]:

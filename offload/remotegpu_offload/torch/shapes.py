@@ -1,6 +1,5 @@
-"""What an operation will return, found out on tensors without memory (torch's `meta` device). The caller keeps
-what it learns.
-"""
+"""Infers what an operation will return, with tensors without memory (torch's `meta` device). The caller keeps what it
+learns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -55,10 +54,10 @@ class Unknown(Exception):  # noqa: N818 - it is an answer, not a fault
 
 
 def infer(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the operation returns for these arguments: its results with each tensor as a tensor on `meta`.
+    """Returns the operation's results for these arguments, with each tensor as a tensor on `meta`.
 
-    Raises Unknown where torch cannot tell without the data, and also where it refuses the arguments: then the
-    acceptor refuses them in its own words.
+    Raises Unknown where torch cannot tell without the data, and also where it refuses the arguments: then the acceptor
+    refuses them in its own words.
     """
     if operation.name() in SYNCHRONOUS:
         raise Unknown
@@ -70,7 +69,7 @@ def infer(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
 
 
 def ghost(value: Any) -> Any:
-    """A remote tensor's likeness on `meta`; anything else as it is."""
+    """Returns the counterpart of a remote tensor on `meta`; anything else as it is."""
     if isinstance(value, torch.Tensor):
         return _ghost(meta_of(value)) if address_of(value) else value
     return META if isinstance(value, torch.device) else value

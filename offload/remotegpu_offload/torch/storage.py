@@ -1,7 +1,7 @@
-"""Tensors whose memory is elsewhere: real torch tensors on storages of made-up addresses that nobody here ever reads.
+"""Tensors whose memory is elsewhere: real torch tensors on storages of made-up addresses that this process never reads.
 
-An address says which storage (its slot) and where in it, so `Tensor.data_ptr()` is all that an operation has to send.
-A slot is used again once its storage is gone: the client appends FREE to the stream of operations, and whatever next
+An address says which storage (its slot) and where in it, so `Tensor.data_ptr()` is all that an operation has to send. A
+slot is used again once its storage is gone: the client appends FREE to the stream of operations, and whatever next
 takes the slot comes after it.
 """
 
@@ -165,8 +165,8 @@ class Blueprint:
         count = len(meta.size)
         numbers = (ctypes.c_int64 * (2 * count + 1))(*meta.size, *meta.stride)
         where = ctypes.addressof(numbers)
-        # DLManagedTensor: data, device (type, index), dimensions, type (code, bits, lanes), shape, strides, offset;
-        # context, deleter.
+        # DLManagedTensor: data, device (type, index), dimensions, type (code, bits, vector length), shape, strides,
+        # offset; context, deleter.
         self._buffer = ctypes.create_string_buffer(
             struct.pack(
                 "<QiiiBBHQQQQQ",

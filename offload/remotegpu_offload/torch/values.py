@@ -1,9 +1,10 @@
 """Tensors as arguments and results of functions that run in the acceptor.
 
 A remote tensor crosses as its address and stays where it is: the function gets the acceptor's own tensor on the same
-storage, so that what it writes is seen here. A tensor on the host crosses with its content. Neither takes its history
-along: a graph that autograd has recorded ends at the call, in both directions. Of a result it is remembered here that
-there was one, so that it requires gradients as it would in a local run, and who asks for them hears why there are none.
+storage, so that its writes are seen here. A tensor on the host crosses with its content. Neither takes its history
+along: a graph that autograd has recorded ends at the call, in both directions. This end remembers that a result had a
+history, so that it requires gradients as it would in a local run; a request for them raises an error that says why
+there are none.
 """
 
 import pickle
@@ -14,15 +15,15 @@ import torch
 from remotegpu_offload.objects import restricted
 from remotegpu_offload.objects.encoder import Encoder, Resident, register
 from remotegpu_offload.torch import codec
+from remotegpu_offload.torch.acceptor.executor import Executor, FailedError, Storage, memory
 from remotegpu_offload.torch.codec import Meta
-from remotegpu_offload.torch.executor import Executor, FailedError, Storage, memory
 from remotegpu_offload.torch.storage import address_of, meta_of
 
 if TYPE_CHECKING:
     from remotegpu_offload.torch.device import Remote
 
 _PARAMETER: Final = torch.nn.Parameter
-# In the place of whether a tensor requires gradients: it has a history in the acceptor.
+# Value in place of whether a tensor requires gradients: it has a history in the acceptor.
 _HISTORY: Final = 2
 
 
@@ -32,11 +33,11 @@ class Device(Protocol):
     executor: Executor
 
     def settle(self) -> None:
-        """Wait until what has arrived was executed."""
+        """Waits until what has arrived was executed."""
 
 
 class _Sides:
-    """What this process is: an acceptor, or a program with a remote device."""
+    """The role of this process: an acceptor, or a program with a remote device."""
 
     acceptor: Device | None = None
 
@@ -45,7 +46,7 @@ _sides = _Sides()
 
 
 def use(device: Device) -> None:
-    """Say that this process is the acceptor that has this device."""
+    """Makes this process the acceptor that has this device."""
     _sides.acceptor = device
 
 
@@ -61,13 +62,13 @@ def size(lengths: Any) -> Any:
 
 @restricted.allow
 def flag(kind: Any, name: Any) -> Any:
-    """A layout or memory format."""
+    """Returns a layout or memory format."""
     return codec.from_json({kind: name})
 
 
 @restricted.allow
 def place(kind: Any, index: Any) -> Any:
-    """A device, or where `kind` is None the remote one."""
+    """Returns a device, or where `kind` is None the remote one."""
     if kind is not None:
         return torch.device(str(kind)) if index is None else torch.device(str(kind), int(index))
     if _sides.acceptor is not None:
@@ -77,7 +78,7 @@ def place(kind: Any, index: Any) -> Any:
 
 @restricted.allow
 def host(data: Any, meta: Any, wants: Any, parameter: Any, gradient: Any = None) -> Any:
-    """A tensor on the host from its bytes."""
+    """Makes a tensor on the host from its bytes."""
     described = codec.meta_from_json(meta)
     content = bytearray(memoryview(data).cast("B"))
     if len(content) != described.nbytes:
@@ -89,7 +90,8 @@ def host(data: Any, meta: Any, wants: Any, parameter: Any, gradient: Any = None)
 
 
 def tensor_at(address: int, meta: Any, wants: bool, parameter: bool, gradient: Any = None) -> Any:
-    """In the acceptor: its tensor at an address of the client's. Raises RuntimeError where an operation has failed."""
+    """In the acceptor: returns its tensor at an address of the client's. Raises RuntimeError where an operation has
+    failed."""
     device = _sides.acceptor
     if device is None:
         raise RuntimeError("a remote tensor came to a process that has no device")
@@ -103,7 +105,7 @@ def tensor_at(address: int, meta: Any, wants: bool, parameter: bool, gradient: A
 
 @restricted.allow
 def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any, gradient: Any = None) -> Any:
-    """In the program: a tensor on a storage that the acceptor has named."""
+    """In the program: makes a tensor on a storage that the acceptor has named."""
     described = codec.meta_from_json(meta)
     slot, offset = address >> codec.SHIFT, address & (1 << codec.SHIFT) - 1
     if not codec.FIRST_THERE <= slot < 1 << 63 - codec.SHIFT or offset + described.nbytes > nbytes:
@@ -115,7 +117,7 @@ def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any, grad
 
 
 def tensors(value: Any) -> list[tuple[str, Any]]:
-    """The tensors that a module has or that an optimizer changes, by name; of anything else none."""
+    """Lists the tensors that a module has or that an optimizer changes, by name; of anything else none."""
     if isinstance(value, torch.nn.Module):
         return [*value.named_parameters(), *value.named_buffers()]
     if isinstance(value, torch.optim.Optimizer):
@@ -125,12 +127,12 @@ def tensors(value: Any) -> list[tuple[str, Any]]:
 
 
 def part(owner: Any, name: str) -> Any:
-    """In the acceptor: a tensor of an object that lives there."""
+    """In the acceptor: returns a tensor of an object that lives there."""
     return dict(tensors(owner))[name]
 
 
 class _Elsewhere(torch.autograd.Function):  # type: ignore[misc] # torch is not typed here
-    """The history of a result: it is in the acceptor."""
+    """Marks a result whose history is in the acceptor."""
 
     @staticmethod
     def forward(ctx: Any, _leaf: Any, tensor: Any) -> Any:
@@ -189,7 +191,7 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
         storage = plain.untyped_storage()
         if dress[2] is not None:
             encoder.gradients.add(id(dress[2]))
-        # Its other holders see what changes in it.
+        # Other holders of the storage see changes in it.
         start = storage.data_ptr() if encoder.comparing else executor.export(storage)
         address = start + plain.storage_offset() * plain.dtype.itemsize
         return named, (address, codec.meta_to_json(_meta(plain)), storage.nbytes(), *dress)
@@ -200,7 +202,8 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
 
 
 def _part(encoder: Encoder, value: Any) -> tuple[Resident, str] | None:
-    """Where it is in what went by reference before, where something else that has it goes so for the first time."""
+    """Finds the tensor in an object that went by reference before, if another object that holds it goes so for the
+    first time."""
     if encoder.parts is None:
         owners = encoder.codec.residents.others(encoder.kept)
         encoder.parts = {id(held): (owner, name) for owner in owners for name, held in tensors(owner)}
@@ -209,7 +212,7 @@ def _part(encoder: Encoder, value: Any) -> tuple[Resident, str] | None:
 
 
 def _lives_in_acceptor(executor: Executor, tensor: Any) -> bool:
-    """Whether it is on the acceptor's device: where that is the host, whether the client has its storage."""
+    """Whether the tensor is on the acceptor's device: where that is the host, whether the client has its storage."""
     if executor.device.type != "cpu":
         return bool(tensor.device.type == executor.device.type)
     storage = tensor.untyped_storage()._cdata

@@ -1,4 +1,5 @@
-"""What is running on a connection, and whether more may begin: it can be paused, replaced by another one, or lost."""
+"""Tracks the requests that run on a connection, and whether more may begin: it can be paused, replaced by another one,
+or lost."""
 
 import threading
 import time
@@ -11,13 +12,13 @@ Successor = TypeVar("Successor")
 
 
 class _Local(threading.local):
-    """Of each thread of this process. `depth`: requests that it waits for or executes, one inside the other."""
+    """Per thread of this process. `depth`: requests that it waits for or executes, one inside the other."""
 
     depth: int = 0
 
 
 class Activity(Generic[Successor]):
-    """Counts what a connection is busy with.
+    """Counts the requests that run on a connection.
 
     Args:
         name: of the other side, for people.
@@ -28,7 +29,7 @@ class Activity(Generic[Successor]):
         self.lost = ""
         """Why the connection is closed, for the LostError; empty while it is not."""
         self.lock = threading.Lock()
-        """Of all that a connection's threads share."""
+        """Guards all that a connection's threads share."""
         self._changed = threading.Condition(self.lock)
         self._local = _Local()
         self._active = 0
@@ -36,7 +37,8 @@ class Activity(Generic[Successor]):
         self._successor: Successor | None = None
 
     def pause(self, timeout: float | None = None) -> None:
-        """Wait until nothing is asked or executed in either direction, and let only the calling thread begin anything.
+        """Waits until nothing is asked or executed in either direction, and lets only the calling thread begin
+        anything.
 
         Raises:
             OffloadError: the calling thread is itself in a request.
@@ -56,14 +58,14 @@ class Activity(Generic[Successor]):
                 raise
 
     def resume(self, successor: Successor | None = None) -> None:
-        """Let everybody continue: here, or with the one that takes this connection's place from now on."""
+        """Lets all threads continue: here, or with the connection that takes this one's place from now on."""
         with self.lock:
             self._paused_by = 0
             self._successor = successor or self._successor
             self._changed.notify_all()
 
     def enter(self) -> Successor | None:
-        """Begin something, or return who does it instead. With the lock.
+        """Begins a request, or returns the connection that takes it instead. With the lock.
 
         Raises:
             LostError: the connection is closed.
@@ -79,28 +81,28 @@ class Activity(Generic[Successor]):
         return None
 
     def begin(self) -> None:
-        """Begin what a pause waits for, but does not hold back. With the lock."""
+        """Begins something that a pause waits for, but does not hold back. With the lock."""
         self._local.depth += 1
         self._active += 1
 
     def end(self) -> None:
-        """With the lock."""
+        """Ends what `enter` or `begin` began. With the lock."""
         self._local.depth -= 1
         self._active -= 1
         if not self._active and self._paused_by:
             self._changed.notify_all()
 
     def lose(self, reason: str) -> None:
-        """With the lock."""
+        """Marks the connection as lost. With the lock."""
         self.lost = reason
         self._changed.notify_all()
 
     def never_pause_this_thread(self) -> None:
-        """For a thread that a pause waits for."""
+        """Exempts a thread that a pause waits for."""
         self._local.depth = 1
 
     def abandon(self, reason: str) -> None:
-        """In a forked child: the parent's threads may hold the lock."""
+        """In a forked child: replaces the lock, which the parent's threads may hold."""
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self._paused_by = 0

@@ -1,4 +1,4 @@
-"""What can go wrong between a program and its acceptor."""
+"""Errors between a program and its acceptor."""
 
 import signal
 from typing import Any
@@ -9,16 +9,17 @@ class OffloadError(RuntimeError):
 
 
 class FrameError(OffloadError):
-    """What arrived is not a frame, or a frame is larger than the wire allows."""
+    """The received bytes are not a frame, or a frame is larger than the wire allows."""
 
 
 class LostError(OffloadError):
-    """The other side is gone; what was asked of it will not be answered."""
+    """The other side is gone; requests to it will not be answered."""
 
     _during = ""
 
     def during(self, what: str) -> "LostError":
-        """The same error, and what was asked: "in the call of m.f". Itself where it says so already."""
+        """Returns the same error with the request that was lost: "in the call of m.f". Itself where it says so
+        already."""
         if self._during or not what:
             return self
         named = LostError(f"{self} [{what}]")
@@ -39,7 +40,8 @@ class RemoteFailure(OffloadError):  # noqa: N818 - the other side failed, not th
 
 
 def how_ended(exit_code: int) -> str:
-    """Why the other side has closed the connection: `exit_code` of its process, or minus the signal that ended it."""
+    """Says why the other side has closed the connection: `exit_code` of its process, or minus the signal that ended
+    it."""
     if exit_code > 0:
         return f"its process ended with exit code {exit_code}"
     if exit_code == 0:

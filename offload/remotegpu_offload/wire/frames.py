@@ -28,7 +28,7 @@ _decode_header = json.JSONDecoder().decode
 
 
 class Kind(IntEnum):
-    """What a frame is. A notice is a request that nobody answers."""
+    """Kinds of frames. A notice is a request without an answer."""
 
     REQUEST = 1
     REPLY = 2
@@ -37,7 +37,7 @@ class Kind(IntEnum):
 
 
 class Service(IntEnum):
-    """Whom a frame is for."""
+    """The part of the other side that a frame is for."""
 
     SESSION = 1
     CODE = 2
@@ -57,14 +57,14 @@ _SERVICES = {int(service): service for service in Service}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A header (of what JSON can say) and bulk data."""
+    """A header (of JSON's types) and bulk data."""
 
     header: dict[str, Any]
     buffers: Sequence[Buffer] = ()
 
 
 class Frame(NamedTuple):
-    """One frame. `id` is 0 for a notice, else what the reply repeats."""
+    """One frame. `id` is 0 for a notice, else the number that the reply repeats."""
 
     kind: Kind
     service: Service
@@ -75,7 +75,7 @@ class Frame(NamedTuple):
 
 
 def encode(frame: Frame) -> list[Buffer]:
-    """What to send, in order; bulk data as it is, without a copy.
+    """Returns the buffers to send, in order; bulk data as it is, without a copy.
 
     Raises:
         FrameError: it is larger than the wire allows, or the header is not JSON.
@@ -95,7 +95,7 @@ def encode(frame: Frame) -> list[Buffer]:
 
 
 def flat(buffer: Buffer) -> Buffer:
-    """The same memory as single bytes, so that its length is its size in bytes."""
+    """Returns the same memory as single bytes, so that its length is its size in bytes."""
     if not isinstance(buffer, memoryview):
         return buffer
     if buffer.nbytes == 0:
@@ -106,10 +106,10 @@ def flat(buffer: Buffer) -> Buffer:
 
 
 def read_frame(read: Callable[[int], bytearray]) -> Frame:
-    """The next frame. `read(n)` gives exactly n bytes, newly allocated; limits are checked before it is asked.
+    """Reads the next frame. `read(n)` gives exactly n bytes, newly allocated; limits are checked before it is called.
 
     Raises:
-        FrameError: what arrives is not a frame.
+        FrameError: the bytes are not a frame.
     """
     total, kind, service, zero, thread, number, header_bytes, count = _HEAD.unpack(read(HEAD_BYTES))
     if kind not in _KINDS or service not in _SERVICES or zero:
@@ -132,7 +132,7 @@ def read_frame(read: Callable[[int], bytearray]) -> Frame:
 
 
 def decode(data: bytes) -> Frame:
-    """The one frame that `data` is.
+    """Decodes the one frame that `data` is.
 
     Raises:
         FrameError: it is less or more than one frame.

@@ -1,4 +1,4 @@
-"""Signals where they must not come in between: held back in the main thread until a step is complete.
+"""Holds signals back in the main thread until a step is complete.
 
 Ctrl-C raises KeyboardInterrupt anywhere, and a handler of the program's own may print or compute, which uses the very
 connection that its thread is about to write to.
@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final
 
-# The functions of `signal` themselves: around them that module makes enums of numbers, which takes ten times as long.
+# The functions below the module `signal`: that module makes enums of numbers, which takes ten times as long.
 _signal: Final[Any] = importlib.import_module("_signal")
 _SIGINT: Final = int(signal.SIGINT)
 # Those that programs handle.
@@ -23,26 +23,27 @@ _NUMBERS: Final = (
 defaults: Final[list[Any]] = [signal.default_int_handler]
 """The handlers of Ctrl-C that only raise KeyboardInterrupt."""
 
-# Somebody who presses it so often wants out, whatever is left behind.
+# A person who presses it so often wants to stop, whatever is left behind.
 _ENOUGH: Final = 3
 
 
-# Nobody else's, and without a meaning: it only interrupts a system call.
+# No program uses it, and it has no meaning: it only interrupts a system call.
 _NUDGE: Final = signal.SIGRTMAX
 _NUDGES_SECONDS: Final = (0.01, 0.1, 1.0)
 
 
 def take_nudges() -> None:
-    """Once in a process in which `nudge` is called, if this is its main thread."""
+    """Installs the handler of nudges, if this is the main thread. Once in a process in which `nudge` is called."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(_NUDGE, _nothing)
 
 
 def nudge() -> None:
-    """Have the main thread notice a signal that this thread has just sent to it.
+    """Makes the main thread notice a signal that this thread has just sent to it.
 
-    Who is woken by the interpreter lock that the main thread has let go, to wait in a system call, sends a signal
-    before that call has begun: it is noted, and then the call waits. Another signal ends the wait.
+    The main thread releases the interpreter lock before it waits in a system call. That wakes this thread, which may
+    send the signal before that call has begun: then the signal is recorded, and the call still waits. Another
+    signal ends the wait.
     """
     if signal.getsignal(_NUDGE) is _nothing:
         threading.Thread(target=_nudge, name="remotegpu signal", daemon=True).start()
@@ -61,7 +62,7 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
 
 
 class Held:
-    """Inside `with`, signals that Python code handles are only noted, and wake the thread that waits on `wake`.
+    """Notes signals that Python code handles, inside `with`, and wakes the thread that waits on `wake`.
 
     At the end KeyboardInterrupt is raised for Ctrl-C, and the program's own handlers run. Does nothing in other threads
     than the main one, where no handler runs.
@@ -70,7 +71,7 @@ class Held:
     __slots__ = ("_before", "_noted", "_wake", "count")
 
     def __init__(self, wake: "SimpleQueue[None] | None" = None) -> None:
-        # Of Ctrl-C, where the program does not handle it.
+        # Counts Ctrl-C, where the program does not handle it.
         self.count = 0
         self._wake = wake
         self._before: dict[int, Any] = {}
@@ -100,30 +101,31 @@ class Held:
                 raise KeyboardInterrupt
 
     def forget(self) -> None:
-        """The Ctrl-C that was counted was meant for something that has ended, or is raised by the caller."""
+        """Forgets the Ctrl-C that was counted: it was meant for something that has ended, or the caller raises
+        KeyboardInterrupt."""
         self.count = 0
 
     def deliver(self) -> None:
-        """Run the program's own handlers of what has been noted: now is as good as later."""
+        """Runs the program's own handlers of the signals that were noted: now is as good as later."""
         if self._noted:
             with Allowed():
                 pass
 
     def root(self, number: int) -> "Held":
-        """The outermost of us, which has the program's handler."""
+        """Returns the outermost Held, which has the program's handler."""
         handler = self._before[number]
         return handler.__self__.root(number) if _is_ours(handler) else self
 
     def handler(self, number: int) -> Any:
-        """The program's."""
+        """Returns the program's handler."""
         return self.root(number)._before[number]
 
     def replace(self, number: int, handler: Any) -> None:
-        """The program has another one from now on."""
+        """Records another handler of the program."""
         self.root(number)._before[number] = handler
 
     def take(self, number: int) -> bool:
-        """Whether it has been noted, by us or an outer one; it no longer is."""
+        """Whether this or an outer Held has noted the signal; it no longer is noted."""
         handler = self._before[number]
         noted = bool(_is_ours(handler) and handler.__self__.take(number))
         if number in self._noted:
@@ -141,7 +143,7 @@ class Held:
             raise
 
     def _pass_on(self) -> None:
-        """To an outer one of us, or to the program's handlers, of which each may raise something."""
+        """Passes noted signals to an outer Held, or to the program's handlers, each of which may raise something."""
         number = self._noted.pop(0)
         try:
             handler = self._before[number]
@@ -166,7 +168,7 @@ class Held:
 
 
 class Allowed:
-    """Inside `with`, signals are handled at once again, first those noted before: for the program's own code."""
+    """Handles signals at once again, inside `with`, first those noted before: for the program's own code."""
 
     __slots__ = ("_held",)
 

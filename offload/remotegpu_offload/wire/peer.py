@@ -1,4 +1,5 @@
-"""The two ends of a connection, which ask things of each other. `threads` says who executes what is asked."""
+"""The two ends of a connection, which send requests to each other. `threads` decides which thread executes a
+request."""
 
 import contextlib
 import itertools
@@ -19,14 +20,14 @@ from remotegpu_offload.wire.request import Counters, Deferred, Handler, Request
 from remotegpu_offload.wire.stream import Receiver, Sender
 from remotegpu_offload.wire.threads import Mailbox, Threads
 
-# A signal that comes just before a thread begins to wait does not wake it: how often it looks.
+# A signal that comes just before a thread begins to wait does not wake it: so it checks this often.
 _LOOK_SECONDS: Final = 0.5
 
 log = logging.getLogger("remotegpu_offload")
 
 
 class _Wait:
-    """A request of ours that has no answer yet."""
+    """A request of this side that has no answer yet."""
 
     __slots__ = ("answer", "mailbox")
 
@@ -42,9 +43,9 @@ class Peer:
         sock: a connected stream socket, which the peer closes.
         name: of the other side, for people: "acceptor cpu at gpu1:7071".
         accepting: this is the acceptor's end. The logical threads that begin at one end have other numbers than those
-            of the other end.
-        exit_code: asked when the other side has closed the connection: of its process, or minus the signal that ended
-            it; 0 where it ended in order, or nobody knows.
+        of the other end.
+        exit_code: called when the other side has closed the connection: exit code of its process, or minus the signal
+        that ended it; 0 where it ended in order, or the code is not known.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Peer:
         self._reader: threading.Thread | None = None
 
     def serve(self, service: Service, handler: Handler, *, inline: bool = False) -> None:
-        """Has `handler` answer the requests and notices of a service.
+        """Registers `handler` for the requests and notices of a service.
 
         Notices, and requests of an `inline` service, are handled on the receiving thread in the order in which they
         arrive: quickly, and without a request of one's own.
@@ -81,7 +82,7 @@ class Peer:
         self._handlers[service] = (handler, inline)
 
     def start(self) -> None:
-        """Begins to receive. Whatever must be served from the first message on is served before."""
+        """Begins to receive. Services that the first message may need are registered before."""
         if self._reader is not None:
             return
         self._reader = threading.Thread(target=self._receive, name=f"remotegpu reader {self.name}", daemon=True)
@@ -106,7 +107,7 @@ class Peer:
         *,
         timeout: float | None = None,
     ) -> Message:
-        """Asks and waits for the answer. Ctrl-C asks the other side to stop; a second one gives up waiting.
+        """Sends a request and waits for the answer. Ctrl-C asks the other side to stop; a second one gives up waiting.
 
         Args:
             timeout: in seconds; the answer of a request that was given up is dropped.
@@ -148,7 +149,7 @@ class Peer:
             try:
                 self._send(parts)
             except KeyboardInterrupt:
-                # What is left of the request will still be sent.
+                # The rest of the request will still be sent.
                 self._sender.send(_cancelling(thread), wait=False)
                 raise
             answer = self._await(wait, thread, timeout, held)
@@ -163,7 +164,7 @@ class Peer:
         return Message(answer.header, answer.buffers)
 
     def notify(self, service: Service, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Says something that needs no answer: it is handled after all that was sent before it.
+        """Sends a notice: it needs no answer, and is handled after all that was sent before it.
 
         Raises:
             LostError: the other side is gone.
@@ -198,7 +199,7 @@ class Peer:
         self.closed.set()
 
     def expect_end(self, why: str) -> None:
-        """The other side has said why it is going to close: for the LostError."""
+        """Keeps the reason that the other side gave before it closes: for the LostError."""
         self._why = why
 
     # Sending
@@ -247,7 +248,7 @@ class Peer:
     # Receiving
 
     def _receive(self) -> None:
-        # What a handler on this thread says is never held back by a pause: the one who paused waits for this thread.
+        # A pause never holds back what a handler on this thread sends: the pausing thread waits for this one.
         self.activity.never_pause_this_thread()
         try:
             while True:
@@ -281,7 +282,7 @@ class Peer:
             self.threads.take(request)
 
     def _handle(self, request: Request) -> None:
-        """Answers, whatever happens."""
+        """Executes a request, and answers whatever happens."""
         try:
             with Allowed():
                 self._call(request)

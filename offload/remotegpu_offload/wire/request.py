@@ -1,4 +1,4 @@
-"""What a handler gets and gives: a request of the other side, its answer, and counters of both directions."""
+"""Arguments and results of handlers: a request of the other side, its answer, and counters of both directions."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ from remotegpu_offload.wire.frames import Buffer, Frame, Kind, Message, encode
 
 @final
 class Deferred:
-    """What a handler returns when it, or another thread, will answer by `request.reply` or `request.fail`."""
+    """Result of a handler when it, or another thread, will answer later by `request.reply` or `request.fail`."""
 
 
 DEFERRED: Final = Deferred()
 
 
 class Counters:
-    """What one side has sent and received. `served` are the requests of the other side."""
+    """Counts of one side's traffic, sent and received. `served` are the requests of the other side."""
 
     def __init__(self) -> None:
         self.round_trips = 0
@@ -27,7 +27,7 @@ class Counters:
         self.bytes_in = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the counters as JSON types."""
         return {
             "round_trips": self.round_trips,
             "by_service": dict(self.by_service),
@@ -39,7 +39,7 @@ class Counters:
 
 
 class Request:
-    """What the other side asks or, where `id` is 0, says."""
+    """A request of the other side or, where `id` is 0, a notice."""
 
     __slots__ = ("_answered", "_send", "buffers", "header", "id", "service", "thread")
 
@@ -57,7 +57,7 @@ class Request:
         return self._answered
 
     def reply(self, header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
-        """Answers, from any thread; nothing happens if it was answered, or is a notice, or the other side is gone."""
+        """Answers, from any thread; does nothing if it was answered, or is a notice, or the other side is gone."""
         self._answer(Kind.REPLY, header, buffers)
 
     def fail(self, error: str, **details: Any) -> None:

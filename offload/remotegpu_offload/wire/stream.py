@@ -16,14 +16,14 @@ _WAITING = int(socket.MSG_NOSIGNAL)
 _AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 # For how long Ctrl-C is not seen while another thread sends.
 _PATIENCE_SECONDS = 0.1
-# How often a thread that waits for its frame to be sent looks whether it will be.
+# A thread that waits for its frame to be sent checks this often whether the sender was stopped.
 _LOOK_SECONDS = 0.5
-# Answers that the other side does not take.
+# Most bytes of answers that the other side does not take.
 _MAX_OUTBOX = 512 << 20
 
 
 class _Entry:
-    """What waits to be sent."""
+    """A frame, or the rest of one, that waits to be sent."""
 
     __slots__ = ("done", "rest", "size")
 
@@ -36,9 +36,9 @@ class _Entry:
 class Sender:
     """Sends frames whole and in order.
 
-    What cannot be sent at once is left to a thread that does nothing else. Who receives must never wait for the other
-    side to receive, or two such threads wait for each other; and who waits must hold no lock, because a signal handler
-    of the program may run meanwhile, and send.
+    Bytes that cannot be sent at once are left to a thread that does nothing else. A thread that receives must never
+    wait for the other side to receive, or two such threads wait for each other; and a thread that waits must hold no
+    lock, because a signal handler of the program may run in the meantime, and send.
     """
 
     def __init__(self, sock: socket.socket, name: str, lost: Callable[[str], None]) -> None:
@@ -53,7 +53,7 @@ class Sender:
         self.bytes_out = 0
 
     def send(self, parts: Sequence[Buffer], *, wait: bool) -> None:
-        """Sends them, or where `wait` is false takes care that they will be. The main thread calls it in `Held`.
+        """Sends them, or where `wait` is false makes sure that they will be sent. The main thread calls it in `Held`.
 
         Raises:
             KeyboardInterrupt: the rest will still be sent.
@@ -73,7 +73,8 @@ class Sender:
             if first:
                 self._write(rest, _AT_ONCE)
         finally:
-            # Half a frame would be the end of the connection, as would one that was left without the lock in between.
+            # Half a frame would end the connection, and so would a frame that another thread queues in the middle of
+            # it.
             try:
                 if rest:
                     entry = self._leave(rest, first=first, limited=not wait)
@@ -86,7 +87,7 @@ class Sender:
                         raise LostError(f"{self._name} is gone")
 
     def stop(self) -> None:
-        """Ends the thread that sends what is left; the connection is gone or about to be closed."""
+        """Ends the thread that sends the rest; the connection is gone or about to be closed."""
         self._stopped = True
         self._filled.set()
 
@@ -131,7 +132,7 @@ class Sender:
 
 
 def consume(rest: list[memoryview], count: int) -> None:
-    """Takes `count` bytes from the front."""
+    """Removes `count` bytes from the front."""
     done = 0
     while done < len(rest) and count >= len(rest[done]):
         count -= len(rest[done])
@@ -153,7 +154,7 @@ class Receiver:
         self.bytes_in = 0
 
     def read(self, count: int) -> bytearray:
-        """`count` new bytes.
+        """Reads `count` new bytes.
 
         Raises:
             EOFError: the other side has closed the connection.

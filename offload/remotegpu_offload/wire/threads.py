@@ -1,7 +1,7 @@
 """The logical threads of one end of a connection.
 
 A logical thread is one line of execution that crosses the wire: a thread of the program, the thread of the acceptor
-that executes what it asks, and again the program's thread when that calls back. While a thread waits for a reply it
+that executes its requests, and again the program's thread when that calls back. While a thread waits for a reply it
 executes the requests of its own logical thread, so callbacks nest, and locks and thread-locals mean what they mean in
 one process.
 """
@@ -22,25 +22,26 @@ from remotegpu_offload.wire.request import Request
 
 MAIN_THREAD: Final = 1
 MAX_THREADS: Final = 1024
-# How long a thread of ours waits for more work of its logical thread.
+# An executing thread waits this long for more work of its logical thread.
 _IDLE_SECONDS: Final = 5.0
-# With so many, one that is idle ends for another: a program may start a thread for each call.
+# With so many, an idle one ends to make room: a program may start a thread for each call.
 _MANY_THREADS: Final = 256
 
 
 class Mailbox:
-    """Where the receiving thread leaves what one thread of this process shall do, and wakes it."""
+    """Queue of requests for one thread of this process, filled by the receiving thread, and the signal that wakes
+    it."""
 
     __slots__ = ("inbox", "wake")
 
     def __init__(self) -> None:
         self.inbox: deque[Request] = deque()
-        # Only a signal that something has changed: what has is looked up, so none is missed or too many.
+        # Only a signal that something has changed: the thread then checks what, so it misses nothing.
         self.wake: SimpleQueue[None] = SimpleQueue()
 
 
 class _Logical:
-    """A logical thread: who waits in it here, innermost last, and which thread executes when nobody does."""
+    """A logical thread: the threads that wait in it here, innermost last, and the one that executes when none waits."""
 
     __slots__ = ("executor", "runner", "waits")
 
@@ -52,7 +53,7 @@ class _Logical:
 
 
 class _Local(threading.local):
-    """Of each thread of this process."""
+    """Per thread of this process."""
 
     logical: int = 0
     mailbox: Mailbox | None = None
@@ -63,7 +64,7 @@ class Threads:
 
     Args:
         name: of the other side, for people.
-        accepting: as of `Peer`.
+        accepting: as for `Peer`.
         activity: counts what is executed.
         handle: executes a request, and never raises what it raises.
     """
@@ -78,14 +79,14 @@ class Threads:
         self._local = _Local()
 
     def mailbox(self) -> Mailbox:
-        """The calling thread's."""
+        """Returns the calling thread's mailbox."""
         mailbox = self._local.mailbox
         if mailbox is None:
             mailbox = self._local.mailbox = Mailbox()
         return mailbox
 
     def number(self) -> int:
-        """The logical thread of the calling thread."""
+        """Returns the logical thread of the calling thread."""
         number = self._local.logical
         if not number:
             main = not self._accepting and threading.current_thread() is threading.main_thread()
@@ -93,12 +94,13 @@ class Threads:
         return number
 
     def begin_wait(self, number: int, mailbox: Mailbox) -> None:
-        """The calling thread waits in a logical thread, and executes its requests meanwhile. With the lock."""
+        """Records that the calling thread waits in a logical thread, whose requests it executes in the meantime. With
+        the lock."""
         logical = self._logical.get(number) or self._logical.setdefault(number, _Logical())
         logical.waits.append(mailbox)
 
     def end_wait(self, number: int, mailbox: Mailbox) -> None:
-        """The innermost wait of a logical thread is over. With the lock."""
+        """Ends the innermost wait of a logical thread. With the lock."""
         logical = self._logical[number]
         logical.waits.reverse()
         logical.waits.remove(mailbox)
@@ -112,7 +114,7 @@ class Threads:
             self._logical.pop(number, None)
 
     def take_main(self) -> Mailbox:
-        """Have the calling thread be the one that executes for logical thread 1.
+        """Makes the calling thread the one that executes for logical thread 1.
 
         Raises:
             OffloadError: logical thread 1 has a thread already.
@@ -127,7 +129,7 @@ class Threads:
         return mailbox
 
     def run_main(self, mailbox: Mailbox, closed: threading.Event) -> None:
-        """Execute the requests of logical thread 1."""
+        """Executes the requests of logical thread 1."""
         with Held() as held:
             while not closed.is_set() or mailbox.inbox:
                 # It was meant for a request that has just ended.
@@ -139,7 +141,7 @@ class Threads:
             held.forget()
 
     def take(self, request: Request) -> None:
-        """Have a request executed."""
+        """Dispatches a request to a thread; fails it if there are too many."""
         with self._activity.lock:
             logical = self._logical.get(request.thread)
             if logical is None and len(self._logical) >= _MANY_THREADS:
@@ -152,7 +154,7 @@ class Threads:
         request.fail(f"more than {MAX_THREADS} threads at once", type="TooManyThreads")
 
     def execute_next(self, mailbox: Mailbox) -> None:
-        """In the calling thread, whose mailbox it is: the request that has been there longest."""
+        """Executes the oldest request in the mailbox, which is the calling thread's."""
         activity = self._activity
         with activity.lock:
             if not mailbox.inbox:
@@ -170,7 +172,8 @@ class Threads:
                 activity.end()
 
     def interrupt(self, number: int) -> bool:
-        """Raises KeyboardInterrupt in what is executed here for a logical thread, and fails what waits to be executed.
+        """Raises KeyboardInterrupt in what is executed here for a logical thread, or fails the requests that wait to be
+        executed.
 
         False if there is neither.
         """
@@ -190,7 +193,7 @@ class Threads:
         return bool(waiting)
 
     def mailboxes(self) -> set[Mailbox]:
-        """Of all threads that wait, for an answer or a request. With the lock."""
+        """Returns the mailboxes of all threads that wait, for an answer or a request. With the lock."""
         return {each for logical in self._logical.values() for each in (*logical.waits, logical.runner) if each}
 
     def _dispatch(self, logical: _Logical, request: Request) -> None:
@@ -208,7 +211,7 @@ class Threads:
         mailbox.wake.put(None)
 
     def _run(self, number: int, logical: _Logical, mailbox: Mailbox) -> None:
-        """A thread that executes for a logical thread in which nobody waits here."""
+        """Runs a thread that executes for a logical thread in which no thread waits here."""
         self._local.logical, self._local.mailbox = number, mailbox
         while True:
             try:
@@ -232,7 +235,7 @@ class Threads:
                 return
 
     def _retire(self) -> None:
-        """Ends the oldest of the threads of ours that have nothing to do. With the lock."""
+        """Ends the oldest idle thread that this class started. With the lock."""
         for number, logical in self._logical.items():
             runner = logical.runner
             if number == MAIN_THREAD or runner is None or runner.inbox or logical.waits or logical.executor:
@@ -244,7 +247,7 @@ class Threads:
 
 
 def _raise_in(logical: _Logical) -> None:
-    """KeyboardInterrupt in the thread that executes. With the lock."""
+    """Raises KeyboardInterrupt in the thread that executes. With the lock."""
     if logical.executor == threading.main_thread().ident:
         signal.pthread_kill(logical.executor, signal.SIGINT)
         nudge()

@@ -1,4 +1,4 @@
-"""What test files share: a session under the rules of the file's own `USER`, two peers, a program's folder."""
+"""Fixtures that test files share: a session under the rules of the file's own `USER`, two peers, a program's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remotegpu_offload.wire import Peer
 
 @pytest.fixture(scope="module")
 def user(request: pytest.FixtureRequest) -> UserModule:
-    """What the test file calls `USER`."""
+    """Returns the `USER` of the test file."""
     module: UserModule = request.module.USER
     return module
 
@@ -30,24 +30,24 @@ def session(user: UserModule) -> Iterator[Session]:
 
 @pytest.fixture
 def local(user: UserModule) -> ModuleType:
-    """The user's module as it is."""
+    """Returns the user's module as it is."""
     return user.load()
 
 
 @pytest.fixture
 def remote(user: UserModule, session: Session) -> ModuleType:
-    """The user's module with all that its rules name replaced."""
+    """Returns the user's module with all that its rules name replaced."""
     return user.replaced(session)
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Peer, Peer]]:
-    """The program's and the acceptor's end of one connection, both in this process."""
+    """Yields the program's and the acceptor's end of one connection, both in this process."""
     with peer_pair() as peers:
         yield peers
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """An empty folder for a program, run locally and in an acceptor that cannot see it."""
+    """Makes an empty folder for a program, run locally and in an acceptor that cannot see it."""
     return Project(tmp_path)

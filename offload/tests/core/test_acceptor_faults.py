@@ -1,4 +1,4 @@
-"""Deaths and ends around offload sessions: the client hears of it in one sentence, and nothing is left behind."""
+"""Deaths and ends around offload sessions: the client gets one sentence about it, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def sessions_now(appliance: StandIn) -> int:
 
 
 def waiting_call(peer: Peer) -> tuple[threading.Thread, list[Any]]:
-    """A call that would take for ever, and what becomes of it."""
+    """Starts a call that sleeps for 10**6 seconds. Returns its thread, and a list that gets its outcome."""
     outcome: list[Any] = []
 
     def call() -> None:
@@ -203,7 +203,7 @@ def test_nothing_outlives_the_appliance(tmp_path: Path, end: signal.Signals) -> 
         if end == signal.SIGTERM:
             assert not folder.exists()
         else:
-            # Whoever is killed leaves empty groups; the next one sweeps them away.
+            # An appliance that is killed leaves empty groups; the next one removes them.
             (tmp_path / "next").mkdir()
             with hostile_appliance(tmp_path / "next"):
                 pass
@@ -263,7 +263,7 @@ class Watched(LocalAcceptors):
         return sock, told | {"exit_code": self.processes[-1].wait}
 
     def kill(self) -> None:
-        """The latest one, and wait until it is no more."""
+        """Kills the latest acceptor and waits until it has ended."""
         self.processes[-1].kill()
         self.processes[-1].wait()
 

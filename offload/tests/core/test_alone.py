@@ -1,4 +1,4 @@
-"""Everything that a session can do, in the sandbox of a `restricted` pod: no namespaces, sockets and processes."""
+"""Runs everything that a session can do, in the sandbox of a `restricted` pod: no namespaces, sockets and processes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program's, with its module."""
+    """Returns the program's folder, with its module."""
     (tmp_path / "steps_alone.py").write_text(STEPS)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
@@ -91,7 +91,7 @@ def session(appliance: StandIn, folder: Path) -> Iterator[Session]:
 
 
 class Connector:
-    """As remotegpu-connect, in this process."""
+    """Connects as remotegpu-connect does, in this process."""
 
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant

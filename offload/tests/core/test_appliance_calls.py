@@ -1,4 +1,4 @@
-"""What sessions are for, in the sandbox of a real appliance: paged code, calls, own processes, large values."""
+"""Sessions in the sandbox of a real appliance: paged code, calls, own processes, large values."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def to_itself():
 
 
 def connector(tenant: Tenant) -> Connector:
-    """Through the gateway of the appliance, as `remotegpu-connect` goes."""
+    """Connects through the gateway of the appliance, as `remotegpu-connect` does."""
 
     def connect(wanted: Wish) -> tuple[Any, dict[str, Any]]:
         reply = open_session(tenant, environment=wanted.environment, backends=list(wanted.backends))
@@ -100,7 +100,7 @@ def connector(tenant: Tenant) -> Connector:
 
 @pytest.fixture(scope="module")
 def work() -> Iterator[ModuleType]:
-    """A module of the user's, which the acceptor does not have."""
+    """Makes a module of the user's, which the acceptor does not have."""
     folder = Path(tempfile.mkdtemp(prefix="remotegpu-test-"))
     name = f"work_{os.getpid()}"
     (folder / f"{name}.py").write_text(_WORK)
@@ -115,7 +115,7 @@ def work() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module", params=["own user", "our user"])
 def session(request: pytest.FixtureRequest, work: ModuleType) -> Iterator[Session]:
-    """Both with namespaces: of an appliance that runs as root, and of an ordinary user's."""
+    """Opens a session with namespaces: of an appliance that runs as root, or of an ordinary user's."""
     folder = Path(tempfile.mkdtemp(prefix="remotegpu-test-"))
     folder.chmod(0o755)
     stranger = _STRANGER if request.param == "our user" else None

@@ -1,4 +1,4 @@
-"""What `remotegpu offload bench` makes of measurements, and its programs, which run without torch and wire as well."""
+"""Figures that `remotegpu offload bench` computes, and its programs, which run without torch and wire as well."""
 
 from __future__ import annotations
 

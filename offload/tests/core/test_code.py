@@ -36,7 +36,7 @@ def write(folder: Path, **files: str) -> None:
 
 
 class Side:
-    """Both halves in this process."""
+    """Both halves of code paging in this process."""
 
     def __init__(self, client: Peer, acceptor: Peer, server: CodeServer) -> None:
         self.server = server
@@ -55,7 +55,7 @@ class Side:
         return self._acceptor.counters.round_trips
 
     def wait_for_notices(self) -> None:
-        """Notices come in order, so an answered request comes after them."""
+        """Waits for notices: they come in order, so an answered request comes after them."""
         self.finder.link.request(Service.CODE, {"op": "names", "path": []})
 
 
@@ -82,7 +82,7 @@ def side(paths: Path) -> Iterator[Callable[..., Side]]:
 
 
 def load(finder: Finder, name: str) -> Any:
-    """Import by this finder alone, as in another process."""
+    """Imports by this finder alone, as in another process."""
     for part in [name[: at if at >= 0 else None] for at in _dots(name)]:
         if part not in sys.modules:
             spec = finder.find_spec(part, None)
@@ -169,7 +169,7 @@ def test_what_is_kept_is_refused_with_the_line_that_keeps_it(side: Callable[...,
         it.finder.find_spec("open.secrets", None)
     assert refused.value.name == "open.secrets"
     assert it.finder.find_spec("vault", None) is None
-    # A stranger asks all the same.
+    # A request that bypasses the finder's own checks is refused too.
     for name, key in (("vault", "never"), ("other", "page"), ("os", "page"), ("open.secrets", "never")):
         reply = it.finder.link.request(Service.CODE, {"op": "page", "name": name})
         assert name in reply.header["refused"] and f"code.{key}" in reply.header["refused"]
@@ -228,7 +228,7 @@ def test_the_main_module_has_another_name_and_its_guard_is_not_run(installed: Ca
     assert module.Thing.__module__ == MAIN_ALIAS
     assert module.__file__ == str(paths / "script.py")
     assert it.trips == 1
-    # A script that runs is the one that was started, whatever is written to its file meanwhile.
+    # A script that runs is the one that was started, whatever is written to its file in the meantime.
     write(paths, script="1 / 0\n")
     assert it.server.refresh(it.client) == []
 
@@ -357,7 +357,7 @@ def test_what_may_leave_by_name_and_by_folder(tmp_path: Path) -> None:
 
 
 def test_modules_in_a_volume_of_a_config_map_may_leave(tmp_path: Path) -> None:
-    """As the kubelet writes it: links to links, so that all files change at once."""
+    """Lays files out as the kubelet does: links to links, so that all files change at once."""
     version = tmp_path / "..2026_11_22_10_00_00.1"
     version.mkdir()
     (version / "steps.py").write_text("pass\n")

@@ -1,4 +1,4 @@
-"""Reading remotegpu.yaml: what it means, and what is said about what it cannot mean."""
+"""Reading remotegpu.yaml: what it means, and the messages about what it cannot mean."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from offload_programs import Project, same
 from remotegpu_offload.config.errors import ConfigError
 from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
 from remotegpu_offload.functions import profiles
-from remotegpu_offload.functions.classes import Shell
 
 
 @pytest.mark.parametrize("name", ["rules", "estimators"])
@@ -23,7 +22,6 @@ def test_programs_say_the_same(tmp_path: Path, name: str) -> None:
 
 
 def test_every_name_of_a_profile_exists() -> None:
-    # ONNX Runtime's are looked for among the tests of frameworks.
     for rule in profiles.expand(ModuleRule("sklearn")):
         module, _, attribute = rule.pattern.rpartition(".")
         value = getattr(importlib.import_module(module), attribute)
@@ -31,19 +29,21 @@ def test_every_name_of_a_profile_exists() -> None:
 
 
 def test_every_profile_stands_for_rules_of_its_own_library() -> None:
-    assert profiles.names() == ["onnxruntime", "sklearn"]
+    assert profiles.names() == ["sklearn"]
     for name in profiles.names():
         found = profiles.expand(ModuleRule(name))
         assert len(found) == len({rule.pattern for rule in found}) > 0
         for rule in found:
             assert rule.pattern.startswith(f"{name}.")
-            if isinstance(rule, profiles.ShellRule):
-                module, _, attribute = rule.shell.rpartition(".")
-                assert issubclass(getattr(importlib.import_module(module), attribute), Shell)
 
 
-def test_results_may_hold_instances_of_classes_that_are_named_but_not_of_onnxruntimes() -> None:
-    config = Config(rules=(FunctionRule("a.b"), ModuleRule("sklearn"), ModuleRule("onnxruntime"), ClassRule("c.d.E")))
+def test_a_profile_of_the_release_before_says_what_to_write_instead() -> None:
+    with pytest.raises(ConfigError, match=r"'onnxruntime' was removed: write a `function` rule"):
+        profiles.expand(ModuleRule("onnxruntime"))
+
+
+def test_results_may_hold_instances_of_classes_that_are_named() -> None:
+    config = Config(rules=(FunctionRule("a.b"), ModuleRule("sklearn"), ClassRule("c.d.E")))
     assert profiles.packages(config) == {"a", "sklearn", "c"}
 
 

@@ -14,7 +14,7 @@ from offload_cuda import cuda_appliance
 from offload_hostile import run
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.allocation import LeasedGpus
+from remotegpu.appliance.shares.allocation import LeasedGpus
 from remotegpu_offload.appliance.devices import Access, access_of, nodes_of, refusal_of, refusal_of_lease, state_of
 from remotegpu_offload.appliance.option import parse
 

@@ -53,7 +53,7 @@ def steps(session: Session) -> ModuleType:
 
 
 def work(session: Session, steps: Any) -> list[Callable[[int], None]]:
-    """What is done over and over again, each with its check; some of it is more than one call."""
+    """Returns the calls that are made over and over again, each with its check; some make more than one call."""
     kept = steps.make(3)
     data = [np.full(1 << 14, float(number)) for number in range(4)]
 
@@ -132,7 +132,7 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: 
                 number += 1
 
     def inventories() -> tuple[Any, Any]:
-        # What died here is said with the next message.
+        # The next message reports the handles that died here.
         remote()
         return steps.inventory(), remote()
 
@@ -157,7 +157,7 @@ def test_a_hundred_thousand_calls_leave_nothing_behind(session: Session, steps: 
 
 @pytest.mark.timeout(600)
 def test_thousands_of_threads_one_after_the_other(session: Session, steps: Any) -> None:
-    """Each is a logical thread, for which the acceptor has a thread that is soon nobody's."""
+    """Each thread is a logical thread, for which the acceptor has a thread that is soon unused."""
     answers: list[int] = []
     for number in range(1500):
         thread = threading.Thread(target=lambda: answers.append(steps.add(number, 1)))  # noqa: B023 - joined below

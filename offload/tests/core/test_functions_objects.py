@@ -70,7 +70,7 @@ def test_calls_nest_and_end_with_a_sentence_when_too_deep(session: Session, remo
     assert remote.apply(down, 12) == 12
     with pytest.raises(TooDeepError, match=r"\b40\b"):
         remote.apply(down, 500)
-    # It goes on to work.
+    # The session still works.
     assert remote.apply(down, 3) == 3
 
 

@@ -1,4 +1,4 @@
-"""What a call meets that others serve: sources that were edited meanwhile, and files that are mapped into memory."""
+"""Calls and other services: sources that were edited in the meantime, and files that are mapped into memory."""
 
 import importlib
 import sys
@@ -63,12 +63,12 @@ def test_a_call_runs_the_source_as_it_is_now(session: Session, folder: Path) -> 
     (folder / "edited_constants.py").write_text("FACTOR = 1000\n")
     assert scaled(21) == 21000
     assert scaled(2) == 2000
-    # Looking for changes asks nobody.
+    # The check for changes needs no round trip.
     assert session.peer.counters.round_trips - trips == 2
 
 
 def test_a_function_of_the_program_finds_modules_as_they_are_now(session: Session, folder: Path) -> None:
-    """It travels once, and holds modules that it refers to."""
+    """The function travels once, and holds modules that it refers to."""
     names: dict[str, Any] = {"__name__": "__main__", "edited_steps": importlib.import_module("edited_constants")}
     exec("def f(value):\n    return value * edited_steps.FACTOR\n", names)
     remote = client.wrap(names["f"], FunctionRule("__main__.f"), session)
@@ -104,7 +104,8 @@ def loaded(names):
 def test_the_acceptor_runs_its_own_modules(
     folder: Path, monkeypatch: pytest.MonkeyPatch, page: str, prefer: Literal["server-installed", "client"]
 ) -> None:
-    """Though the client's folder holds this very package, and its module imports some of it."""
+    """The acceptor's own modules run, though the client's folder holds this very package, and its module imports some
+    of it."""
     (folder / "edited_ours.py").write_text(OURS)
     rules = (FunctionRule("edited_ours.*"),)
     code = CodeRules(page=(page, "edited_*"), prefer=prefer)

@@ -1,4 +1,4 @@
-"""What a session of offload holds of the machine is counted from outside, however it holds it."""
+"""Memory that a session of offload holds is counted from outside, however the session holds it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.stand_in import StandIn
 from support.system import until
 
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.held import held_by
+from remotegpu.appliance.machine.held import held_by
 from remotegpu_offload.wire.errors import LostError
 from remotegpu_offload.wire.peer import Peer
 
@@ -56,7 +56,7 @@ with open('/tmp/kept', 'wb') as kept:
 
 
 def taking(kind: str, mib: int) -> str:
-    """What a tenant runs."""
+    """Returns the code that a tenant runs."""
     return (
         f"import builtins, mmap, os, signal, time\nmib = {mib}\n"
         + {**MEMORY, **WITH_NAMESPACES}[kind]
@@ -66,7 +66,7 @@ def taking(kind: str, mib: int) -> str:
 
 @pytest.fixture(scope="module", params=["namespaces", "alone"])
 def appliance(request: pytest.FixtureRequest) -> Iterator[StandIn]:
-    """Of a user who is not root and has no cgroup, as in a pod."""
+    """Starts an appliance of a user who is not root and has no cgroup, as in a pod."""
     # Not below pytest's own folder, which other users cannot read.
     folder = Path(tempfile.mkdtemp(prefix="remotegpu-test-"))
     folder.chmod(0o755)

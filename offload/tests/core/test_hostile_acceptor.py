@@ -44,7 +44,8 @@ class Colour(enum.Enum):
 
 @dataclasses.dataclass
 class Sent:
-    """The program has sent instances of it, so they are taken; its constructor is the program's own affair."""
+    """A class of which the program has sent instances, so they are taken; its constructor is the program's own
+    affair."""
 
     x: int
 
@@ -63,7 +64,7 @@ class Meta(type):
 
 @pytest.fixture
 def codec() -> Iterator[Codec]:
-    """The client's, of a program whose rules name this very package, which has imported `os` and more."""
+    """Yields the client's codec, of a program whose rules name this very package, which has imported `os` and more."""
     made = Codec(client=True, trusted=False, packages={"test_hostile_acceptor"})
     made.sent_types.update((Sent, Colour))
     ran.clear()
@@ -73,7 +74,7 @@ def codec() -> Iterator[Codec]:
 
 @pytest.fixture
 def narrow() -> Codec:
-    """Of a program whose rules name nothing."""
+    """Returns the codec of a program whose rules name nothing."""
     made = Codec(client=True, trusted=False)
     made.sent_types.update((Sent, Colour))
     return made
@@ -273,7 +274,7 @@ def test_instances_are_made_without_their_constructor(codec: Codec, narrow: Code
 
 
 def encoded(function: Callable[..., Any], *arguments: Any) -> bytes:
-    """A call of one of the functions that may be called."""
+    """Encodes a call of one of the functions that may be called."""
     writer = Codec(client=False)
     return b"".join(bytes(part) for part in writer.dumps(Calls(function, *arguments)).buffers)
 

@@ -1,6 +1,6 @@
-"""A client that asks for calls and objects in wrong ways: each answer is a failure, and the session goes on.
+"""A client that asks for calls and objects in wrong ways: each answer is a failure, and the session continues.
 
-What a client may run is no question here: the acceptor's process is its own, and the sandbox around it is tested
+What a client may run is not tested here: the acceptor's process is its own, and the sandbox around it is tested
 elsewhere.
 """
 
@@ -118,7 +118,7 @@ class _Own:
 
 
 def test_a_client_may_take_ids_only_of_its_own_kind() -> None:
-    """What the acceptor mints itself begins far above."""
+    """The acceptor's own ids begin far above."""
     acceptor = Codec(client=False)
     acceptor.exports.place(1, "a", "object")
     assert acceptor.exports.export(object(), "object") >= 1 << 63

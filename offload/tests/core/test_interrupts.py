@@ -14,7 +14,7 @@ USR1, INT = signal.SIGUSR1, signal.SIGINT
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:
-    """What the program's own handler of SIGUSR1 has heard."""
+    """Yields the signals that the program's own handler of SIGUSR1 received."""
     numbers: list[int] = []
     before = signal.signal(USR1, lambda number, _frame: numbers.append(number))
     yield numbers

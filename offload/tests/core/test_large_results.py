@@ -1,4 +1,4 @@
-"""Results that are too large for one message: a sentence with what to do, and all goes on. The limit is lowered."""
+"""Results too large for one message: the error says what to do, and calls still work. The limit is lowered."""
 
 import sys
 from collections.abc import Callable, Iterator

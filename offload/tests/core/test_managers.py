@@ -23,7 +23,7 @@ USER = UserModule("user_unusual", FunctionRule("user_unusual.*"))
 
 
 def said(module: Any) -> list[str]:
-    """What the functions of `opened` and `slowly` have noted, and how each `with` ended."""
+    """Returns the notes of the functions `opened` and `slowly`, and how each `with` ended."""
     found = []
 
     def attempt(error: BaseException | None, **options: Any) -> str:
@@ -33,7 +33,7 @@ def said(module: Any) -> list[str]:
                 if error is not None:
                     raise error
         except Exception as raised:
-            # What was raised here and has passed through is itself.
+            # An exception that was raised here and has passed through is the same object.
             return f"{type(raised).__name__} {raised} {raised is error} {type(raised.__cause__).__name__}"
         return "nothing"
 
@@ -51,7 +51,7 @@ def test_context_managers_of_functions_enter_and_leave_in_the_acceptor(
         assert remote.told() == ["enter here"]
     assert remote.told() == ["exit here"]
     ours, theirs = said(local), said(remote)
-    # An exception that a call raises has the traceback over there as its cause.
+    # An exception that a call raises has the acceptor's traceback as its cause.
     assert [each.replace("RemoteTraceback", "LookupError") for each in theirs if "ValueError" not in each] == [
         each for each in ours if "ValueError" not in each
     ]

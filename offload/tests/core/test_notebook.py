@@ -28,7 +28,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 SECONDS = 90
 pytestmark = [
     pytest.mark.timeout(240),
-    # Of Jupyter's own packages, not ours.
+    # Warnings of Jupyter's own packages.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -63,7 +63,7 @@ def notebook(*cells: str) -> Any:
 
 
 def run(kernel: str, folder: Path, *cells: str, **more: Any) -> list[Any]:
-    """What each cell shows: its streams and results, by cell."""
+    """Runs the cells, and returns the streams and results of each."""
     client = NotebookClient(
         notebook(*cells), kernel_name=kernel, timeout=SECONDS, startup_timeout=SECONDS,
         resources={"metadata": {"path": str(folder)}}, **more,

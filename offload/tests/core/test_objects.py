@@ -1,4 +1,4 @@
-"""What values share, lack and hold on their way to the other end: pages, handles, classes, and what is refused."""
+"""Values on their way to the other end: pages, handles, classes, and refused values."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_object_that_stays_in_the_acceptor_is_sent_once(ends: Ends) -> None:
     assert again[0] is again[1] is first and small < 1000 < large
     assert len(ends.acceptor.exports) == 1
     del model
-    # The next message says that it is gone.
+    # The next message reports it.
     ends.to_acceptor(None)
     assert len(ends.acceptor.exports) == 0
     with pytest.raises(CrossingError, match=r"\bbuiltins\.list\b.*`ref`"):

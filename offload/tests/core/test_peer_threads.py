@@ -37,7 +37,7 @@ def test_callbacks_nest_on_the_callers_own_thread(pair: tuple[Peer, Peer]) -> No
             threads[side].add(threading.get_ident())
             depth = request.header["depth"]
             if side == "client":
-                with lock:  # held by the caller, so another thread would wait for ever
+                with lock:  # held by the caller, so another thread would deadlock
                     pass
             if not depth:
                 return Message({"path": [side]})

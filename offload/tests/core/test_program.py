@@ -197,7 +197,7 @@ def test_without_rules_a_program_runs_here_as_with_python(project: Project, spli
 
 
 def test_what_an_environment_has_imported_before_opens_the_clients_files(project: Project, tmp_path: Path) -> None:
-    """As on an appliance, where environments have imported their packages when a session begins."""
+    """Imports packages before the session begins, as the environments of an appliance do."""
     with (tmp_path / "blind" / "sitecustomize.py").open("a") as file:
         file.write("import bz2, tokenize, numpy.lib._datasource\n")
     project.write("remotegpu.yaml", "version: 1\nfiles: {read: ['./data/**'], write: ['./data/**']}\n")
@@ -240,7 +240,7 @@ def test_a_named_temporary_file_is_removed_here(project: Project) -> None:
 
 
 def test_at_the_end_files_are_flushed_and_finalizers_run(project: Project) -> None:
-    """Also of modules that the main one imports, and where an error ends the program."""
+    """Covers modules that the main one imports, and a program that ends with an error."""
     project.write(
         "held.py",
         "class Held:\n"

@@ -1,4 +1,5 @@
-"""What `make build` lays out for other interpreters: it needs nothing but the standard library beside it."""
+"""Packages that `make build` prepares for other interpreters: they need only the standard library besides
+themselves."""
 
 import json
 import subprocess

@@ -36,7 +36,7 @@ class Program:
         return client.wrap(self.names[name], FunctionRule(f"__main__.{name}"), self._session)
 
     def sent(self, call: Any, *arguments: Any) -> tuple[Any, int]:
-        """What a call returns, and how many bytes it sends."""
+        """Makes a call, and returns its result and how many bytes it sends."""
         before = self._session.peer.counters.bytes_out
         result = call(*arguments)
         return result, self._session.peer.counters.bytes_out - before
@@ -133,7 +133,7 @@ def test_an_acceptor_that_lacks_it_gets_it_again(session: Session) -> None:
     program = Program(session, "def f(x):\n    return x + 1\n")
     remote = program.offloaded()
     assert remote(1) == 2
-    # As when the session has moved between two calls.
+    # As if the session had moved between two calls.
     client.of(session)._sent._gone.append(client.of(session).codec.identify(program.names["f"]))
     assert program.sent(remote, 2)[0] == 3
     result, little = program.sent(remote, 3)

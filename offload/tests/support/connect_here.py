@@ -20,7 +20,7 @@ if __name__ == "__main__":
     with os.fdopen(report, "w") as line:
         line.write(json.dumps({"session": "0", "environment": environment, "endpoint": "this machine"}) + "\n")
     if os.fork():
-        # Whoever started us waits for the end of the session, not of this process.
+        # The process that started this one waits for the end of the session, so this one waits for it too.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.wait()
         sys.exit()

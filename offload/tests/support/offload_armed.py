@@ -14,14 +14,15 @@ from offload_local import LocalAcceptors, local_session
 
 from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import Config
-from remotegpu_offload.torch import link, names
+from remotegpu_offload.torch.script import names
+from remotegpu_offload.torch.stream import link
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "torch" / "programs"
 
 _CONNECT = f"""#!/bin/sh
 exec {sys.executable} {Path(__file__).with_name("connect_here.py")} "$@"
 """
-# As `launch`, and it tells what crossed.
+# Like `launch`, and it records what crossed.
 _RUN = """
 import json, sys
 from remotegpu_offload import launch
@@ -67,11 +68,11 @@ class Programs:
         self.connect.chmod(0o755)
 
     def on_cpu(self, program: str, *options: str) -> dict[str, Any]:
-        """What it writes when it runs on this machine's CPU."""
+        """Runs a program on this machine's CPU, and returns what it writes."""
         return self._run([str(PROGRAMS / f"{program}.py")], "cpu", options)
 
     def on_remote(self, program: str, *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What it writes, unmodified, with its `cuda` in an acceptor, and what crossed."""
+        """Runs a program, unmodified, with its `cuda` in an acceptor; returns what it writes, and what crossed."""
         counters = self.folder / "counters.json"
         found = self._run(["-c", _RUN, str(counters), str(PROGRAMS / f"{program}.py")], "cuda", options)
         return found, json.loads(counters.read_text())

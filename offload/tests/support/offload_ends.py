@@ -50,7 +50,7 @@ class Ends:
         self.acceptor.fetch = lambda hold, names: self.client.outgoing.pages(hold, names)
 
     def to_acceptor(self, value: Any) -> Any:
-        """What the acceptor gets; and how many bytes have travelled."""
+        """Returns the value that the acceptor gets, and how many bytes travelled."""
         packed = self.client.dumps(value, paged=True)
         try:
             return self.acceptor.loads(packed.header, packed.buffers), sum(map(len, packed.buffers))
@@ -58,12 +58,12 @@ class Ends:
             self.client.sent(packed)
 
     def to_client(self, value: Any) -> Any:
-        """What the client gets."""
+        """Returns the value that the client gets."""
         packed = self.acceptor.dumps(value)
         return self.client.loads(packed.header, [bytearray(buffer) for buffer in packed.buffers])
 
     def count_fetches(self) -> list[int]:
-        """For each time that the acceptor asks for pages, how many."""
+        """Records, for each time that the acceptor asks for pages, how many."""
         counts: list[int] = []
         fetch = self.acceptor.fetch
 

@@ -1,4 +1,4 @@
-"""What tests of offload share."""
+"""Helpers that tests of offload share."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ def peer_pair(*, start: bool = True) -> Iterator[tuple[Peer, Peer]]:
 
 
 def echo(request: Request) -> Message:
-    """A handler that answers with what it got."""
+    """Answers with the message that it got."""
     return Message({"got": request.header}, request.buffers)
 
 

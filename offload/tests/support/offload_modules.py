@@ -92,7 +92,7 @@ def held(session: Session) -> tuple[int, int, int]:
     """Objects that the acceptor holds for us, that we hold of it, that it holds of us."""
     codec = client.of(session).codec
     gc.collect()
-    # What died is said with the next message.
+    # The next message reports the objects that died.
     client.of(session).link.ask({"op": "call", "t": ["builtins", "len"]}, (([],), {}))
     remote = session.stats()["acceptor"]["objects"]["held"]
     return remote, len(codec.held), len(codec.exports)

@@ -21,7 +21,7 @@ SAMPLES = 3
 SMALL = 10_000
 
 SWEEPS: Final = {"forward": "float32", "backward": "float64", "gradcheck": "float64"}
-"""What is measured of all operations, and in which type."""
+"""The modes in which all operations are measured, each with its type."""
 
 UNWRITTEN: Final = "compares memory that nobody has written to"
 _SPARSE: Final = "sparse tensors: the remote device has dense ones only"
@@ -42,7 +42,7 @@ UNEQUAL: Final = {
 
 @dataclass
 class Found:
-    """What a run has found out; `operations` are those of which there was something to compare."""
+    """The results of a run; `operations` counts those with at least one comparison."""
 
     compared: int = 0
     equal: int = 0
@@ -56,9 +56,8 @@ class Found:
 
 
 def sweep(mode: str, dtype: str, *, every: int = 1, families: bool = False, timeout: float = 300) -> Found:
-    """Run all operations, or every n-th, or the first of each family, in processes of their own. After a crash the next
-    one goes on behind it.
-    """
+    """Runs all operations, or every n-th, or the first of each family, in processes of their own. After a crash the
+    next process continues behind it."""
     found, start = Found(), 0
     while start is not None:
         start = _part(found, [mode, dtype, "--every", str(every), *(["--families"] * families)], start, timeout)
@@ -122,7 +121,7 @@ def main() -> None:
 
 
 def _families(table: list[Any]) -> list[int]:
-    """The first operation of each family: of one class of torch's table, and one module."""
+    """Returns the first operation of each family: of one class of torch's table, and one module."""
     first: dict[tuple[str, str], int] = {}
     for index, info in enumerate(table):
         first.setdefault((type(info).__name__, info.name.rpartition(".")[0]), index)
@@ -159,7 +158,7 @@ def _samples(info: Any, mode: str, dtype: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _run(info: Any, mode: str, sample: tuple[Any, Any]) -> Any:
-    """The results, or the gradients of their sums, or whether gradcheck agrees."""
+    """Returns the results, or the gradients of their sums, or whether gradcheck agrees."""
     import torch
 
     args, kwargs = _each(sample, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
@@ -195,7 +194,7 @@ def _check(mode: str, got: Any, want: Any, dtype: Any) -> None:
 def _there(sample: tuple[Any, Any]) -> Any:
     import torch
 
-    from remotegpu_offload.torch.device import NAME
+    from remotegpu_offload.torch.shown import NAME
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -13,7 +13,7 @@ from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "core" / "programs"
 _ROOT = Path(__file__).resolve().parents[3]
-# Of a clone: an interpreter that has only these has none of .venv.
+# Folders of a clone: an interpreter that has only these has no packages of .venv.
 _OURS = [str(_ROOT / folder) for folder in ("remoting", "offload")]
 PATIENCE = 180.0
 
@@ -81,7 +81,7 @@ class Project:
         return self._run(self.launch(*arguments, split=split), stdin, environment)
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Offloaded, and not waited for; the options are those of `Popen`."""
+        """Starts the program offloaded, without waiting for it; the options are those of `Popen`."""
         return subprocess.Popen(self.launch(*arguments), cwd=self.folder, env=self.environment(), **options)
 
     def launch(self, *arguments: str, split: str = "app") -> list[str]:
@@ -103,19 +103,19 @@ class Project:
         )
 
     def files(self, below: str) -> dict[str, bytes]:
-        """What lies in a folder of the project: names and contents."""
+        """Returns the files in a folder of the project: names and contents."""
         root = self.folder / below
         return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
     def take(self, below: str) -> dict[str, bytes]:
-        """The same, and the folder is gone afterwards."""
+        """Returns the same, and removes the folder."""
         found = self.files(below)
         shutil.rmtree(self.folder / below, ignore_errors=True)
         return found
 
 
 def same(local: subprocess.CompletedProcess[str], remote: subprocess.CompletedProcess[str]) -> None:
-    """Both ended alike and said the same, but for addresses of objects and how deep a recursion went."""
+    """Asserts that both ended alike and printed the same, but for addresses of objects and the depth of a recursion."""
     assert _without_numbers(remote.stderr) == _without_numbers(local.stderr)
     assert remote.stdout == local.stdout
     assert remote.returncode == local.returncode

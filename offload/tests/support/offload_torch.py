@@ -7,33 +7,33 @@ import pytest
 import torch
 from offload_local import local_session
 
-from remotegpu_offload.torch import device
+from remotegpu_offload.torch import device, shown
 
 
 @pytest.fixture(scope="session")
 def remote() -> Iterator[device.Remote]:
-    """The device; its acceptor is a process of this interpreter, started for it."""
+    """Yields the device; its acceptor is a process of this interpreter, started for it."""
     with local_session() as session:
         yield device.activate(session)
 
 
 def to_remote(value: Any) -> Any:
-    """Every tensor of a structure on the remote device, gradients and all wanted as before."""
-    return _map(value, lambda tensor: tensor.detach().to(device.NAME).requires_grad_(tensor.requires_grad))
+    """Moves every tensor of a structure to the remote device; gradients and all are wanted as before."""
+    return _map(value, lambda tensor: tensor.detach().to(shown.NAME).requires_grad_(tensor.requires_grad))
 
 
 def to_cpu(value: Any) -> Any:
-    """Every tensor of a structure on the CPU, without its history."""
+    """Moves every tensor of a structure to the CPU, without its history."""
     return _map(value, lambda tensor: tensor.detach().cpu())
 
 
 def same(got: Any, want: Any, **how: Any) -> None:
-    """Both are equal up to rounding, on whatever devices they are."""
+    """Asserts that both are equal up to rounding, on whatever devices they are."""
     torch.testing.assert_close(to_cpu(got), to_cpu(want), equal_nan=True, **how)
 
 
 def both(function: Any, *args: Any, **how: Any) -> Any:
-    """What a function returns for arguments on the CPU, after it was shown to return the same on the remote device."""
+    """Returns a function's result for arguments on the CPU, after a check that the remote device returns the same."""
     copies = _map(args, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
     want = function(*copies)
     same(function(*to_remote(args)), want, **how)
@@ -52,5 +52,5 @@ def _map(value: Any, change: Any) -> Any:
 
 
 def by_line(function: Any) -> str:
-    """A test's name for a lambda: where it stands."""
+    """Names a test for a lambda by its line."""
     return f"line{function.__code__.co_firstlineno}"

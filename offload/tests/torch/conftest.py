@@ -1,4 +1,5 @@
-"""Where torch is missing (`make test`), nothing here is even imported: `make test-frameworks` runs these."""
+"""Fixtures of these tests. If torch is missing (`make test`), nothing here is imported: `make test-frameworks` runs
+them."""
 
 import importlib.util
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import amp
+from remotegpu_offload.torch.script import amp
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 

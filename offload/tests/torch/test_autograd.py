@@ -9,7 +9,7 @@ from offload_torch import both, by_line, same, to_remote
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from remotegpu_offload.torch import device
+from remotegpu_offload.torch import shown
 from remotegpu_offload.torch.device import Remote
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
@@ -83,12 +83,12 @@ def test_hooks() -> None:
     x.register_post_accumulate_grad_hook(lambda leaf: seen.append("leaf"))
     y.sum().backward()
     same(x.grad, torch.full_like(A, 20))
-    assert seen == [device.NAME, "leaf"]
+    assert seen == [shown.NAME, "leaf"]
 
 
 def test_saved_tensors_can_be_packed() -> None:
     x = to_remote(A).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.cpu(), lambda t: t.to(device.NAME)):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.cpu(), lambda t: t.to(shown.NAME)):
         y = x.exp()
     y.sum().backward()
     same(x.grad, A.exp())
@@ -104,7 +104,7 @@ def test_inference_mode_and_no_grad() -> None:
 
 
 def test_gradcheck() -> None:
-    x = torch.randn(3, 3, dtype=torch.float64, device=device.NAME, requires_grad=True)
+    x = torch.randn(3, 3, dtype=torch.float64, device=shown.NAME, requires_grad=True)
     assert torch.autograd.gradcheck(lambda y: (y @ y).tanh(), (x,))
     assert torch.autograd.gradgradcheck(lambda y: y.sin(), (x,))
 
@@ -151,7 +151,7 @@ def test_modules(module: nn.Module, shape: tuple[int, ...], training: bool) -> N
         return first, batch.grad, [p.grad for p in net.parameters()], list(net.buffers())
 
     want = run(copy.deepcopy(module), x)
-    same(run(copy.deepcopy(module).to(device.NAME), x.to(device.NAME)), want, rtol=1e-4, atol=1e-5)
+    same(run(copy.deepcopy(module).to(shown.NAME), x.to(shown.NAME)), want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -186,16 +186,16 @@ def test_optimizers(make: Any) -> None:
         return list(net.parameters())
 
     want = train(copy.deepcopy(model), A)
-    same(train(copy.deepcopy(model).to(device.NAME), A.to(device.NAME)), want, rtol=1e-3, atol=1e-5)
+    same(train(copy.deepcopy(model).to(shown.NAME), A.to(shown.NAME)), want, rtol=1e-3, atol=1e-5)
 
 
 def test_one_round_trip_for_a_training_step(remote: Remote) -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2)).to(device.NAME)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2)).to(shown.NAME)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> float:
         optimizer.zero_grad()
-        x, y = torch.randn(5, 6).to(device.NAME), torch.randint(0, 2, (5,)).to(device.NAME)
+        x, y = torch.randn(5, 6).to(shown.NAME), torch.randint(0, 2, (5,)).to(shown.NAME)
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()

@@ -14,7 +14,7 @@ from offload_armed import trips
 from torch import nn
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import link
+from remotegpu_offload.torch.stream import link
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 
@@ -138,7 +138,7 @@ def test_many_storages_travel_together_but_not_all_at_once(
     armed: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from remotegpu_offload.torch import checkpoint
+    from remotegpu_offload.torch.script import checkpoint
 
     monkeypatch.setattr(checkpoint, "TOGETHER", 1000)
     state = [torch.full((100,), float(i), device="cuda") for i in range(10)]

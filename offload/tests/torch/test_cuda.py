@@ -210,7 +210,7 @@ def test_profilers_time_what_is_here_and_say_so_once(capfd: pytest.CaptureFixtur
 
 
 def test_too_large_is_out_of_memory_whoever_finds_it(armed: Session) -> None:
-    """What looks for a batch size that fits goes on after it."""
+    """A program that searches for a batch size that fits continues after the error."""
     with pytest.raises(torch.OutOfMemoryError, match=str(LARGEST)):
         torch.zeros(10**13, device="cuda")
     with pytest.raises(torch.OutOfMemoryError, match=str(LARGEST)):

@@ -24,13 +24,13 @@ RESIDENT = 48 << 20
 
 
 def resident() -> int:
-    """Of this process, in bytes."""
+    """Returns the memory of this process, in bytes."""
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def inventory(remote: Remote) -> tuple[dict[str, int], dict[str, int]]:
-    """What there is of everything that a step could leave, at both ends; and memory."""
+    """Counts everything that a step could leave, at both ends; also memory."""
     for _ in range(3):
         gc.collect()
     checked(remote.stream.ask("sync"))

@@ -1,4 +1,4 @@
-"""Ctrl-C at any point of a training loop: the stream stays whole, and work goes on."""
+"""Ctrl-C at any point of a training loop: the stream stays whole, and work continues."""
 
 import os
 import random
@@ -11,7 +11,8 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 
-from remotegpu_offload.torch import device, interrupt
+from remotegpu_offload.torch import shown
+from remotegpu_offload.torch.stream import interrupt
 from remotegpu_offload.wire import interrupts
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
@@ -22,11 +23,11 @@ _TIMES = 150
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_loop_that_is_interrupted_anywhere_goes_on() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).to(device.NAME)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).to(shown.NAME)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     # The first that waits for the device takes care of Ctrl-C.
-    torch.ones(1, device=device.NAME).item()
+    torch.ones(1, device=shown.NAME).item()
     assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     chance = random.Random(1)
     interrupted = steps = 0
@@ -39,7 +40,7 @@ def test_a_loop_that_is_interrupted_anywhere_goes_on() -> None:
                 while timer.is_alive():
                     samples = torch.arange(steps, steps + 32.0).reshape(4, 8)
                     optimizer.zero_grad()
-                    loss = model(samples.to(device.NAME)).square().mean()
+                    loss = model(samples.to(shown.NAME)).square().mean()
                     loss.backward()
                     optimizer.step()
                     if steps % 3 == 0:
@@ -51,7 +52,7 @@ def test_a_loop_that_is_interrupted_anywhere_goes_on() -> None:
                 interrupted += 1
             timer.join()
             # All that was sent is there, in order: what is computed next is right.
-            count = torch.arange(turn + 10, device=device.NAME)
+            count = torch.arange(turn + 10, device=shown.NAME)
             assert int(count.sum().item()) == (turn + 10) * (turn + 9) // 2
     finally:
         signal.signal(signal.SIGINT, before)

@@ -13,8 +13,8 @@ from offload_armed import trips
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import link
-from remotegpu_offload.torch.stream import FORKED
+from remotegpu_offload.torch.stream import link
+from remotegpu_offload.torch.stream.stream import FORKED
 from remotegpu_offload.wire.errors import LostError, OffloadError
 
 pytestmark = [
@@ -26,7 +26,7 @@ pytestmark = [
 
 
 class Squares(Dataset):  # type: ignore[misc]
-    """Says in which process it was asked, and what that process sees of the device."""
+    """A dataset that reports which process read an item, and what that process sees of the device."""
 
     def __len__(self) -> int:
         return 24
@@ -65,7 +65,7 @@ def test_persistent_workers_and_seeds() -> None:
 
 @pytest.mark.timeout(120)
 def test_workers_that_meet_tensors_of_the_device_say_so() -> None:
-    """As with CUDA: it is an error here, and nobody waits for a batch that no worker can send."""
+    """It is an error here, as with CUDA: the program does not wait for a batch that no worker can send."""
     data = TensorDataset(torch.arange(8.0, device="cuda"))
     with pytest.raises(OffloadError, match=re.escape(FORKED)):
         list(DataLoader(data, batch_size=2, num_workers=1))
@@ -94,7 +94,7 @@ def test_a_forked_child_has_no_device_and_harms_nobody(armed: Session) -> None:
     assert told[0] is True
     assert told[1:3] == [FORKED] * 2
     assert told[3] == 6.0
-    # The child freed what it had inherited, and we still have it.
+    # The child freed what it had inherited, and this process still has it.
     assert trips(armed) == before
     assert tensor.tolist() == [0, 1, 2, 3]
 
@@ -123,7 +123,7 @@ def test_a_tensor_of_the_device_goes_to_no_other_process() -> None:
 
 
 def test_a_killed_acceptor_is_an_error_that_says_so(armed: Session) -> None:
-    """Last, because nothing works afterwards: this session keeps no snapshots."""
+    """Runs last, because nothing works afterwards: this session keeps no snapshots."""
     x = torch.ones(3, device="cuda")
     assert x.sum().item() == 3
     connector: Any = armed.connector

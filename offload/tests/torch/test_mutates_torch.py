@@ -96,7 +96,7 @@ def test_training_is_that_of_the_same_loop_here(trainer: Any, ruled: Ruled, kind
     for mine, found in ((parameters, list(model.parameters())), (parameters, opt.param_groups[0]["params"])):
         assert all(one is other for one, other in zip(mine, found, strict=True))
     assert {id(one) for one in opt.state} == {id(one) for one in parameters}
-    # And it goes on here from there.
+    # Training continues in this process from there.
     if "args" not in rule:
         assert trainer.train_epoch(model, opt, batch) == trainer.train_epoch(expected, local_opt, batch)
 

@@ -1,4 +1,4 @@
-"""What an unmodified script sees when `cuda` is the remote device (traps 7, 9 and 11 of the design)."""
+"""An unmodified script's view when `cuda` is the remote device (traps 7, 9 and 11 of the design)."""
 
 import sys
 import threading
@@ -13,8 +13,9 @@ from offload_armed import trips
 from torch import nn
 
 from remotegpu_offload.client.session import Session
-from remotegpu_offload.torch import device_names, layouts, names
+from remotegpu_offload.torch import layouts, shown
 from remotegpu_offload.torch.cuda import refused
+from remotegpu_offload.torch.script import names
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("armed")]
 
@@ -140,7 +141,7 @@ def test_parameters_that_move_stay_the_same_objects() -> None:
 
 
 def test_threads_that_move_modules_do_not_mind_each_other() -> None:
-    """Some can keep their parameters, others cannot, for somebody has weak references to them."""
+    """Some modules can keep their parameters, others cannot, since there are weak references to them."""
     problems: list[Exception] = []
     together = threading.Barrier(4)
 
@@ -305,9 +306,9 @@ def _scripted(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_wrong_names_are_refused() -> None:
-    assert device_names.names() == ("cuda", "xpu", "mps")
+    assert shown.names() == ("cuda", "xpu", "mps")
     names.arm(("cuda",))
-    assert device_names.names() == ("cuda", "xpu", "mps")
+    assert shown.names() == ("cuda", "xpu", "mps")
 
 
 @pytest.mark.parametrize(

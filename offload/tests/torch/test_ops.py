@@ -8,9 +8,9 @@ import pytest
 import torch
 from offload_torch import both, by_line, same, to_cpu, to_remote
 
-from remotegpu_offload.torch import codec, device, layouts
+from remotegpu_offload.torch import codec, device, layouts, shown
+from remotegpu_offload.torch.acceptor.executor import Executor, FailedError
 from remotegpu_offload.torch.device import Remote
-from remotegpu_offload.torch.executor import Executor, FailedError
 from remotegpu_offload.torch.storage import LARGEST
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("remote")]
@@ -98,7 +98,7 @@ def test_in_place_counts_versions() -> None:
 
 @pytest.mark.parametrize("size", [(0,), (2, 2), (4, 6), (9, 9)])
 def test_out_takes_the_size_of_the_result(size: tuple[int, ...]) -> None:
-    out = torch.empty(size, device=device.NAME)
+    out = torch.empty(size, device=shown.NAME)
     if 0 not in size and size != (4, 6):
         with pytest.warns(UserWarning, match="resized"):
             result = torch.add(to_remote(A), to_remote(B), out=out)
@@ -110,20 +110,20 @@ def test_out_takes_the_size_of_the_result(size: tuple[int, ...]) -> None:
 
 
 def test_out_of_a_view_writes_the_base() -> None:
-    base = torch.zeros(2, 4, 6, device=device.NAME)
+    base = torch.zeros(2, 4, 6, device=shown.NAME)
     torch.mul(to_remote(A), to_remote(B), out=base[1])
     same(base[1], A * B)
     assert not to_cpu(base[0]).any()
 
 
 def test_out_of_unknown_size() -> None:
-    out = torch.empty(0, dtype=torch.int64, device=device.NAME)
+    out = torch.empty(0, dtype=torch.int64, device=shown.NAME)
     torch.nonzero(to_remote(A) > 0, out=out)
     same(out, torch.nonzero(A > 0))
 
 
 def test_several_results_into_out() -> None:
-    values, places = torch.empty(0, device=device.NAME), torch.empty(0, dtype=torch.int64, device=device.NAME)
+    values, places = torch.empty(0, device=shown.NAME), torch.empty(0, dtype=torch.int64, device=shown.NAME)
     torch.sort(to_remote(A), dim=1, out=(values, places))
     same((values, places), tuple(torch.sort(A, dim=1)))
 
@@ -236,10 +236,10 @@ def test_equal_constants_of_other_types_are_other_calls() -> None:
     assert (x + 1).dtype is torch.int64
     assert (x + 1.0).dtype is torch.float32
     assert (x + True).dtype is torch.int64
-    assert torch.full((2,), 1, device=device.NAME).dtype is torch.int64
-    assert torch.full((2,), 1.0, device=device.NAME).dtype is torch.float32
-    same(torch.arange(0, 3, 1, device=device.NAME), torch.arange(0, 3, 1))
-    same(torch.arange(0.0, 3.0, 1.0, device=device.NAME), torch.arange(0.0, 3.0, 1.0))
+    assert torch.full((2,), 1, device=shown.NAME).dtype is torch.int64
+    assert torch.full((2,), 1.0, device=shown.NAME).dtype is torch.float32
+    same(torch.arange(0, 3, 1, device=shown.NAME), torch.arange(0, 3, 1))
+    same(torch.arange(0.0, 3.0, 1.0, device=shown.NAME), torch.arange(0.0, 3.0, 1.0))
 
 
 def test_changing_numbers_make_no_new_templates(remote: Remote) -> None:
@@ -273,13 +273,13 @@ def test_shapes_that_do_not_fit_are_an_error_at_once() -> None:
 
 
 def test_a_late_error_names_the_operation(remote: Remote) -> None:
-    """The kernel finds out that an index is out of range; whoever asks next hears which operation it was."""
+    """The kernel finds out that an index is out of range; the next answer names the operation."""
     table, x = to_remote(A), to_remote(torch.tensor([1, 99]))
     wrong = torch.nn.functional.embedding(x, table)
     after = wrong * 2 + 1
     with pytest.raises(IndexError, match=r"\b\d+, aten::embedding\(float32\[4, 6\], int64\[2\]\)"):
         table.sum().item()
-    # It was told; what does not depend on it goes on, what does fails for good and for the same reason.
+    # The error was reported. Work that does not depend on it succeeds; other work always fails, for the same reason.
     same(table.sum(), A.sum())
     for _ in range(2):
         with pytest.raises(IndexError, match="aten::embedding"):
@@ -297,7 +297,7 @@ def test_a_failed_write_spoils_what_it_would_have_written(remote: Remote) -> Non
 
 
 def test_a_refused_write_spoils_nothing() -> None:
-    """It was told where it was called, and the program may go on, as with any device."""
+    """The error was reported where it was called, and the program may go on, as with any device."""
     x = to_remote(torch.zeros(4))
     with pytest.raises(RuntimeError, match="output with shape"):
         x.add_(to_remote(torch.ones(3, 4)))
@@ -315,12 +315,12 @@ def test_the_host_cannot_see_the_memory() -> None:
 
 def test_too_large_a_tensor_is_an_error() -> None:
     with pytest.raises(torch.OutOfMemoryError, match=str(LARGEST)):
-        torch.empty(1 << 41, dtype=torch.uint8, device=device.NAME)
+        torch.empty(1 << 41, dtype=torch.uint8, device=shown.NAME)
 
 
 def test_sparse_is_refused_by_name() -> None:
     with pytest.raises(NotImplementedError, match="Sparse"):
-        torch.empty(3, 3, layout=torch.sparse_coo, device=device.NAME)
+        torch.empty(3, 3, layout=torch.sparse_coo, device=shown.NAME)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_sparse_is_refused_by_name() -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_refused_for_its_name_is_not_dense(make: Any) -> None:
-    """The rule of `layouts.reason`, against what torch makes: here it is no dense tensor, there it is refused."""
+    """The rule of `layouts.reason`, against what torch makes: no dense tensor on the CPU, an error on the device."""
     assert layouts.kind(make(A)) is not None
     with pytest.raises(NotImplementedError):
         make(to_remote(A))
@@ -376,7 +376,7 @@ def test_what_is_refused_for_its_name_is_not_dense(make: Any) -> None:
     ids=by_line,
 )
 def test_names_of_other_tensors_for_dense_ones(function: Any) -> None:
-    """What the rule lets pass is for dense tensors indeed: it runs there."""
+    """Operations that the rule accepts are for dense tensors indeed: they run there."""
     both(function, A)
 
 
@@ -395,7 +395,7 @@ def test_no_operation_is_sent_whose_origin_is_refused(remote: Remote) -> None:
 
 
 def test_a_result_that_is_not_dense_is_an_error() -> None:
-    """Of an operation that no rule knows, the acceptor finds out."""
+    """The acceptor detects it for an operation that no rule knows."""
     executor = Executor(torch.device("cpu"))
     executor._allocate(1 << codec.SHIFT, 8)
     meta = codec.Meta(torch.float32, (2,), (1,))
@@ -414,21 +414,21 @@ def test_a_result_that_is_not_dense_is_an_error() -> None:
 
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_copies(non_blocking: bool) -> None:
-    x = A.to(device.NAME, non_blocking=non_blocking)
+    x = A.to(shown.NAME, non_blocking=non_blocking)
     same(x, A)
     same(x.to("cpu", torch.float64, non_blocking=non_blocking), A.double())
-    same(A.t().to(device.NAME), A.t())
-    assert A.t().to(device.NAME).stride() == A.t().stride()
-    assert x.to(device.NAME) is x
+    same(A.t().to(shown.NAME), A.t())
+    assert A.t().to(shown.NAME).stride() == A.t().stride()
+    assert x.to(shown.NAME) is x
     assert x.to("meta").is_meta
     target = torch.zeros(6, 4)
     target.t().copy_(x)
     same(target.t(), A)
-    other = torch.zeros(2, 4, 6, dtype=torch.float64, device=device.NAME)
+    other = torch.zeros(2, 4, 6, dtype=torch.float64, device=shown.NAME)
     other[0].copy_(A)
     other[1] = B.half()
     same(other, torch.stack([A.double(), B.half().double()]))
-    same(torch.zeros(2, 4, 6, device=device.NAME).copy_(A), A.expand(2, 4, 6))
+    same(torch.zeros(2, 4, 6, device=shown.NAME).copy_(A), A.expand(2, 4, 6))
     assert x.half().cpu().dtype is torch.float16
 
 
@@ -436,11 +436,11 @@ def test_a_copy_has_the_content_of_its_time(remote: Remote) -> None:
     """The copy is done when `to` returns, though nobody has waited: the source may change."""
     for size in (10, 300_000):
         source = torch.arange(float(size))
-        x = source.to(device.NAME, non_blocking=True)
+        x = source.to(shown.NAME, non_blocking=True)
         source.zero_()
         same(x, torch.arange(float(size)))
     before = remote.source.peer.counters.round_trips
-    A.to(device.NAME)
+    A.to(shown.NAME)
     assert remote.source.peer.counters.round_trips == before
 
 
@@ -453,7 +453,7 @@ def test_empty_tensors() -> None:
 
 
 def test_printing() -> None:
-    """As here, and with few round trips, which a large tensor's content would not be worth."""
+    """The text is the same as here, with few round trips: the tensor is fetched once."""
     x = torch.arange(6.0).view(2, 3)
     assert repr(to_remote(x)).replace(", device='remote:0'", "") == repr(x)
     big = torch.arange(40_000.0)
@@ -472,7 +472,7 @@ def test_threads_share_the_device() -> None:
     results: dict[int, Any] = {}
 
     def work(number: int) -> None:
-        x = torch.full((8,), float(number), device=device.NAME)
+        x = torch.full((8,), float(number), device=shown.NAME)
         for _ in range(100):
             x = x + 1
             x.mul_(1.0)

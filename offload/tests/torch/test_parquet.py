@@ -1,4 +1,4 @@
-"""Parquet files of the client, which Arrow opens in C, in a whole program over there."""
+"""Parquet files of the client, which Arrow opens in C, in a whole program that runs in the acceptor."""
 
 from __future__ import annotations
 

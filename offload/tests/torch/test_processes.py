@@ -1,4 +1,4 @@
-"""Threads and processes of one program: whoever uses the device first, and whoever is started, has it."""
+"""Threads and processes of one program: all threads have the device, and each process that it starts has its own."""
 
 import json
 import os
@@ -17,7 +17,7 @@ FORKED = (
     "its tensors on the CPU, or start it with multiprocessing's method 'spawn'"
 )
 
-# What a process finds: a result, and which session it has.
+# The findings of a process: a result, and which session it has.
 _FOUND = """
 import multiprocessing, os, subprocess, sys, torch
 
@@ -105,7 +105,7 @@ def _same_in_threads(programs: Programs, *options: str) -> None:
 
 
 def _run(programs: Programs, name: str, text: str, *options: str) -> dict[str, Any]:
-    """What a program writes that `offload run` starts with these options."""
+    """Runs a program with `offload run` and these options, and returns what it writes."""
     (programs.folder / name).write_text(text)
     environment = os.environ | {
         "REMOTEGPU_CONNECT": str(programs.connect),

@@ -11,11 +11,11 @@ import torch
 from offload_torch import same, to_cpu, to_remote
 from torch import nn
 
-from remotegpu_offload.torch import codec, device
+from remotegpu_offload.torch import codec, shown
+from remotegpu_offload.torch.acceptor.executor import Executor, FailedError
 from remotegpu_offload.torch.codec import FIRST_TEMPLATE, Meta, Template
 from remotegpu_offload.torch.device import Remote
 from remotegpu_offload.torch.errors import checked
-from remotegpu_offload.torch.executor import Executor, FailedError
 from remotegpu_offload.torch.storage import Blueprint, Storages, address_of
 
 pytestmark = pytest.mark.frameworks
@@ -76,7 +76,7 @@ def test_slots_are_used_again(remote: Remote) -> None:
 
 def test_steps_leave_nothing(remote: Remote) -> None:
     """After each of many training steps both ends have as many storages, templates and descriptions as before."""
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 2)).to(device.NAME)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 2)).to(shown.NAME)
     optimizer = torch.optim.AdamW(model.parameters())
     x = to_remote(torch.randn(6, 4))
 
@@ -110,7 +110,7 @@ def test_templates_are_forgotten_in_time(remote: Remote, monkeypatch: pytest.Mon
 
 def test_copies_are_independent(remote: Remote) -> None:
     x = to_remote(torch.ones(3))
-    module = nn.Linear(3, 3).to(device.NAME)
+    module = nn.Linear(3, 3).to(shown.NAME)
     module.register_buffer("shared", x)
     twin = copy.deepcopy(module)
     x.add_(1)
@@ -132,18 +132,18 @@ def test_copies_are_independent(remote: Remote) -> None:
 
 def test_storages_by_themselves(remote: Remote) -> None:
     before = alive(remote)
-    storage = torch.UntypedStorage(12, device=device.NAME)
+    storage = torch.UntypedStorage(12, device=shown.NAME)
     assert storage.nbytes() == 12
     assert storage.data_ptr() >= codec.FLOOR
-    x = torch.empty(0, device=device.NAME).set_(storage, 0, (3,))
+    x = torch.empty(0, device=shown.NAME).set_(storage, 0, (3,))
     x.fill_(4)
     twin = storage.clone()
     x.zero_()
-    same(torch.empty(0, device=device.NAME).set_(twin, 0, (3,)), torch.full((3,), 4.0))
-    assert torch.UntypedStorage([1, 2, 3], device=device.NAME).tolist() == [1, 2, 3]
+    same(torch.empty(0, device=shown.NAME).set_(twin, 0, (3,)), torch.full((3,), 4.0))
+    assert torch.UntypedStorage([1, 2, 3], device=shown.NAME).tolist() == [1, 2, 3]
     assert torch.UntypedStorage(5).nbytes() == 5
     assert list(storage.cpu()) == [0] * 12
-    assert torch.UntypedStorage(0, device=device.NAME).nbytes() == 0
+    assert torch.UntypedStorage(0, device=shown.NAME).nbytes() == 0
     del storage, twin, x
     assert alive(remote) == before
 
@@ -188,7 +188,7 @@ def test_a_destructor_may_use_the_device(remote: Remote) -> None:
 
 
 def test_a_forked_child_has_no_device(remote: Remote) -> None:
-    """It ends without a word to the acceptor, and its parent goes on."""
+    """The child ends without a message to the acceptor, and its parent continues."""
     x = to_remote(torch.ones(3))
     pid = os.fork()
     if pid == 0:
@@ -287,7 +287,7 @@ def test_arguments_survive_the_wire(value: Any) -> None:
 
 def test_ends_are_noticed_once() -> None:
     ended: list[bytes] = []
-    storages = Storages(torch.device(device.NAME, 0), ended.append)
+    storages = Storages(torch.device(shown.NAME, 0), ended.append)
     made = Blueprint(storages, Meta(torch.float32, (2, 2), (2, 1))).build(storages.take())
     views = [made.t(), made[0]]
     del made

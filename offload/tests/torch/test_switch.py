@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import Config, SessionRules
-from remotegpu_offload.torch import device, link, state
+from remotegpu_offload.torch import device
+from remotegpu_offload.torch.stream import link, state
 from remotegpu_offload.wire.errors import LostError
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
@@ -162,7 +163,7 @@ def test_a_kill_while_a_question_waits_is_answered_by_the_next_one(session: Sess
 
 
 class Disturbed(TorchDispatchMode):  # type: ignore[misc] # torch is not typed here
-    """Kills the acceptor just before the operation of this number, counted from 1, and waits until it is no more."""
+    """Kills the acceptor just before the operation of this number, counted from 1, and waits until it has ended."""
 
     def __init__(self, session: Session, at: int = 0) -> None:
         super().__init__()

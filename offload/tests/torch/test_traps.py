@@ -16,7 +16,7 @@ import torch
 from offload_torch import both, same, to_cpu, to_remote
 from torch import nn
 
-from remotegpu_offload.torch import device
+from remotegpu_offload.torch import device, shown
 from remotegpu_offload.torch.device import Remote, UnsupportedTorchError
 from remotegpu_offload.wire.errors import OffloadError
 
@@ -78,7 +78,7 @@ def test_4_fused_cells_that_only_cuda_has(kind: Any) -> None:
         out.square().mean().backward()
         return out, state, [p.grad for p in module.parameters()]
 
-    same(run(copy.deepcopy(net).to(device.NAME), to_remote(x)), run(net, x), rtol=1e-4, atol=1e-6)
+    same(run(copy.deepcopy(net).to(shown.NAME), to_remote(x)), run(net, x), rtol=1e-4, atol=1e-6)
     cell = nn.LSTMCell(4, 6)
     both(lambda y: copy.deepcopy(cell).to(y.device)(y), torch.randn(3, 4))
 
@@ -185,17 +185,17 @@ def test_4_transformers_are_scripted_as_before() -> None:
     scripted = torch.jit.script(encoder)
     with torch.no_grad():
         same(scripted(x, None, PADDING), encoder(x, None, PADDING), **CLOSE)
-        same(scripted.to(device.NAME)(to_remote(x)), encoder(x), **CLOSE)
+        same(scripted.to(shown.NAME)(to_remote(x)), encoder(x), **CLOSE)
 
 
 def test_5_out_and_results_that_are_arguments() -> None:
     """An empty `out` takes the size of the result, and what is returned is the very object that was given."""
     x = to_remote(torch.randn(3))
-    out = torch.empty(0, device=device.NAME)
+    out = torch.empty(0, device=shown.NAME)
     assert torch.exp(x, out=out) is out
     same(out, to_cpu(x).exp())
     assert x.add_(1) is x
-    values, places = torch.empty(0, device=device.NAME), torch.empty(0, dtype=torch.int64, device=device.NAME)
+    values, places = torch.empty(0, device=shown.NAME), torch.empty(0, dtype=torch.int64, device=shown.NAME)
     given = torch.max(x[None], 1, out=(values, places))
     assert given[0] is values
     same((values, places), tuple(torch.max(to_cpu(x)[None], 1)))
@@ -293,7 +293,7 @@ def run_alone(lines: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_16_lazy_conjugation_ends() -> None:
-    """Without a kernel for `clone` that knows the bit it goes on in C++ until the stack is full: in its own process."""
+    """In its own process: without a kernel for `clone` that knows the bit, torch recurses until the stack is full."""
     done = run_alone(
         """
         x = torch.randn(3, 4, dtype=torch.complex64)
@@ -374,7 +374,7 @@ def test_there_is_one_remote_device() -> None:
 
 
 def test_a_lost_acceptor_is_named() -> None:
-    """Killed while operations are on their way: whoever asks next hears who is gone; later ones at once."""
+    """Killed while operations are on their way: the next request names the lost acceptor; later ones do so at once."""
     done = run_alone(
         """
         import os, signal

@@ -16,7 +16,7 @@ from torch import nn
 from remotegpu_offload.client.session import Session
 from remotegpu_offload.config.model import FunctionRule
 from remotegpu_offload.objects.codec import CrossingError
-from remotegpu_offload.torch import codec, device, values
+from remotegpu_offload.torch import codec, device, shown, values
 from remotegpu_offload.torch.storage import address_of
 
 pytestmark = pytest.mark.frameworks
@@ -55,7 +55,7 @@ def test_a_remote_tensor_stays_where_it_is(steps: Any, session: Session) -> None
 def test_a_view_of_a_remote_tensor_comes_back_as_one(steps: Any) -> None:
     x = to_remote(torch.arange(6.0).view(2, 3))
     view = steps.transposed(x)
-    assert view.device.type == device.NAME
+    assert view.device.type == shown.NAME
     same(view, torch.arange(6.0).view(2, 3).t())
     view.zero_()
     same(x, torch.zeros(2, 3))
@@ -83,7 +83,7 @@ def test_a_model_is_trained_by_a_function(steps: Any) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     x = torch.randn(16, 4)
-    there_model = copy.deepcopy(model).to(device.NAME)
+    there_model = copy.deepcopy(model).to(shown.NAME)
     want = [steps.train.__wrapped__(model, x, 0.1)]
     got = [steps.train(there_model, to_remote(x), 0.1)]
     assert got == pytest.approx(want, rel=1e-4)
@@ -114,13 +114,13 @@ def test_a_result_with_a_history_in_the_acceptor_says_why_it_has_no_gradients(st
     torch.manual_seed(0)
     model, x = nn.Linear(3, 1), torch.ones(2, 3)
     expected = model(x)
-    model_there = place(copy.deepcopy(model)) if place is not to_remote else copy.deepcopy(model).to(device.NAME)
+    model_there = place(copy.deepcopy(model)) if place is not to_remote else copy.deepcopy(model).to(shown.NAME)
     y = steps.forward(model_there, place(x))
     assert (y.requires_grad, y.is_leaf) == (expected.requires_grad, expected.is_leaf) == (True, False)
     same(y.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
     with pytest.raises(RuntimeError, match=r"\bremotegpu\.yaml\b.*\bbackward\(\)"):
         y.square().mean().backward()
-    # What is computed here goes on from it, in place too.
+    # Computation in this process continues with it, in place too.
     y.mul_(2)
     same(y.detach(), expected.detach() * 2, rtol=1e-5, atol=1e-6)
     weight = torch.ones(1, device=y.device, requires_grad=True)

@@ -1,6 +1,7 @@
 """The allocator: inventory, ledger and queues, kept up to date event by event, and the decisions that follow.
 
-Time is told, never asked for: what waits reserves what it waits for only for so long (`remotegpu.api.reservations`).
+Callers pass the time in; the allocator reads no clock. A waiting request reserves GPUs only for a limited time
+(`remotegpu.api.reservations`).
 """
 
 import heapq
@@ -34,14 +35,14 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Why a group gets nothing. Without `said` the sentence is about free memory, made when somebody wants it."""
+    """Why a group gets nothing. Without `said` the sentence is about free memory, and is made on demand."""
 
     reason: Reason
     said: str = ""
     mask: int = 0
 
 
-# A walk through a queue, and what it refused.
+# A walk through a queue, and the groups that it refused.
 _Walked = tuple[Walk, list[tuple[Group, _Refused]]]
 
 
@@ -50,17 +51,17 @@ class Allocator:
         self._inventories: dict[str, Inventory] = {}
         self._quotas: dict[str, dict[str, int]] = {}
         self._ledger = Ledger()
-        # By pool, once somebody has asked.
+        # By pool, made at the first use.
         self._rooms: dict[str, Rooms] = {}
         self._queues: dict[str, Queue] = {}
         self._waiting: dict[str, Request] = {}
         self._reported: dict[str, Reason] = {}
-        # Pools whose queue may have something new to say.
+        # Pools whose queue must be walked again.
         self._unsettled: set[str] = set()
         self._waits = Waits()
 
     def set_time(self, now: float) -> None:
-        """What time it is, in seconds since 1970."""
+        """Sets the current time, in seconds since 1970."""
         for uid in self._waits.set_time(now):
             request = self._waiting[uid]
             queue = self._queues[request.pool]
@@ -70,7 +71,7 @@ class Allocator:
 
     @property
     def next_change(self) -> float:
-        """From when on there may be something new to settle though nothing has happened."""
+        """Returns the time from which `settle` may have new decisions though nothing has happened."""
         return self._waits.next_change
 
     def set_pool(
@@ -81,10 +82,10 @@ class Allocator:
         divides_time: bool = False,
         namespaces: Iterable[str] = (),
     ) -> None:
-        """The whole inventory of a pool, whether it changed or not.
+        """Sets the whole inventory of a pool, whether it changed or not.
 
-        `divides_time`: what claims are guaranteed of a GPU's time is together at most all of it. `namespaces`: whose
-        claims it serves; none named: all.
+        `divides_time`: the guaranteed parts of a GPU's time add up to at most all of it. `namespaces`: the namespaces
+        whose claims the pool serves; none named: all.
         """
         inventory = Inventory.of(name, appliances, divides_time=divides_time, namespaces=namespaces)
         if self._inventories.get(name) != inventory:
@@ -98,19 +99,19 @@ class Allocator:
             self._unsettled.add(name)
 
     def set_quotas(self, namespace: str, hard: Mapping[str, int]) -> None:
-        """The thousandths that each ResourceQuota of the namespace allows; none for no limit."""
+        """Sets the thousandths that each ResourceQuota of the namespace allows; an empty mapping for no limit."""
         if self._quotas.get(namespace, {}) != hard:
             self._quotas[namespace] = dict(hard)
             self._unsettled.update(self._queues)
 
     def hold(self, request: Request, allocations: Iterable[Allocation]) -> None:
-        """A claim whose status says that it has these GPUs. It is believed: its pod may be at work on them."""
+        """Records a claim whose status says that it has these GPUs. Trusted: its pod may be running on them."""
         self._end_wait(request.uid)
         self._put(request, tuple(allocations))
         self._unsettle(request)
 
     def submit(self, request: Request) -> None:
-        """A claim that wants its GPUs, or wants them with another priority; nothing new if it is known like that."""
+        """Queues a claim that wants its GPUs, or wants them with another priority; no effect if that is known."""
         placed = self._ledger.get(request.uid) is not None and not request.again
         if placed or self._waiting.get(request.uid) == request:
             return
@@ -124,7 +125,7 @@ class Allocator:
         self._unsettled.add(request.pool)
 
     def release(self, uid: str) -> None:
-        """The claim is gone, or has no right to its GPUs any more; unknown ones are no error."""
+        """Removes a claim that is gone or has lost its right to its GPUs; an unknown one is no error."""
         request = self._end_wait(uid)
         entry = self._ledger.take(uid)
         if request is not None:
@@ -134,7 +135,7 @@ class Allocator:
             self._unsettle(entry.request)
 
     def settle(self) -> list[Decision]:
-        """Place what fits now; and tell each request that has to wait why, once for each reason."""
+        """Places what fits now, and returns for each request that has to wait the reason, once for each reason."""
         walked: dict[str, _Walked | None] = {}
         decisions: list[Decision] = list(self._place_all(walked))
         for pool, last in sorted(walked.items()):
@@ -147,15 +148,15 @@ class Allocator:
         return decisions
 
     def place(self) -> list[Placed]:
-        """What `settle` places. Those that have to wait are told nothing, now or by a later `settle`."""
+        """Places what `settle` would place, without reasons for requests that wait, now or in a later `settle`."""
         return list(self.placing())
 
     def placing(self) -> Iterator[Placed]:
-        """The same one by one, for those who stop at what they looked for, and leave the rest undone."""
+        """Places requests one by one, for callers that stop at the one they look for and leave the rest undone."""
         return self._place_all({})
 
     def copy(self) -> "Allocator":
-        """One that knows the same; what it decides and hears from now on is its own."""
+        """Returns an independent copy with the same state."""
         made = Allocator()
         made._inventories = dict(self._inventories)
         made._quotas = dict(self._quotas)
@@ -169,7 +170,7 @@ class Allocator:
         return made
 
     def victims(self, pool: str, before: Mapping[str, str]) -> dict[str, str]:
-        """The claims that shall give their shares to ones of higher priority that wait: see `victims.victims`."""
+        """Returns the claims that shall give their shares to waiting ones of higher priority: see `victims.victims`."""
         inventory = self._inventories.get(pool)
         if inventory is None:
             return {}
@@ -178,9 +179,10 @@ class Allocator:
         return victims(inventory, self._ledger, heapq.merge(*waiting, key=turn_of), before)
 
     def elsewhere(self, uid: str, source: str, target: str) -> tuple[Allocation, ...] | str:
-        """GPUs of another appliance (only of `target`, if it is named) that can take what a claim has on `source`, with
-        as much memory, for a suspended one as much as it asks for; or why there are none. Those that wait for a share
-        are not asked: this one has its own already.
+        """Returns GPUs of another appliance that can take the claim's allocations on `source`, or why there are none.
+
+        Only GPUs of `target` count if it is named. They have as much memory as the claim has, or for a suspended claim
+        as much as it asks for. Waiting requests are not considered: this claim has its share already.
         """
         entry = self._ledger.get(uid)
         if entry is None or (inventory := self._inventories.get(entry.request.pool)) is None:
@@ -213,8 +215,10 @@ class Allocator:
         return f"NoRoom: {who} {wanted} free"
 
     def resized(self, request: Request) -> tuple[Allocation, ...] | str:
-        """What a claim has, as large as it asks for now; or why it does not get so much. What it has already is not
-        asked for again, and others that wait come first."""
+        """Returns the claim's allocations at the size that it asks for now, or why it does not get so much.
+
+        Memory that it holds already is not counted again, and other claims that wait come first.
+        """
         entry, inventory = self._ledger.get(request.uid), self._inventories.get(request.pool)
         if entry is None or inventory is None:
             return "its pool is not known"
@@ -237,14 +241,14 @@ class Allocator:
         )
 
     def _no_time(self, inventory: Inventory, request: Request, indices: list[int]) -> str:
-        """Of which GPU a claim of this size cannot have as much time; empty if of none."""
+        """Returns the first GPU without enough free time for the request, as a sentence; empty if all have enough."""
         for slot in (inventory.slots[index] for index in indices):
             if not self._has_time(inventory, request, slot):
                 return f"NoRoom: as much of the time of {slot.gpu.uuid} of {slot.appliance} is not free"
         return ""
 
     def _has_time(self, inventory: Inventory, request: Request, slot: Slot) -> bool:
-        """Is as much of the GPU's time free as the request is guaranteed there? It is where nobody divides it."""
+        """Whether as much of the GPU's time is free as the request is guaranteed. True if time is not divided."""
         return not inventory.divides_time or self._time(request, slot) <= self._free_time(request, slot)
 
     def _time(self, request: Request, slot: Slot) -> int:
@@ -255,8 +259,8 @@ class Allocator:
         return MILLI_PER_GPU - self._ledger.guaranteed_to_others(request.uid, slot.appliance, slot.gpu)
 
     def _no_room(self, inventory: Inventory, request: Request, indices: list[int], more: list[int]) -> str:
-        """Why a claim does not get so many more bytes of GPUs that it has; empty if it can."""
-        # Nearly always nothing is asked for, and to look through the queue for each claim would be slow.
+        """Returns why a claim does not get so many more bytes of GPUs that it has; empty if it can."""
+        # Most claims ask for no more, and a walk through the queue for each of them would be slow.
         if all(size <= 0 for size in more):
             return ""
         walk = Walk()
@@ -274,7 +278,7 @@ class Allocator:
         return ""
 
     def _like(self, mine: Iterable[Allocation], slots: Iterable[Slot]) -> tuple[Allocation, ...] | None:
-        """For each of them as much of a GPU of the same model, of different ones."""
+        """Returns the same memory on GPUs of the same model, a different GPU for each; None if they do not fit."""
         free, found = list(slots), []
         for each in mine:
             fits = [
@@ -288,7 +292,7 @@ class Allocator:
         return tuple(found)
 
     def waiting(self) -> list[Request]:
-        """All that wait, pool by pool, in the order in which they are served."""
+        """Returns all waiting requests, pool by pool, in the order in which they are served."""
         return [request for _, queue in sorted(self._queues.items()) for request in queue.requests()]
 
     def held(self, uid: str) -> tuple[Allocation, ...] | None:
@@ -296,7 +300,7 @@ class Allocator:
         return None if entry is None else entry.allocations
 
     def message(self, uid: str) -> str:
-        """Why the request waits, as of now; empty if it does not."""
+        """Returns why the request waits, as of now; empty if it does not."""
         request = self._waiting.get(uid)
         if request is None:
             return ""
@@ -306,7 +310,7 @@ class Allocator:
         return next((self._sentence(refused, request, walk) for group, refused in refusals if group is mine), "")
 
     def capacity(self, pool: str) -> Capacity:
-        """What a pool has; nothing, if it is not known."""
+        """Returns a pool's total, allocated and free amounts; zero for an unknown pool."""
         inventory = self._inventories.get(pool) or Inventory.of(pool, ())
         total, allocated, free = [0, 0], [0, 0], [0, 0]
         for slot in inventory.slots:
@@ -325,7 +329,7 @@ class Allocator:
         )
 
     def _place_all(self, walked: dict[str, _Walked | None]) -> Iterator[Placed]:
-        """Adds the pools whose queues it walks through to `walked`, with the last walk, if that is how things stand."""
+        """Places requests of all unsettled pools. `walked` maps each to its last walk, or None if outdated."""
         while self._unsettled:
             pool = min(self._unsettled)
             self._unsettled.remove(pool)
@@ -337,7 +341,7 @@ class Allocator:
                 if isinstance(outcome, _Refused):
                     refusals.append((group, outcome))
                     continue
-                # Those that were refused before might be told something else now.
+                # Groups refused before may get another answer now.
                 walked[pool] = None
                 self._end_wait(request.uid)
                 self._put(request, outcome.allocations)
@@ -345,7 +349,7 @@ class Allocator:
                 yield outcome
 
     def _refusals(self, pool: str) -> _Walked:
-        """The same walk, which changes nothing."""
+        """Makes the same walk without a change."""
         walk, refusals = Walk(), []
         for request, group in self._queues.get(pool, Queue()).heads():
             outcome = self._try(request, group, walk)
@@ -380,7 +384,7 @@ class Allocator:
         return try_it(inventory, request, group, walk)
 
     def _try_anew(self, inventory: Inventory, request: Request, group: Group, walk: Walk) -> Placed | _Refused:
-        """On the GPUs that suit it best."""
+        """Places the request on the GPUs that suit it best."""
         if inventory.namespaces and request.namespace not in inventory.namespaces:
             said = f"pool {inventory.pool} is for other namespaces than {request.namespace}: name another pool"
             return _Refused(Reason.NAMESPACE_NOT_ALLOWED, said)
@@ -393,7 +397,7 @@ class Allocator:
         if (candidates.mask & ~kept).bit_count() >= request.ask.count:
             chosen = self._chosen(inventory, candidates, request, kept)
         if chosen is None:
-            # What even the empty pool could not serve while GPUs are out of service must not stop the others.
+            # A request that not even the empty pool could serve while GPUs are out of service must not stop the others.
             if candidates.open >= request.ask.count:
                 self._keep(inventory, request, group, candidates.mask, walk)
             return _Refused(Reason.WAITING_FOR_CAPACITY, mask=candidates.mask)
@@ -403,7 +407,7 @@ class Allocator:
         return Placed(request, allocations)
 
     def _try_again(self, inventory: Inventory, request: Request, group: Group, walk: Walk) -> Placed | _Refused:
-        """On the GPUs that it had: its programs are there, and wait."""
+        """Places the request on the GPUs that it had: its programs are there, and wait."""
         indices = inventory.slots_at(request.again)
         if len(indices) < len(request.again):
             there = {inventory.slots[index].gpu.uuid for index in indices}
@@ -430,12 +434,12 @@ class Allocator:
         return Placed(request, allocations)
 
     def _kept_from(self, request: Request, group: Group, walk: Walk) -> int:
-        """The GPUs that are kept for requests before this one."""
+        """Returns the GPUs that are kept for requests before this one."""
         return walk.kept_from(request.namespace) if reservations.heeds(group.stage) else 0
 
     def _keep(self, inventory: Inventory, request: Request, group: Group, mask: int, walk: Walk) -> None:
-        """Keep the GPUs that a group waits for from those behind it, as far as it reserves them at this time."""
-        # What waits for its own GPUs again waits for nobody of its own.
+        """Keeps the GPUs that a group waits for from the groups behind it, as far as it reserves them at this time."""
+        # A request that waits for its own GPUs again does not wait for claims of its own namespace.
         holds = not request.again and self._rooms_of(inventory).held(request.namespace, self._ledger) & mask != 0
         if reservations.reserves(group.stage, holds=holds):
             walk.keep(group, mask, within="")
@@ -443,9 +447,9 @@ class Allocator:
             walk.keep(group, mask, within=request.namespace)
 
     def _chosen(self, inventory: Inventory, candidates: Candidates, request: Request, kept: int) -> list[int] | None:
-        """The GPUs that it gets; None if there are not enough."""
+        """Returns the GPUs that the request gets; None if there are not enough."""
         if request.ask.count == 1 and request.placement is Placement.PACK and not inventory.divides_time:
-            # What nearly all claims ask for: the tightest, which `choose` would take too, as slots stand in its order.
+            # The common case: the tightest GPU, which `choose` would take too, as slots are in its order.
             tightest = self._rooms_of(inventory).tightest(candidates, kept)
             return [tightest[1]] if tightest else None
         room = self._room(inventory, candidates, request, kept)
@@ -454,14 +458,14 @@ class Allocator:
         return None if chosen is None else sorted(fit.slot for fit in chosen)
 
     def _room(self, inventory: Inventory, candidates: Candidates, request: Request, kept: int) -> list[tuple[int, int]]:
-        """The GPUs that have room for the request and are not kept for another one: bytes that would be left, index."""
+        """Returns the GPUs with room for the request, not kept for another: bytes that would be left, and index."""
         room = self._rooms_of(inventory).fitting(candidates, kept)
         if not inventory.divides_time:
             return list(room)
         return [each for each in room if self._has_time(inventory, request, inventory.slots[each[1]])]
 
     def _over_quota(self, request: Request, milli: int) -> str:
-        """Which ResourceQuota forbids so many thousandths more; empty if none does."""
+        """Returns a sentence about the ResourceQuota that forbids so many thousandths more; empty if none does."""
         quotas = self._quotas.get(request.namespace)
         if not quotas:
             return ""
@@ -475,7 +479,7 @@ class Allocator:
         return ""
 
     def _sentence(self, refused: _Refused, request: Request, walk: Walk) -> str:
-        """What a request is told whose group is refused."""
+        """Returns the message for a request whose group is refused."""
         if refused.said:
             return refused.said
         inventory, ahead = self._inventories[request.pool], walk.ahead(refused.mask, request)
@@ -507,17 +511,17 @@ class Allocator:
         return "; ".join([said, *([candidates.closed] if candidates.closed else []), *([queue] if ahead else [])])
 
     def _unsettle(self, request: Request) -> None:
-        """What the request has of its pool has changed."""
+        """Marks the pool of a request whose allocations changed as unsettled; with a quota, every pool."""
         self._unsettled.add(request.pool)
         self._unsettle_namespace(request.namespace)
 
     def _unsettle_namespace(self, namespace: str) -> None:
-        """What the namespace has has changed; where it is limited, that matters to its requests in every pool."""
+        """Marks every pool as unsettled if the namespace has a quota, which may affect its requests anywhere."""
         if self._quotas.get(namespace):
             self._unsettled.update(self._queues)
 
     def _end_wait(self, uid: str) -> Request | None:
-        """It waits no more; one that is submitted again goes on waiting."""
+        """Ends the request's wait for good; one that is only submitted again keeps waiting."""
         self._waits.end(uid)
         return self._forget_waiting(uid)
 
@@ -552,13 +556,13 @@ def _allocation(slot: Slot, ask: Ask) -> Allocation:
 
 
 def _used_milli(gpu: GpuStatus, used: int) -> int:
-    """Thousandths of a GPU that are not free any more: a share fits whenever there are as many thousandths free."""
+    """Returns the thousandths of a GPU that are not free: a share fits whenever as many thousandths are free."""
     free = max(0, gpu.shareable - used)
     return MILLI_PER_GPU - free * MILLI_PER_GPU // gpu.shareable if gpu.shareable else MILLI_PER_GPU
 
 
 def _amount(milli: int, memory: int) -> Amount:
-    """For people, hence whole MiB; the exact bytes are in the appliances."""
+    """Returns an amount for people, in whole MiB; the exact bytes are in the appliances."""
     return Amount(milli, memory >> 20 << 20)
 
 

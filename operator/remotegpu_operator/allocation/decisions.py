@@ -1,4 +1,4 @@
-"""What goes into the allocator, and what comes out."""
+"""The allocator's input and output types: requests, and the decisions about them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class Request:
     placement: Placement = Placement.PACK
     priority: int = 0
     created: str = ""
-    # Only an appliance with an environment serves it.
+    # Served only by an appliance with an environment.
     offload: bool = False
     suspendable: bool = False
-    # The only one that serves it, if it names one.
+    # The only appliance that may serve it, if it names one.
     appliance: str = ""
-    # Appliances and GPUs that it has a part of, and must have again.
+    # Appliances and GPUs that it had a part of, and must get again.
     again: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -36,7 +36,7 @@ class Request:
 
 
 def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({})) -> Request:
-    """`classes`: the value of each PriorityClass."""
+    """Builds the request of a claim. `classes` maps each PriorityClass to its value."""
     named = claim.spec.priority_class
     return Request(
         uid=claim.uid,
@@ -67,7 +67,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why the request has none, for programs and for people."""
+    """The decision that the request has no GPUs, with the reason for programs and for people."""
 
     request: Request
     reason: Reason

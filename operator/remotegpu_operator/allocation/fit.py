@@ -1,4 +1,4 @@
-"""Which of the GPUs that have enough free memory a request gets."""
+"""Chooses among the GPUs with enough free memory for a request."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class Fit(NamedTuple):
 
 
 def choose(fits: Iterable[Fit], count: int, placement: Placement) -> list[Fit] | None:
-    """`count` different GPUs; None if there are not so many."""
+    """Chooses `count` different GPUs; None if there are not so many."""
     ordered = sorted(fits)
     if len(ordered) < count:
         return None
@@ -24,7 +24,7 @@ def choose(fits: Iterable[Fit], count: int, placement: Placement) -> list[Fit] |
 
 
 def _pack(ordered: list[Fit], count: int) -> list[Fit]:
-    """The fewest appliances, and of those that do equally well the one with the least memory left over."""
+    """Chooses the fewest appliances, and among equal choices the one with the least memory left over."""
     groups: dict[str, list[Fit]] = {}
     for fit in ordered:
         groups.setdefault(fit.appliance, []).append(fit)
@@ -40,7 +40,7 @@ def _pack(ordered: list[Fit], count: int) -> list[Fit]:
 
 
 def _spread(ordered: list[Fit], count: int) -> list[Fit]:
-    """As many appliances as possible, the emptiest GPUs, and of those the ones with the emptiest neighbours."""
+    """Chooses as many appliances as possible, the emptiest GPUs, and of those the ones with the emptiest neighbours."""
     total: Counter[str] = Counter()
     for fit in ordered:
         total[fit.appliance] += fit.left

@@ -1,4 +1,4 @@
-"""The GPUs of a pool as the allocator needs them, and which of them could ever serve a request."""
+"""The GPUs of a pool as the allocator needs them, and the ones that could ever serve a request."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,14 +10,16 @@ from remotegpu.api.pools import NO_ROOM_FOR_SESSIONS, AppliancePhase, ApplianceS
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes
 from remotegpu_operator.allocation.decisions import Request
 
-# The same model differs by some percent with and without error correction; that much a fraction may differ as well.
+# GPUs of one model differ by some percent with and without error correction; a fraction may differ as much.
 _SAME_MEMORY: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One GPU. `closed` says why it takes nothing new, `broken` why what is suspended on it cannot continue; empty if
-    nothing is in the way."""
+    """One GPU. `closed` says why it takes nothing new, `broken` why a claim suspended on it cannot continue.
+
+    Both are empty if nothing is in the way.
+    """
 
     appliance: str
     node: str
@@ -30,14 +32,14 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The GPUs that a request fits while they are empty, also as the bits of `mask`; without any, why it fits none."""
+    """The GPUs that a request fits while they are empty, also as the bits of `mask`; if none, why it fits none."""
 
     slots: tuple[int, ...] = ()
-    # The same once more, with the bytes that the request has of each: whole kinds of GPUs, or single ones.
+    # The same GPUs with the bytes that the request takes of each: whole kinds of GPUs, or single ones.
     kinds: tuple[tuple[int, int], ...] = ()
     singles: tuple[tuple[int, int], ...] = ()
     mask: int = 0
-    open: int = 0  # of them, those that are in service
+    open: int = 0  # number of them in service
     closed: str = ""  # why others are not
     charge: int = 0  # thousandths of a GPU that a quota is charged at least
     reason: Reason = Reason.WAITING_FOR_CAPACITY
@@ -50,11 +52,11 @@ class Inventory:
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
     divides_time: bool = False
-    namespaces: frozenset[str] = frozenset()  # that may use it; none named: all
-    # GPUs that serve the same requests, as bits; and of each GPU which of these it is.
+    namespaces: frozenset[str] = frozenset()  # allowed to use it; none named: all
+    # Kinds of GPUs, which serve the same requests, as bits; and the kind of each GPU.
     kinds: tuple[int, ...] = field(default=(), compare=False, repr=False)
     kind_of: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    # Claims come in few shapes, and nothing in here changes.
+    # A cache: claims come in few shapes, and an inventory never changes.
     _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
     _at: dict[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
@@ -145,7 +147,7 @@ class Inventory:
         )
 
     def _too_few(self, request: Request, matching: list[GpuStatus]) -> tuple[Reason, str]:
-        """What a request lacks that these GPUs, the ones of its model, could not serve if they were empty."""
+        """Returns the reason, and a sentence, that the GPUs of the request's model could not serve it even if empty."""
         ask, pool, of_model = request.ask, self.pool, f" of model {request.model}" if request.model else ""
         if not matching:
             models = ", ".join(sorted({slot.gpu.model for slot in self.slots}))
@@ -172,7 +174,7 @@ class Inventory:
         )
 
     def slots_at(self, places: Iterable[tuple[str, str]]) -> list[int]:
-        """Where these appliances' GPUs stand; those that are not there are left out."""
+        """Returns the indices of these appliances' GPUs; skips those that the pool does not have."""
         return [self._at[place] for place in places if place in self._at]
 
     def bytes_of(self, ask: Ask, slot: int) -> int:
@@ -186,7 +188,7 @@ class Inventory:
 
 
 def bits(count: int, indices: Iterable[int]) -> int:
-    """A number of `count` bits, of which these are set: at once, since each step of a sum would copy it."""
+    """Returns a number of `count` bits with these set. Made at once: each step of a sum would copy it."""
     octets = bytearray(count // 8 + 1)
     for index in indices:
         octets[index >> 3] |= 1 << (index & 7)
@@ -194,12 +196,12 @@ def bits(count: int, indices: Iterable[int]) -> int:
 
 
 def charge(ask: Ask, gpu: GpuStatus) -> int:
-    """Thousandths of this GPU that a quota is charged: what was asked for, or as many as hold the memory."""
+    """Returns the thousandths of this GPU that a quota is charged: those asked for, or as many as hold the memory."""
     return -(-ask.memory_bytes * MILLI_PER_GPU // gpu.shareable) if ask.memory_bytes else ask.milli_per_gpu
 
 
 def mixed_memory(gpus: Iterable[GpuStatus]) -> str:
-    """What is wrong with fractions where GPUs differ in memory; empty if nothing is."""
+    """Returns why fractions have no meaning on GPUs of different memory; empty if sizes are alike."""
     sizes = sorted({gpu.memory for gpu in gpus})
     if not sizes or sizes[-1] <= sizes[0] * _SAME_MEMORY:
         return ""
@@ -207,7 +209,7 @@ def mixed_memory(gpus: Iterable[GpuStatus]) -> str:
 
 
 def some(texts: Iterable[str], most: int = 3) -> str:
-    """A list for a sentence, cut to what a person reads."""
+    """Joins texts for a sentence, cut to a length that a person reads."""
     listed = list(texts)
     rest = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,4 +1,4 @@
-"""What is allocated: the sums over all claims that have their GPUs."""
+"""The ledger of allocations: sums over all claims that have their GPUs."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Ledger:
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._milli: Counter[str] = Counter()
         self._on: dict[tuple[str, str], dict[str, Entry]] = {}
-        # By namespace: how many of its claims have memory of a GPU.
+        # By namespace: for each GPU, how many allocations of its claims have memory.
         self._gpus: dict[str, Counter[tuple[str, str]]] = {}
 
     def copy(self) -> "Ledger":
@@ -47,7 +47,7 @@ class Ledger:
         self._add(entry, 1)
 
     def take(self, uid: str) -> Entry | None:
-        """Remove the entry and hand it out."""
+        """Removes the entry and returns it."""
         entry = self._entries.pop(uid, None)
         if entry is not None:
             self._add(entry, -1)
@@ -57,35 +57,35 @@ class Ledger:
         return self._entries.get(uid)
 
     def memory(self, appliance: str, gpu: str) -> int:
-        """Bytes of the GPU that claims have."""
+        """Returns the bytes of the GPU that claims hold."""
         return self._bytes[appliance, gpu]
 
     def memory_of_others(self, uid: str, appliance: str, gpu: str) -> int:
-        """The same without what one claim has."""
+        """Returns the bytes of the GPU that claims other than `uid` hold."""
         own = self._entries.get(uid)
         return self.memory(appliance, gpu) - (own.memory_on(appliance, gpu) if own else 0)
 
     def on(self, appliance: str, gpu: str) -> list[Entry]:
-        """Who has some of the GPU."""
+        """Returns the entries that hold memory of the GPU."""
         return [each for each in self._on.get((appliance, gpu), {}).values() if each.memory_on(appliance, gpu)]
 
     def guaranteed_to_others(self, uid: str, appliance: str, gpu: GpuStatus) -> int:
-        """Thousandths of the GPU's time that claims have, without one claim."""
+        """Returns the thousandths of the GPU's time that are guaranteed to claims other than `uid`."""
         others = (each for each in self.on(appliance, gpu.uuid) if each.request.uid != uid)
         return sum(
             each.request.ask.compute.guaranteed(each.memory_on(appliance, gpu.uuid), gpu.shareable) for each in others
         )
 
     def gpus_of(self, namespace: str) -> list[tuple[str, str]]:
-        """The GPUs, with their appliances, of which claims of the namespace have something."""
+        """Returns the GPUs, with their appliances, of which claims of the namespace hold memory."""
         return list(self._gpus.get(namespace, ()))
 
     def has_some(self, namespace: str, gpu: tuple[str, str]) -> bool:
-        """Whether claims of the namespace have something of the GPU."""
+        """Whether claims of the namespace hold memory of the GPU."""
         return gpu in self._gpus.get(namespace, ())
 
     def milli(self, namespace: str) -> int:
-        """Thousandths of GPUs that the namespace's claims have."""
+        """Returns the thousandths of GPUs that the namespace's claims hold."""
         return self._milli[namespace]
 
     def _add(self, entry: Entry, sign: int) -> None:

@@ -1,4 +1,4 @@
-"""What waits for a pool, in groups of requests that are answered alike: of each only the first is looked at."""
+"""The queue of a pool, in groups of requests that get the same answer: only the first of each group is examined."""
 
 import heapq
 from bisect import bisect_left, insort
@@ -19,17 +19,17 @@ def turn_of(request: Request) -> Turn:
 
 @dataclass(slots=True)
 class Group:
-    """Requests of one namespace that ask for the same, and have waited as long as the rules tell apart."""
+    """Requests of one namespace that ask for the same, and whose waits the rules treat alike."""
 
-    stage: float  # what `Waits` says of them
+    stage: float  # their stage in `Waits`
     members: list[Request] = field(default_factory=list)  # in their order
-    # Why they wait, as all but these were told.
+    # Why they wait; all members but `untold` have had this reason.
     reason: Reason | None = None
     untold: dict[str, Request] = field(default_factory=dict)
     _known: tuple[Inventory, Candidates] | None = None
 
     def candidates(self, inventory: Inventory) -> Candidates:
-        """The GPUs that they fit while these are empty."""
+        """Returns the GPUs that the group's requests fit while these are empty."""
         if self._known is None or self._known[0] is not inventory:
             self._known = inventory, inventory.candidates(self.members[0])
         return self._known[1]
@@ -38,11 +38,11 @@ class Group:
         return Group(self.stage, list(self.members), self.reason, dict(self.untold))
 
     def before(self, turn: Turn) -> int:
-        """How many of them are served before that turn."""
+        """Returns how many of them are served before that turn."""
         return bisect_left(self.members, turn, key=turn_of)
 
     def tell(self, reason: Reason) -> list[Request]:
-        """Those that may not know yet that they wait for this reason; from now on they do."""
+        """Sets the group's reason; returns the members that have not had it yet."""
         told = list(self.members) if reason is not self.reason else list(self.untold.values())
         self.reason = reason
         self.untold.clear()
@@ -83,12 +83,14 @@ class Queue:
         return self._groups[self._keys[uid]]
 
     def requests(self) -> Iterator[Request]:
-        """All, in the order in which they are served."""
+        """Yields all requests in the order in which they are served."""
         return heapq.merge(*(group.members for group in self._groups.values()), key=turn_of)
 
     def heads(self) -> Iterator[tuple[Request, Group]]:
-        """The first of each group, in the order in which they are served. Whoever takes it out of its group meanwhile
-        gets the next one of the group when that one's turn has come."""
+        """Yields the first of each group, in the order in which they are served.
+
+        If the caller removes that request from its group, the group's next one is yielded when its turn comes.
+        """
         heap = [(group.members[0].turn, number, group) for number, group in enumerate(self._groups.values())]
         heapq.heapify(heap)
         while heap:
@@ -101,16 +103,16 @@ class Queue:
 
 
 class Walk:
-    """One walk through a queue: which GPUs are kept for groups that came before."""
+    """One walk through a queue: the GPUs kept for groups that came before."""
 
     def __init__(self) -> None:
-        # From everybody, and from a namespace.
+        # Kept from all other requests, and kept within a namespace.
         self.kept = 0
         self._kept_within: Counter[str] = Counter()
         self._keeps: list[tuple[Group, int, str]] = []
 
     def keep(self, group: Group, mask: int, within: str) -> None:
-        """Keep GPUs for each of a group; `within`: only from others of this namespace, empty from everybody."""
+        """Keeps GPUs for each of a group. `within`: only from others of this namespace; empty: from all."""
         if within:
             self._kept_within[within] |= mask
         else:
@@ -121,7 +123,7 @@ class Walk:
         return self.kept | self._kept_within[namespace]
 
     def ahead(self, mask: int, request: Request) -> int:
-        """How many requests before this one keep some of these GPUs from it."""
+        """Returns how many requests before this one keep some of these GPUs from it."""
         whose = ("", request.namespace)
         keeping = (group for group, kept, within in self._keeps if kept & mask and within in whose)
         return sum(group.before(request.turn) for group in keeping)

@@ -1,4 +1,4 @@
-"""What each GPU of a pool has free, in order of size, so that the tightest that suits is found by bisection."""
+"""The free memory of each GPU of a pool, in order of size: bisection finds the tightest GPU that fits."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
@@ -10,12 +10,12 @@ _Place = tuple[str, str]  # appliance, GPU
 
 
 class Rooms:
-    """Kept up to date by whoever changes the ledger (`note`). Bytes; what is closed has -1."""
+    """Free memory in bytes, -1 for a closed GPU. Callers that change the ledger keep it up to date with `note`."""
 
     def __init__(self, inventory: Inventory, ledger: Ledger) -> None:
         self._inventory = inventory
         self.free = [free_bytes(slot, ledger) for slot in inventory.slots]
-        # Of each kind of GPU: free bytes and index of each that takes claims, in this order.
+        # For each kind of GPU: free bytes and index of each that takes claims, in this order.
         self._orders: list[list[tuple[int, int]]] = [[] for _ in inventory.kinds]
         for index, kind in enumerate(inventory.kind_of):
             if not inventory.slots[index].closed:
@@ -31,7 +31,7 @@ class Rooms:
         return made
 
     def note(self, namespace: str, places: Iterable[_Place], ledger: Ledger) -> None:
-        """What claims of a namespace have of these GPUs has changed."""
+        """Updates these GPUs after the ledger changed for claims of a namespace."""
         for place in places:
             for index in self._inventory.slots_at((place,)):
                 left = free_bytes(self._inventory.slots[index], ledger)
@@ -46,13 +46,13 @@ class Rooms:
                     self._held[namespace] = has | bit if ledger.has_some(namespace, place) else has
 
     def held(self, namespace: str, ledger: Ledger) -> int:
-        """The GPUs of which the namespace has something, as bits."""
+        """Returns the GPUs of which the namespace holds memory, as bits."""
         if (mask := self._held.get(namespace)) is None:
             mask = self._held[namespace] = self._inventory.mask_of(self._inventory.slots_at(ledger.gpus_of(namespace)))
         return mask
 
     def fitting(self, candidates: Candidates, kept: int) -> Iterator[tuple[int, int]]:
-        """The GPUs that have room for a request and are not `kept`: bytes that would be left, and index."""
+        """Yields the GPUs with room for a request that are not `kept`: bytes that would be left, and index."""
         for size, kind in candidates.kinds:
             yield from self._of_kind(size, kind, kept)
         for size, index in candidates.singles:
@@ -60,14 +60,14 @@ class Rooms:
                 yield self.free[index] - size, index
 
     def tightest(self, candidates: Candidates, kept: int) -> tuple[int, int] | None:
-        """The least of `fitting`; None if there is none."""
+        """Returns the least of `fitting`; None if there is none."""
         if candidates.singles:
             return min(self.fitting(candidates, kept), default=None)
         firsts = (next(self._of_kind(size, kind, kept), None) for size, kind in candidates.kinds)
         return min((first for first in firsts if first is not None), default=None)
 
     def _of_kind(self, size: int, kind: int, kept: int) -> Iterator[tuple[int, int]]:
-        """The same of one kind, in order."""
+        """Yields the same for one kind, in order."""
         if not self._inventory.kinds[kind] & ~kept:
             return
         order = self._orders[kind]
@@ -77,13 +77,13 @@ class Rooms:
                 yield left - size, index
 
     def count(self, candidates: Candidates) -> int:
-        """How many GPUs have room for a request."""
+        """Returns how many GPUs have room for a request."""
         orders = ((self._orders[kind], size) for size, kind in candidates.kinds)
         of_kinds = sum(len(order) - bisect_left(order, (size,)) for order, size in orders)
         return of_kinds + sum(self.free[index] >= size for size, index in candidates.singles)
 
     def emptiest(self, candidates: Candidates) -> int:
-        """The index of the first of those GPUs that have most free."""
+        """Returns the index of the GPU with the most free memory, the first of several."""
         best = [(-self.free[index], index) for _, index in candidates.singles]
         for _, kind in candidates.kinds:
             if order := self._orders[kind]:
@@ -93,5 +93,5 @@ class Rooms:
 
 
 def free_bytes(slot: Slot, ledger: Ledger) -> int:
-    """Bytes of a GPU that nobody has; -1 if it takes nothing new."""
+    """Returns the bytes of a GPU that no claim holds; -1 if it takes nothing new."""
     return -1 if slot.closed else slot.gpu.shareable - ledger.memory(slot.appliance, slot.gpu.uuid)

@@ -1,4 +1,4 @@
-"""Which claims give their shares to claims of higher priority that wait. Pure."""
+"""Chooses claims that give their shares to waiting claims of higher priority. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from remotegpu_operator.allocation.ledger import Entry, Ledger
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """A GPU that would have room for the request without these claims. Ordered: few and unimportant ones are first."""
+    """A GPU that would have room for the request without these claims. By cost, few and unimportant ones are first."""
 
     claims: tuple[Entry, ...]
     slot: int
@@ -23,8 +23,11 @@ class _Option:
 def victims(
     inventory: Inventory, ledger: Ledger, waiting: Iterable[Request], before: Mapping[str, str]
 ) -> dict[str, str]:
-    """The claims that shall be suspended, each with the uid of the waiting one that gets its share. `waiting`: in the
-    order in which they are served. `before`: who was chosen the last time, and stays so if that serves."""
+    """Returns the claims that shall be suspended, each with the uid of the waiting one that gets its share.
+
+    `waiting` is in the order in which requests are served. `before` has the last choice, which stays if it still
+    serves.
+    """
     chosen: dict[str, str] = {}
     for request in waiting:
         options = sorted(_options(inventory, ledger, request, before, chosen), key=lambda option: option.cost)
@@ -53,7 +56,7 @@ def _options(
 
 def _slots(inventory: Inventory, request: Request) -> list[int]:
     if request.again:
-        # What is suspended continues also where nothing new begins.
+        # A suspended claim continues also where nothing new begins.
         return [index for index in inventory.slots_at(request.again) if not inventory.slots[index].broken]
     return [index for index in inventory.candidates(request).slots if not inventory.slots[index].closed]
 
@@ -63,6 +66,6 @@ def _gives_way(request: Request, to: Request) -> bool:
 
 
 def _order(entry: Entry, before: Mapping[str, str]) -> tuple[bool, int, tuple[int, ...]]:
-    """Who gives way first: who was chosen already, then the least important, then the youngest."""
+    """Returns the order of giving way: claims chosen already, then the least important, then the youngest."""
     request = entry.request
     return (request.uid not in before, request.priority, tuple(-ord(letter) for letter in request.created))

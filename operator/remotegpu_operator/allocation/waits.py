@@ -1,4 +1,4 @@
-"""How long each request has waited, and what follows from that for what it reserves."""
+"""Tracks how long each request has waited, and the effect on its reservations."""
 
 import datetime
 import heapq
@@ -9,12 +9,12 @@ from remotegpu_operator.allocation.decisions import Request
 
 
 class Waits:
-    """Times are seconds since 1970, and never go back."""
+    """Waiting times. Times are seconds since 1970, and never go back."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self._since: dict[str, float] = {}
-        # When an answer about a request changes next. Some are of requests that have ended.
+        # When an answer about a request changes next. Some entries are of requests that have ended.
         self._due: list[tuple[float, str]] = []
 
     def copy(self) -> "Waits":
@@ -24,13 +24,13 @@ class Waits:
 
     @property
     def next_change(self) -> float:
-        """When one of the answers changes next."""
+        """The time at which one of the answers changes next."""
         while self._due and not self._is_due(*self._due[0]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else math.inf
 
     def set_time(self, now: float) -> list[str]:
-        """What time it is; returns the uids of the requests about which an answer has changed."""
+        """Sets the time; returns the uids of the requests about which an answer has changed."""
         self._now = max(self._now, now)
         changed = []
         while self.next_change <= self._now:
@@ -40,7 +40,7 @@ class Waits:
         return changed
 
     def begin(self, request: Request) -> None:
-        """A request waits from its creation or, for what it had before, from now; one that is known, as before."""
+        """Starts a wait: from the creation, or from now if the request had GPUs before. A known wait continues."""
         if request.uid not in self._since:
             self._since[request.uid] = self._now if request.again else self._created(request)
             self._expect_change(request.uid)
@@ -49,7 +49,7 @@ class Waits:
         self._since.pop(uid, None)
 
     def stage(self, uid: str) -> float:
-        """What all answers about a request depend on."""
+        """Returns the stage of a request's wait, on which all answers about it depend."""
         return reservations.stage(self._since[uid], self._now)
 
     def _is_due(self, when: float, uid: str) -> bool:

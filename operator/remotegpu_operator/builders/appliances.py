@@ -1,4 +1,4 @@
-"""One appliance: the node it is for, its StatefulSet and its certificate's Secret."""
+"""Builds one appliance: the node it is for, its StatefulSet and its certificate's Secret."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ from remotegpu.api.kubernetes import (
     POOL_LABEL,
     STATUS_PREFIX,
 )
-from remotegpu.api.modes import Backend, ComputeMode
+from remotegpu.api.modes import Backend, ComputeMode, WorkerWrites
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.quantities import format_quantity
 from remotegpu_operator.builders.memory import memory_limit
@@ -35,17 +35,17 @@ TLS_DIRECTORY: Final = "/etc/remotegpu/tls"
 # Sessions that are alive at SIGTERM may finish; kubelet kills afterwards.
 DRAIN_SECONDS: Final = 25
 GRACE_SECONDS: Final = DRAIN_SECONDS + 10
-# On the StatefulSet, so that the operator knows the node of an appliance that no pool wants any more.
+# On the StatefulSet, so that the operator knows the node of an appliance that no pool selects any more.
 NODE_ANNOTATION: Final = f"{STATUS_PREFIX}node"
 _USER: Final = 65532
-# Measured on 2026-11-25 on the software GPU: 60 MiB idle, and 6 MiB for a session beside its GPU memory.
+# Measured on 2026-11-25 on the software GPU: 60 MiB idle, and 6 MiB for a session in addition to its GPU memory.
 _REQUESTS: Final = {"cpu": "100m", "memory": "128Mi"}
 _COMPONENT: Final = "appliance"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ApiAddress:
-    """One way to the API server, as a network policy has it."""
+    """An address of the API server, in the form that a network policy needs."""
 
     ip: str
     port: int
@@ -53,14 +53,14 @@ class ApiAddress:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What all pools of a cluster have in common."""
+    """The settings that all pools of a cluster share."""
 
     namespace: str
     image: str
     image_pull_policy: str
-    # Labels of other namespaces whose pods may read metrics; none: no other one.
+    # Labels of other namespaces whose pods may read metrics; none: no other namespace.
     metrics_from: Mapping[str, str] = field(default_factory=dict)
-    # Whether appliances reach `api_servers` and names alone, as far as those are known.
+    # Whether appliances may reach only `api_servers` and the DNS, as far as those are known.
     close_egress: bool = False
     api_servers: tuple[ApiAddress, ...] = ()
 
@@ -82,7 +82,7 @@ def appliance_name(pool: GPUPool, node: str) -> str:
 
 
 def plans(pool: GPUPool, nodes: list[Object]) -> list[Plan]:
-    """One appliance for every node that the pool selects, whose taints it tolerates, and which has GPUs."""
+    """Returns one appliance for every node that the pool selects, whose taints it tolerates, and which has GPUs."""
     chosen = (node for node in nodes if _selected(pool, node) and _tolerated(pool, node))
     found = [(node["metadata"]["name"], _gpus(pool, node), node) for node in chosen]
     return [
@@ -93,7 +93,7 @@ def plans(pool: GPUPool, nodes: list[Object]) -> list[Plan]:
 
 
 def labels(pool: str, appliance: str = "") -> dict[str, str]:
-    """Of an appliance's objects, or without its name of those that a pool's appliances share."""
+    """Returns the labels of an appliance's objects; without its name, of the objects that a pool's appliances share."""
     return {
         NAME_LABEL: "remotegpu",
         COMPONENT_LABEL: _COMPONENT,
@@ -137,10 +137,10 @@ def tls_secret(plan: Plan, namespace: str, certificate: str, key: str) -> Object
 
 
 def stateful_set(plan: Plan, installation: Installation) -> Object:
-    """OnDelete: the operator replaces the pod when no claim is on it."""
+    """Builds the StatefulSet. OnDelete: the operator replaces the pod when no claim is on it."""
     pool = plan.pool
     own = labels(pool.name, plan.name)
-    # The selector cannot be changed later, so it has what identifies the pod and nothing else.
+    # The selector cannot be changed later, so it has only the labels that identify the pod.
     selector = {key: own[key] for key in (NAME_LABEL, COMPONENT_LABEL, POOL_LABEL, APPLIANCE_LABEL)}
     return {
         "apiVersion": "apps/v1",
@@ -266,6 +266,8 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
         options["--compute-mode"] = spec.compute_mode.value.lower()
     if spec.move_bandwidth is not None:
         options["--move-bandwidth"] = str(spec.move_bandwidth)
+    if spec.worker_writes is not WorkerWrites.ANYWHERE:
+        options["--worker-writes"] = spec.worker_writes.value.lower()
     if spec.public_code:
         options["--public-code"] = spec.public_code
     if spec.managed_memory is not None:
@@ -285,7 +287,7 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
 
 
 def _on_node(node: str) -> Object:
-    """By the node's name, as DaemonSets do: a label may be wrong, and `nodeName` would pass the scheduler by."""
+    """Pins the pod to the node by name, as DaemonSets do: labels may be wrong, `nodeName` bypasses the scheduler."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
 
@@ -296,7 +298,7 @@ def _selected(pool: GPUPool, node: Object) -> bool:
 
 
 def _tolerated(pool: GPUPool, node: Object) -> bool:
-    """Taints of Kubernetes itself come and go with the node's health; they do not make an appliance unwanted."""
+    """Whether the pool tolerates the node's taints, except those of Kubernetes itself, which follow its health."""
     taints = (node.get("spec") or {}).get("taints") or []
     return all(
         taint["key"].startswith("node.kubernetes.io/")

@@ -1,6 +1,6 @@
-"""A claim's status: what it becomes when a share is decided on, when appliances come and go, when its pod never starts.
+"""Builds a claim's status when a share is decided, when appliances come and go, or when its pod never starts.
 
-Pure: everything that is known is given, the new status is returned.
+Pure: all input is given, the new status is returned.
 """
 
 import datetime
@@ -36,7 +36,7 @@ def waiting(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
 
 
 def suspended(claim: GPUClaim, why: Why, kept: Mapping[tuple[str, str], int], now: str) -> ClaimStatus:
-    """Its programs wait, and others may have its share but for what the driver keeps, by appliance and GPU."""
+    """Returns the status of a suspended claim: it holds only the memory that the driver keeps, by appliance and GPU."""
     allocations = tuple(
         replace(each, memory=kept[each.appliance, each.gpu], milli=0) for each in claim.status.allocations
     )
@@ -51,7 +51,7 @@ def stays_suspended(claim: GPUClaim, status: ClaimStatus, why: Why, now: str) ->
 
 
 def suspending(claim: GPUClaim, why: Why, problem: str, now: str) -> ClaimStatus:
-    """It shall be suspended, and has its share as long as it is not."""
+    """Returns the status of a claim that shall be suspended, and has its share until then."""
     reason = Reason.NOT_SUSPENDED if problem else Reason.SUSPENDING
     message = problem[:MOST_WHY] or f"its kernels end and its memory is copied, then others have it: {why.message}"
     if (claim.status.reason, claim.status.message) == (reason, message):
@@ -60,20 +60,20 @@ def suspending(claim: GPUClaim, why: Why, problem: str, now: str) -> ClaimStatus
 
 
 def resuming(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
-    """It asks for its share again. That it gave way to another claim stays its reason."""
+    """Returns the status of a claim that asks for its share again; after it gave way that stays its reason."""
     gave_way = claim.status.reason is Reason.FOR_PRIORITY
     reason = claim.status.reason if gave_way else decision.reason
     return with_reason(claim, claim.status, Phase.SUSPENDED, reason, decision.message, now)
 
 
 def displaced(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
-    """The GPUs it had serve it no more: it waits for others."""
+    """Returns the status of a claim whose GPUs serve it no more: it waits for others."""
     message = f"{why}: it waits for others"
     return with_reason(claim, _empty(claim.status), Phase.PENDING, Reason.WAITING_FOR_CAPACITY, message, now)
 
 
 def unhealthy(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
-    """Which GPUs of the claim failed and why; empty if none did."""
+    """Returns the GPUs of the claim that failed and why; empty if none did."""
     allocations = {(each.appliance, each.gpu): each.node for each in claim.status.allocations}
     failed = [
         f"{gpu.uuid} of {name} on node {node} is not healthy ({gpu.message})"
@@ -95,7 +95,7 @@ def expired(claim: GPUClaim, deadline: int, now: str) -> ClaimStatus:
 def observed(
     claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str, *, suspending: bool = False
 ) -> ClaimStatus:
-    """A claim that has a share, as its appliances are now: Lost while one is away, Allocated while all are there.
+    """Returns the status that follows from the appliances: Lost while one is away, Allocated while all are there.
 
     With a GPU that failed it stays Allocated and is not Ready: some failures let running programs go on.
     """
@@ -117,19 +117,19 @@ def observed(
 
 
 def _well_again(claim: GPUClaim, suspending: bool) -> str:
-    """What was and is no longer, for a claim that has all it needs; empty if nothing was."""
+    """Returns the problem that has ended, for a claim that has all it needs; empty if there was none."""
     if claim.status.phase is Phase.LOST:
         return "the appliance is back with the same GPU"
     if claim.status.reason is Reason.GPU_UNHEALTHY:
         return "the GPU is healthy again"
     if claim.status.reason is Reason.NOT_SEEN:
-        return "it has its share"  # of a later release, whose reason we do not know
+        return "it has its share"  # the reason is a later release's, and unknown here
     was = claim.status.reason in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
     return "it is not to be suspended any more" if was and not suspending else ""
 
 
 def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> ClaimStatus:
-    """The status of a claim that has its share, and whose pod must not be let go because of `why`, if that says so."""
+    """Returns the status of a claim with a share whose pod must wait because of `why`; an empty `why` ends the wait."""
     if status.phase is not Phase.ALLOCATED:
         return status
     if why and status.reason is not Reason.NO_DEVICE_PLUGIN:
@@ -141,7 +141,7 @@ def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> Claim
 
 
 def gone_for_good(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> bool:
-    """An appliance that no pool has any more, or one that came back without the GPU."""
+    """Whether an appliance of the claim is in no pool any more, or came back without the GPU."""
     for each in claim.status.allocations:
         appliance = appliances.get(each.appliance)
         if appliance is None:
@@ -152,7 +152,7 @@ def gone_for_good(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) ->
 
 
 def with_consumers(status: ClaimStatus, pods: Sequence[PodReference]) -> ClaimStatus:
-    """The pods that may use the share, oldest first; empty while there is no share."""
+    """Returns the status with the pods that may use the share, oldest first; none while there is no share."""
     wanted = list(pods) if status.phase in HOLDING else []
     kept = [pod for pod in status.consumers if pod in wanted]
     consumers = tuple(kept + [pod for pod in wanted if pod not in kept])
@@ -160,7 +160,7 @@ def with_consumers(status: ClaimStatus, pods: Sequence[PodReference]) -> ClaimSt
 
 
 def allocated_since(claim: GPUClaim) -> datetime.datetime | None:
-    """When the claim got what it has now."""
+    """Returns when the claim got its present share; None if it has none."""
     for condition in claim.status.conditions:
         if condition.type == ALLOCATED_CONDITION and condition.status == "True":
             return datetime.datetime.fromisoformat(condition.last_transition_time)
@@ -168,13 +168,13 @@ def allocated_since(claim: GPUClaim) -> datetime.datetime | None:
 
 
 def endpoints(allocations: Sequence[Allocation], appliances: Mapping[str, ApplianceStatus]) -> tuple[Endpoint, ...]:
-    """One for every appliance, in the order of the devices."""
+    """Returns one endpoint for every appliance, in the order of the devices."""
     names = dict.fromkeys(each.appliance for each in allocations)
     return tuple(Endpoint(name, appliances[name].address, server_name(name)) for name in names if name in appliances)
 
 
 def appliances_of(claim: GPUClaim) -> list[str]:
-    """In the order of the devices, each once."""
+    """Returns the claim's appliances in the order of the devices, each once."""
     return list(dict.fromkeys(each.appliance for each in claim.status.allocations))
 
 
@@ -195,7 +195,7 @@ READY_CONDITION: Final = "Ready"
 _SERVING: Final = frozenset({AppliancePhase.READY, AppliancePhase.DRAINING})
 
 
-# A claim that moves stands still for a moment, and continues.
+# A claim that moves pauses for a moment, and continues.
 _USABLE: Final = frozenset({Reason.ALLOCATED, Reason.MOVING, Reason.NOT_MOVED, Reason.RESIZING, Reason.NOT_RESIZED})
 
 

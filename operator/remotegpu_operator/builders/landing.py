@@ -1,4 +1,4 @@
-"""On which nodes a pod may land, as far as its spec and the nodes say, and which of them would turn it away.
+"""Finds the nodes that a pod may land on by its spec, and those that would turn it away.
 
 The kubelet rejects a pod for good when the device plugin is away at that moment (`UnexpectedAdmissionError`), and the
 scheduler learns of it up to ten seconds late. So a pod is held back while such a node is among those it may land on.
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What counts of a node. `known`: its kubelet has or had our resource; `offers`: the scheduler may place a pod."""
+    """A node for landing. `known`: its kubelet has or had our resource; `offers`: the scheduler may place a pod."""
 
     name: str
     labels: dict[str, str]
@@ -41,7 +41,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The nodes where a pod of the device plugin is, and those where the kubelet listens to one that stays."""
+    """The nodes that have a pod of the device plugin, and those where such a pod is ready and stays."""
 
     placed: frozenset[str]
     serving: frozenset[str]
@@ -59,7 +59,7 @@ def _serves(plugin: Object) -> bool:
 
 
 def asked_of_node(pod: Object) -> Object:
-    """Of a pod all that is looked at here: the same for pods by the thousand."""
+    """Returns the parts of a pod that matter here: thousands of pods share them."""
     spec = pod["spec"]
     affinity = {"nodeAffinity": (spec.get("affinity") or {}).get("nodeAffinity")}
     return {
@@ -72,7 +72,7 @@ def asked_of_node(pod: Object) -> Object:
 
 
 def why_held_back(pod: Object, nodes: Collection[Node], plugins: Plugins) -> str:
-    """Why the pod's gate must stay; empty if it need not."""
+    """Returns why the pod's gate must stay; empty if it need not."""
     unserved = (node for node in nodes if node.offers and node.name not in plugins.serving)
     if turning_away := [node.name for node in unserved if may_land(pod, node)]:
         which = "node" if len(turning_away) == 1 else "nodes"
@@ -89,11 +89,11 @@ def why_held_back(pod: Object, nodes: Collection[Node], plugins: Plugins) -> str
             f"no node that the pod may land on offers remotegpu/milli: the device plugin of {some(lacking)} does not "
             "serve yet; see the pods with the label app.kubernetes.io/component=deviceplugin"
         )
-    return ""  # None was meant to have it: the scheduler says what is missing.
+    return ""  # No node was meant to have it: the scheduler says what is missing.
 
 
 def may_land(pod: Object, node: Node) -> bool:
-    """By selector, required affinity and taints; what else a scheduler looks at changes too often."""
+    """Whether the pod may land on the node by selector, required affinity and taints; all else changes too often."""
     spec = pod["spec"]
     if any(node.labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False

@@ -1,7 +1,7 @@
-"""When a pod that was deleted gives its share back: when it has ended, as with every device of Kubernetes, or when
-nobody is left who would say so. Pure.
+"""Decides when a deleted pod gives its share back: when it has ended, or when no kubelet is left to report its end.
 
-Between SIGTERM and its end a pod completes requests and writes a checkpoint, so it needs its GPU.
+Pure. Between SIGTERM and its end a pod completes requests and writes a checkpoint, so it needs its GPU, as it does any
+other device of Kubernetes.
 """
 
 import datetime
@@ -19,7 +19,7 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 class Machine(Enum):
-    """The node of a pod. One that is not ready is there: its containers may run."""
+    """State of a pod's node. A node that is not ready is THERE: its containers may run."""
 
     THERE = "there"
     GONE = "gone"
@@ -28,7 +28,7 @@ class Machine(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Whether a pod needs its share no more, and why; `until`: when it ends at the latest, if it is being deleted."""
+    """Whether a pod needs its share no more, and why; `until`: its latest end, if it is being deleted."""
 
     over: bool
     why: str = ""
@@ -36,7 +36,7 @@ class Standing:
 
 
 def standing(pod: Object, machine: Machine, now: datetime.datetime) -> Standing:
-    """`machine`: the node that the pod is bound to, if it is bound to one."""
+    """Decides for a pod. `machine` is the state of the node that the pod is bound to, if it is bound to one."""
     if pod.get("status", {}).get("phase") in _ENDED:
         return Standing(True, "its pod has ended")  # whatever finalizers still hold the object
     if not being_deleted(pod):
@@ -47,7 +47,7 @@ def standing(pod: Object, machine: Machine, now: datetime.datetime) -> Standing:
 
 
 def _why_nobody_says(pod: Object, machine: Machine, now: datetime.datetime) -> str:
-    """Why nobody will say that a pod which is being deleted has ended; empty if its kubelet will."""
+    """Returns why no kubelet will report the end of a pod that is being deleted; empty if its kubelet will."""
     name = node_name(pod)
     if not name:
         return "was never bound to a node"
@@ -70,12 +70,12 @@ def node_name(pod: Object) -> str:
 
 
 def latest_end(pod: Object) -> datetime.datetime:
-    """The end of the share of a pod that is being deleted. Its `deletionTimestamp` has the grace period in it."""
+    """Returns when a pod that is being deleted loses its share. `deletionTimestamp` includes the grace period."""
     return datetime.datetime.fromisoformat(pod["metadata"]["deletionTimestamp"]) + MARGIN
 
 
 def machine_of(node: Object | None) -> Machine:
-    """`node`: the object of the API server; None if there is none."""
+    """Returns the state of a node. `node` is the API server's object; None if there is none."""
     if node is None:
         return Machine.GONE
     taints = (node.get("spec") or {}).get("taints") or ()

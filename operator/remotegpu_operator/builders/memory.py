@@ -1,4 +1,4 @@
-"""How much memory an appliance's container may have, where its pool does not say so."""
+"""The memory limit of an appliance's container, if its pool sets none."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -10,12 +10,12 @@ from remotegpu.api.quantities import QuantityError, parse_quantity
 
 Object = dict[str, Any]
 
-# A node's allocatable memory moves a little with its kubelet's settings; no pod is to be made anew for that.
+# A node's allocatable memory moves a little with its kubelet's settings; no pod shall be replaced for that.
 _STEP: Final = 256 << 20
 
 
 def allocatable_bytes(node: Object) -> int | None:
-    """Of pods on this node; None if it does not say so."""
+    """Returns the memory that pods on this node may have; None if the node does not say."""
     try:
         return int(parse_quantity(((node.get("status") or {}).get("allocatable") or {})["memory"]))
     except (KeyError, TypeError, QuantityError):
@@ -27,9 +27,11 @@ def has_own_limit(pool: GPUPool) -> bool:
 
 
 def memory_limit(pool: GPUPool, node: Object, gpus: int) -> int | None:
-    """Three quarters of what pods of the node may have, or what the pool's budgets need if that is more: the appliance
-    ends who holds too much before this limit, and the rest of the node is others'. None: the pool has a limit, or
-    nobody knows what the node has."""
+    """Returns three quarters of the node's allocatable memory, or the need of the pool's budgets if that is more.
+
+    The appliance ends a process that holds too much before this limit, and the rest of the node is for others. None:
+    the pool has a limit, or the node does not say what is allocatable.
+    """
     allocatable = allocatable_bytes(node)
     if has_own_limit(pool) or allocatable is None:
         return None
@@ -41,7 +43,7 @@ def memory_limit(pool: GPUPool, node: Object, gpus: int) -> int | None:
 
 
 def limited(pool: GPUPool, limits: Mapping[str, int | None], now: str) -> Condition:
-    """`limits`: of each node with an appliance. Whether the memory of all of them has a limit."""
+    """Returns the condition that all appliances' memory is limited. `limits`: of each node with an appliance."""
     unknown = () if has_own_limit(pool) else sorted(node for node, limit in limits.items() if limit is None)
     if unknown:
         return Condition("MemoryLimited", "False", "AllocatableUnknown", _unknown(unknown), now, pool.generation)

@@ -1,4 +1,4 @@
-"""Which part of a claim is to move to another appliance, and what its status is then. Pure."""
+"""Decides which part of a claim moves to another appliance, and builds the claim's status meanwhile. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,8 +9,10 @@ from remotegpu_operator.builders import claims as statuses
 
 
 def source(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
-    """The appliance that the claim is to leave; empty if it is to stay. A claim that names its appliance goes there;
-    one that is movable leaves an appliance that takes nothing new."""
+    """Returns the appliance that the claim is to leave; empty if it is to stay.
+
+    A claim that names its appliance goes there; a movable one leaves an appliance that takes nothing new.
+    """
     names = statuses.appliances_of(claim)
     if claim.spec.appliance:
         return next((name for name in names if name != claim.spec.appliance), "")
@@ -21,7 +23,7 @@ def source(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
 
 
 def refusal(claim: GPUClaim) -> str:
-    """Why the claim does not move, whatever there is elsewhere; empty if nothing is against it."""
+    """Returns why the claim cannot move to any appliance; empty if nothing is against it."""
     if claim.spec.mode is Mode.OFFLOAD:
         return "Offload: a claim of mode offload does not move; it goes when its pods end"
     if claim.spec.appliance and len(statuses.appliances_of(claim)) > 1:
@@ -30,14 +32,14 @@ def refusal(claim: GPUClaim) -> str:
 
 
 def moving(claim: GPUClaim, source: str, to: tuple[Allocation, ...], now: str) -> ClaimStatus:
-    """It has its share where it was until its programs are at the other one."""
+    """Returns the status of a claim that keeps its share at the source until its programs have moved."""
     status = replace(claim.status, move=Move(source, to))
     message = f"its programs move from {source} to {_place(to)}"
     return statuses.with_reason(claim, status, status.phase, Reason.MOVING, message, now)
 
 
 def moved(claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
-    """It has its share there. One that was suspended runs, and is suspended there if it is to be."""
+    """Returns the status at the target. A suspended claim counts as running, and is then suspended there if needed."""
     to = iter(move.to)
     allocations = tuple(next(to) if each.appliance == move.source else each for each in claim.status.allocations)
     endpoints = statuses.endpoints(allocations, appliances)
@@ -47,7 +49,7 @@ def moved(claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus]
 
 
 def not_moved(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
-    """It is where it was, and is tried again."""
+    """Returns the status of a claim that stays where it was; the move is tried again."""
     status = replace(claim.status, move=None)
     message = f"it stays on {', '.join(statuses.appliances_of(claim))}: {why}"[: statuses.MOST_WHY]
     if (status.reason, status.message) == (Reason.NOT_MOVED, message):
@@ -56,7 +58,7 @@ def not_moved(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
 
 
 def stays(claim: GPUClaim, now: str) -> ClaimStatus:
-    """Nothing wants it to move any more."""
+    """Returns the status of a claim that no longer has to move."""
     if claim.status.reason is not Reason.NOT_MOVED:
         return claim.status
     phase, message = claim.status.phase, "it is not to be moved any more"

@@ -1,4 +1,4 @@
-"""What a pod asks for and where it stands; and what the operator writes into it."""
+"""Reads a pod's request and state, and builds the annotations that the operator writes into it."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def service_account(pod: Object) -> str:
 
 
 def turned_away(pod: Object) -> str:
-    """What a kubelet said that would not start the pod, for people; empty if none did."""
+    """Returns a message for people if a kubelet refused to start the pod; empty otherwise."""
     status = pod.get("status", {})
     if status.get("phase") != "Failed" or status.get("reason") != "UnexpectedAdmissionError":
         return ""
@@ -48,7 +48,7 @@ def turned_away(pod: Object) -> str:
 
 
 def named_claim(pod: Object) -> tuple[str, str]:
-    """Namespace and name of the claim that the pod names; no name if it names none."""
+    """Returns namespace and name of the claim that the pod names; the name is empty if it names none."""
     return pod["metadata"]["namespace"], annotations(pod).get(CLAIM_ANNOTATION, "")
 
 
@@ -57,12 +57,12 @@ def gated(pod: Object) -> bool:
 
 
 def gates_of_others(pod: Object) -> list[str]:
-    """Such as Kueue's: the pod is not to have anything yet."""
+    """Returns scheduling gates of others, such as Kueue's: while there is one, the pod must hold no share."""
     return [gate["name"] for gate in pod["spec"].get("schedulingGates") or [] if gate["name"] != GATE]
 
 
 def ask_of(pod: Object) -> PodAsk:
-    """What the webhook has let through, or what somebody wrote without it."""
+    """Returns the pod's request, from the webhook or written without it. Raises PodError if there is none."""
     ask = read_ask(annotations(pod), pod["spec"])
     if ask is None:
         raise PodError(
@@ -72,7 +72,7 @@ def ask_of(pod: Object) -> PodAsk:
 
 
 def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
-    """The claim of a pod that names none, for its share."""
+    """Builds the claim of a pod that names none, for its share."""
     metadata = pod["metadata"]
     # No ownerReferences: where the pod's owner is deleted in the foreground, Kubernetes' garbage collector would delete
     # the claim at once, and not when the pod has ended.
@@ -96,7 +96,7 @@ def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
         "metadata": {
             "name": pod_claim_name(metadata["name"], metadata["uid"]),
             "namespace": metadata["namespace"],
-            # To choose claims by what the pod says of itself. What we write on pods is about pods.
+            # The pod's own labels, to select claims by. Labels that we write on pods are about pods.
             "labels": {**_foreign(metadata.get("labels") or {}), MANAGER_LABEL: "remotegpu-operator"},
         },
         "spec": spec,
@@ -108,7 +108,7 @@ def _foreign(labels: dict[str, str]) -> dict[str, str]:
 
 
 def refusal_of_claim(pod: Object, ask: PodAsk, claim: GPUClaim | None) -> tuple[str, str] | None:
-    """Why the pod cannot have the claim that it names, as an event's reason and sentence; None if it can."""
+    """Returns why the pod cannot have the claim that it names, as an event's reason and sentence; None if it can."""
     if claim is None:
         namespace = pod["metadata"]["namespace"]
         return "NoSuchClaim", f"there is no GPUClaim {ask.claim} in namespace {namespace}: make it, or correct the name"
@@ -130,7 +130,7 @@ def refusal_of_claim(pod: Object, ask: PodAsk, claim: GPUClaim | None) -> tuple[
 
 
 def session(claim: GPUClaim, endpoints: tuple[Endpoint, ...], bundle: str) -> str:
-    """The annotation from which the client learns where its share is."""
+    """Builds the annotation that tells the client where its share is."""
     return json.dumps(
         {
             "claim": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
@@ -146,7 +146,7 @@ def session_of(pod: Object) -> str:
 
 
 def attachment(pod: Object, text: str) -> Object:
-    """One patch: the pod learns where its share is, and may be scheduled."""
+    """Builds one patch: the pod gets the place of its share, and may be scheduled."""
     body: Object = {
         "metadata": {
             "resourceVersion": pod["metadata"]["resourceVersion"],

@@ -1,4 +1,4 @@
-"""What all appliances of a pool share: a Service for their names, who may reach them, and how many may be evicted."""
+"""Objects that a pool's appliances share: a Service for names, a network policy, and a disruption budget."""
 
 import contextlib
 import ipaddress
@@ -37,7 +37,7 @@ def _selector(pool: GPUPool) -> dict[str, str]:
 
 
 def service(pool: GPUPool, installation: Installation) -> Object:
-    """Headless: clients get the pods' addresses from their claim; this is for people and for metrics."""
+    """Builds the headless Service. Clients get the pods' addresses from their claim; it is for people and metrics."""
     ports = (("control", CONTROL_PORT), ("data", DATA_PORT), ("http", HTTP_PORT))
     return {
         "apiVersion": "v1",
@@ -53,9 +53,11 @@ def service(pool: GPUPool, installation: Installation) -> Object:
 
 
 def network_policy(pool: GPUPool, installation: Installation) -> Object:
-    """Pods with a share, the operator and the pool's other appliances may connect; metrics are for the namespace and
-    for those who scrape. An appliance itself, and with it its workers, reaches the API server, the resolver of names
-    and the pool's other appliances alone."""
+    """Builds the network policy. Pods with a share, the operator and the pool's other appliances may connect.
+
+    Metrics are for the namespace and for namespaces that scrape. An appliance, and with it its workers, reaches only
+    the API server, the DNS and the pool's other appliances.
+    """
     appliances = {"podSelector": {"matchLabels": _selector(pool)}}
     connections = [{"protocol": "TCP", "port": port} for port in (CONTROL_PORT, DATA_PORT)]
     operator = {"matchLabels": {NAME_LABEL: "remotegpu", COMPONENT_LABEL: "operator"}}
@@ -95,8 +97,10 @@ def _way_to(api_server: ApiAddress) -> Object:
 
 
 def api_addresses(endpoint_slice: Object, service_host: str, service_port: str) -> tuple[ApiAddress, ...]:
-    """Where the API server is, from the EndpointSlice of its Service and from a pod's variables: a network may look at
-    either address. Empty if the slice names none."""
+    """Returns the API server's addresses, from its EndpointSlice and a pod's variables; none if the slice has none.
+
+    A network may check either address.
+    """
     ips = {ip for endpoint in endpoint_slice.get("endpoints") or () for ip in endpoint["addresses"]}
     found = {ApiAddress(ip, port["port"]) for ip in ips for port in endpoint_slice.get("ports") or ()}
     with contextlib.suppress(ValueError):
@@ -107,7 +111,7 @@ def api_addresses(endpoint_slice: Object, service_host: str, service_port: str) 
 
 
 def disruption_budget(pool: GPUPool, installation: Installation) -> Object:
-    """A voluntary eviction takes one appliance at a time."""
+    """Builds the disruption budget: a voluntary eviction takes one appliance at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

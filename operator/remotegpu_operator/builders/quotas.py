@@ -1,4 +1,4 @@
-"""What a namespace's ResourceQuota leaves for claims."""
+"""A namespace's ResourceQuota for shares."""
 
 from typing import Any, Final
 
@@ -9,7 +9,10 @@ REQUESTS: Final = f"requests.{MILLI}"
 
 
 def hard_milli(quota: dict[str, Any]) -> int | None:
-    """None: it says nothing about shares, or only about pods of one class, which a claim made by hand is not."""
+    """Returns the quota's limit of thousandths; None if it has none that a claim made by hand counts against.
+
+    A quota with scopes is for pods of one class, and such a claim is no pod.
+    """
     spec = quota["spec"]
     hard = spec.get("hard") or {}
     if REQUESTS not in hard or spec.get("scopes") or spec.get("scopeSelector"):

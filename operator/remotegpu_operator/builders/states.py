@@ -1,4 +1,4 @@
-"""How an appliance stands, from its StatefulSet, its pod and what it says itself; and a pool, from its appliances."""
+"""Derives an appliance's status from its StatefulSet, its pod and its own report, and a pool's from its appliances."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ REVISION_LABEL: Final = "controller-revision-hash"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of one appliance. `gpus` and `environments` are what it last told; `answers`: it told lately."""
+    """The known state of one appliance. `gpus` and `environments`: its last report; `answers`: it reported lately."""
 
     name: str
     node: str
@@ -38,16 +38,16 @@ class Seen:
     answers: bool
     environments: tuple[EnvironmentStatus, ...] = ()
     problem: str = ""
-    # Why it takes no new claims, though it may answer: "" if nothing is against it.
+    # Why it takes no new claims, though it may answer; empty if it takes them.
     draining: str = ""
-    # Why it opens no session, as it says.
+    # Why it opens no session, in its own words.
     full: str = ""
-    # It answered once since somebody last looked: if it does not now, it is lost and not merely late.
+    # It has answered, or was past Starting before: if it does not answer now, it is lost and not merely late.
     known: bool = False
 
 
 def pod_address(pod: Object | None) -> str:
-    """Where the appliance can be reached, which goes on while its pod is being deleted; empty: nowhere."""
+    """Returns the appliance's address, also while its pod is being deleted; empty if it has none."""
     status = (pod or {}).get("status") or {}
     ip = status.get("podIP") or ""
     if not ip or any("running" not in (each.get("state") or {}) for each in status.get("containerStatuses") or []):
@@ -56,20 +56,23 @@ def pod_address(pod: Object | None) -> str:
 
 
 def audience(pod: Object) -> str:
-    """Of the operator's token for this appliance. One of the release before knows no pool, and has none of its own."""
+    """Returns the audience of the operator's token for this appliance.
+
+    An appliance of the previous release knows no pool, and takes the audience that all such appliances share.
+    """
     containers = pod["spec"].get("containers") or [{}]
     known = "--pool" in (containers[0].get("args") or ())
     return appliance_audience(pod["metadata"]["labels"][APPLIANCE_LABEL]) if known else AUDIENCE
 
 
 def incarnation(pod: Object) -> str:
-    """Another one has none of the sessions of the one before it."""
+    """Returns an id of one run of the appliance. A later run has no sessions of an earlier one."""
     restarts = sum(each["restartCount"] for each in (pod.get("status") or {}).get("containerStatuses") or [])
     return f"{pod['metadata']['uid']}/{restarts}"
 
 
 def outdated(stateful_set: Object, pod: Object | None) -> bool:
-    """The pod was made from an older template."""
+    """Whether the pod was made from an older template."""
     status = stateful_set.get("status") or {}
     if pod is None or status.get("observedGeneration", 0) < stateful_set["metadata"]["generation"]:
         return False
@@ -98,7 +101,7 @@ def appliance_status(seen: Seen) -> ApplianceStatus:
 def pool_status(
     pool: GPUPool, capacity: Capacity, renewal: str, now: str, limits: Mapping[str, int | None] | None = None
 ) -> PoolStatus:
-    """`renewal`: why certificates are not renewed; empty if they are. `limits`: of memory, by node."""
+    """Builds a pool's status. `renewal`: why certificates are not renewed, or empty; `limits`: memory by node."""
     phase, reason, message = _pool_phase(capacity.appliances)
     mixed = capacity.mixed_memory
     conditions = with_condition(
@@ -212,7 +215,7 @@ _DRAINING: Final = {
 
 
 def _missing(pod: Object | None) -> tuple[str, str]:
-    """Why there is no answer, as far as the pod shows."""
+    """Returns why there is no answer, as far as the pod shows."""
     if pod is None:
         return "NoPod", "the appliance has no pod: see `kubectl describe statefulset`"
     if "deletionTimestamp" in pod["metadata"]:

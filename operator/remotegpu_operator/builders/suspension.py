@@ -1,4 +1,4 @@
-"""Why a claim is to be suspended. Pure."""
+"""Decides why a claim is to be suspended. Pure."""
 
 import datetime
 from dataclasses import dataclass
@@ -14,14 +14,17 @@ class Why:
 
     @property
     def lasts(self) -> bool:
-        """It asks for its share again when this is over. One that gave way asks at once, behind whom it gave way to."""
+        """Whether it asks again only when this is over; else at once, behind the claim that it gave way to."""
         return self.reason is not Reason.FOR_PRIORITY
 
 
 def why(
     claim: GPUClaim, priority: int, pool: GPUPool | None, for_whom: GPUClaim | None, now: datetime.datetime
 ) -> Why | None:
-    """None if it is not. `for_whom`: the claim of higher priority that the allocator gives its share."""
+    """Returns why the claim is to be suspended; None if it is not.
+
+    `for_whom` is the claim of higher priority that the allocator gives its share to.
+    """
     if claim.spec.suspend:
         return Why(Reason.BY_USER, "spec.suspend is true")
     if not claim.spec.suspendable or pool is None:
@@ -36,5 +39,5 @@ def why(
 
 
 def windows(pool: GPUPool, now: datetime.datetime) -> tuple[str, ...]:
-    """The names of the pool's schedules that suspend somebody now."""
+    """Returns the names of the pool's schedules whose window is open now."""
     return tuple(schedule.name for schedule in pool.spec.schedules if schedule.covers(now))

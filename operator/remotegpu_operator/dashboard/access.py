@@ -1,4 +1,4 @@
-"""Who reads, and what that reader may list: asked of the API server, and believed for some seconds."""
+"""Authenticates readers and finds what they may list: asked of the API server, and cached for some seconds."""
 
 import asyncio
 import hashlib
@@ -10,23 +10,23 @@ from typing import Final
 
 from remotegpu.api.kubernetes import CLAIMS, GROUP, POOLS
 from remotegpu.dashboard.state import Scope
-from remotegpu_operator.kube import Api, Object, Resource
+from remotegpu_operator.cluster.kube import Api, Object, Resource
 
 _TOKEN_REVIEWS: Final = Resource("authentication.k8s.io/v1", "tokenreviews", "TokenReview")
 _ACCESS_REVIEWS: Final = Resource("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview")
 
 _BELIEVED_SECONDS: Final = 20.0
 _MOST_KEPT: Final = 1024
-# A stranger's tokens must not become a flood at the API server.
+# A flood of unknown tokens must not reach the API server.
 _MOST_AT_A_TIME: Final = 8
 
 
 class NotSignedInError(Exception):
-    """There is no token, or it is no good; the message says which, and what to do."""
+    """There is no token, or it is not valid; the message says which, and what to do."""
 
 
 class NotAllowedError(Exception):
-    """This user may list nothing that there is to be seen."""
+    """This user may list none of the objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Reader:
 
 
 class Access:
-    """`namespaces` are what a reader is asked about who may not list the claims of all.
+    """Access checks. A reader who may not list all claims is checked for each of `namespaces`.
 
     Tokens themselves are not kept, and neither is a refusal: the API server answers those from its own cache.
     """
@@ -49,13 +49,13 @@ class Access:
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def reader(self, token: str) -> Reader:
-        """Raises NotSignedInError, NotAllowedError, and what `Api` raises."""
+        """Returns the reader of a token. Raises NotSignedInError, NotAllowedError, and what `Api` raises."""
         if not token:
             raise NotSignedInError("there is no token: send one of the cluster as `Authorization: Bearer TOKEN`")
         if not token.isascii():
             raise NotSignedInError("the token has letters that no token has; `kubectl create token ACCOUNT` makes one")
         digest = hashlib.sha256(token.encode()).hexdigest()
-        # Several requests of one page ask once.
+        # Several requests of one page share one review.
         async with self._asking.setdefault(digest, asyncio.Lock()):
             try:
                 until, reader = self._readers.get(digest, (0.0, None))

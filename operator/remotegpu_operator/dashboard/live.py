@@ -1,4 +1,4 @@
-"""The snapshot as of now: a cache of its own, so that each replica has it, also those that wait for the Lease."""
+"""The snapshot as of now. Each replica has its own cache, also those that wait for the Lease."""
 
 import asyncio
 import datetime
@@ -11,16 +11,16 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool, Price
 from remotegpu.api.waiting import Answer
 from remotegpu.dashboard.page import INTERVAL_SECONDS
 from remotegpu.dashboard.state import Snapshot
-from remotegpu_operator import why
-from remotegpu_operator.cache import Cache
-from remotegpu_operator.claims import GPUCLAIMS, PRIORITY_CLASSES, QUOTAS
+from remotegpu_operator.claims import why
+from remotegpu_operator.claims.claims import GPUCLAIMS, PRIORITY_CLASSES, QUOTAS
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import Api, Object, Resource
 from remotegpu_operator.dashboard.snapshot import current
-from remotegpu_operator.kube import Api, Object, Resource
 
 _GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
-# The operator's own work is in the same process: of its time a snapshot takes a fifth at most.
+# The operator works in the same process: a snapshot takes a fifth of its time at most.
 _PAUSE_PER_WORK: Final = 4
-# Schedules begin and end though nothing changes.
+# Schedules begin and end without a change of objects.
 _STALE_SECONDS: Final = 20.0
 
 
@@ -41,12 +41,12 @@ class Live:
 
     @property
     def problem(self) -> str:
-        """Why there is nothing to show yet; empty if there is."""
+        """Why there is no snapshot to show yet; empty if there is one."""
         missing = [plural for plural, cache in self._caches.items() if not cache.synced.is_set()]
         return f"the API server has not listed {', '.join(missing)} yet: try again" if missing else ""
 
     def snapshot(self) -> Snapshot:
-        """The same object as long as nothing has changed, and for a second in any case."""
+        """Returns the present snapshot: the same object while nothing has changed, and for a second in any case."""
         age = time.monotonic() - self._made
         if (self._stale and age >= self._pause) or age >= _STALE_SECONDS:
             begun, self._stale = time.monotonic(), False
@@ -70,7 +70,7 @@ class Live:
         return readable(GPUPool.from_object, self._caches[POOLS])
 
     async def why(self, namespace: str, name: str) -> Answer:
-        """Raises KeyError if there is no such claim. In a thread, one at a time: it may take seconds."""
+        """Explains a claim, in a thread, one at a time: it may take seconds. Raises KeyError if it does not exist."""
         async with self._explaining:
             now = datetime.datetime.now(datetime.UTC)
             return await asyncio.to_thread(why.explain, namespace, name, self._objects(), now)

@@ -1,4 +1,4 @@
-"""Sessions and load, as appliances say. Each replica asks them itself, and only while a page shows it."""
+"""Sessions and load as appliances report them. Each replica asks them itself, and only while a page shows it."""
 
 import asyncio
 import base64
@@ -18,11 +18,11 @@ from remotegpu.dashboard.load import Reading, load_of
 from remotegpu.dashboard.state import Json, Scope
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
-from remotegpu_operator.appliance_tokens import NoTokenError, Tokens
-from remotegpu_operator.authority import CA_SECRET, SECRETS
+from remotegpu_operator.appliances.authority import CA_SECRET, SECRETS
+from remotegpu_operator.appliances.tokens import NoTokenError, Tokens
 from remotegpu_operator.builders.replacement import SERVING
 from remotegpu_operator.builders.states import audience, pod_address
-from remotegpu_operator.kube import PODS, Api
+from remotegpu_operator.cluster.kube import PODS, Api
 
 _KEPT_SECONDS: Final = 4.0
 _CALL_SECONDS: Final = 3.0
@@ -39,18 +39,19 @@ class Loads:
         self._tokens = tokens
         self._appliances = appliances
         self._readings: dict[str, Reading] = {}
-        # By name and address, which another pod changes: of the token that the appliance there takes.
+        # Audience of the token that an appliance takes, as its pod told: by name and address, which changes with the
+        # pod.
         self._audiences: dict[tuple[str, str], str] = {}
         self._due = float("-inf")
         self._asking = asyncio.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="loads")
-        # As in `Inventory`: what checks certificates takes the authority from a file.
+        # TLS reads the authority from a file, as in `Inventory`.
         self._ca_file = os.memfd_create("ca.crt")
         self._ca = Path(f"/proc/self/fd/{self._ca_file}")
         self._bundle = b""
 
     async def load(self, scope: Scope) -> Json:
-        """Raises what `Api` raises."""
+        """Returns sessions and load within the scope. Raises what `Api` raises."""
         async with self._asking:
             begun = time.monotonic()
             if begun >= self._due:
@@ -71,22 +72,26 @@ class Loads:
                 self._bundle = bundle
                 self._ca.write_bytes(bundle)
         await self._look_at_pods(serving)
-        self._tokens.keep(self._audiences.values())
+        self._tokens.keep(map(self._audience, serving))
         found = await asyncio.gather(*map(self._reading, serving))
         self._readings = {each.name: reading for each, reading in zip(serving, found, strict=True)}
 
     async def _look_at_pods(self, serving: list[ApplianceStatus]) -> None:
-        """Which token an appliance takes depends on its release, which its pod tells, and not what it says itself."""
+        """Finds the token audience of each appliance. It depends on the release, which the pod tells."""
         places = {(each.name, each.address) for each in serving}
         if places - self._audiences.keys():
             pods, _ = await self._api.list(PODS, self._namespace, APPLIANCE_LABEL)
             told = {(pod["metadata"]["labels"][APPLIANCE_LABEL], pod_address(pod)): audience(pod) for pod in pods}
-            self._audiences |= {place: told.get(place, appliance_audience(place[0])) for place in places}
+            # A pod whose container is not running yet has no address, and is looked at again.
+            self._audiences |= told
         self._audiences = {place: found for place, found in self._audiences.items() if place in places}
+
+    def _audience(self, appliance: ApplianceStatus) -> str:
+        return self._audiences.get((appliance.name, appliance.address)) or appliance_audience(appliance.name)
 
     async def _reading(self, appliance: ApplianceStatus) -> Reading:
         try:
-            token = await self._tokens.token(self._audiences[appliance.name, appliance.address])
+            token = await self._tokens.token(self._audience(appliance))
         except NoTokenError as error:
             return _unread(self._readings.get(appliance.name), str(error))
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, appliance, token)

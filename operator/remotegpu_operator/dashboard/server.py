@@ -1,5 +1,7 @@
-"""The page and its data over HTTP. It only reads: each way is a GET, and a token counts only in a header, which no
-other site's page can send."""
+"""The page and its data over HTTP.
+
+Read-only: each route is a GET, and a token counts only in a header, which no other site's page can send.
+"""
 
 import asyncio
 import dataclasses
@@ -12,20 +14,20 @@ from aiohttp import web
 
 from remotegpu.dashboard import page
 from remotegpu.dashboard.state import Scope, Snapshot
-from remotegpu_operator.claims import GPUCLAIMS
+from remotegpu_operator.claims.claims import GPUCLAIMS
+from remotegpu_operator.cluster.events import EVENTS
+from remotegpu_operator.cluster.kube import Api, ApiError, Unanswered
 from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSignedInError, Reader
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.usage import BY, RANGES, Prices, Recorded
-from remotegpu_operator.door import Door, Places
-from remotegpu_operator.events import EVENTS
-from remotegpu_operator.kube import Api, ApiError, Unanswered
+from remotegpu_operator.serving.door import Door, Places
 
 _log = logging.getLogger(__name__)
 
 _MOST_STREAMS: Final = 200
 _MOST_STREAMS_OF_READER: Final = 32
-# Behind a proxy all readers are one peer.
+# Behind a proxy all readers have the same address.
 PLACES: Final = Places(waiting=256, waiting_of_peer=64, answering=512, answering_of_peer=384)
 ABOUT: Final = {"of": "cluster", "signIn": True}
 
@@ -39,12 +41,12 @@ class Dashboard:
         self._recorded = recorded
         self._loads = loads
         self._access = Access(api, live.namespaces)
-        # Namespaces whose claims have gone have used something, too.
+        # Namespaces whose claims are gone have used something too.
         self._usage_access = Access(api, recorded.namespaces)
         self._whole = live.snapshot()
         self._seen: dict[Scope, Snapshot] = {}
         self.door = Door(PLACES)
-        # Pages that are open, by their readers.
+        # Open pages, by reader.
         self._streams: Counter[str] = Counter()
 
     def application(self) -> web.Application:
@@ -71,7 +73,7 @@ class Dashboard:
         return _json({"user": reader.user, **self._seen_by(reader).to_object()})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """All of it first, then what has changed, at most once a second, until the reader may not see it any more."""
+        """Sends the whole snapshot, then changes, at most once a second, until the reader may not see it any more."""
         reader = await self._reader(request)
         if self._streams.total() >= _MOST_STREAMS or self._streams[reader.user] >= _MOST_STREAMS_OF_READER:
             most = f"{_MOST_STREAMS} pages, {_MOST_STREAMS_OF_READER} of one user,"
@@ -94,13 +96,13 @@ class Dashboard:
             return response
         finally:
             self._streams[reader.user] -= 1
-            self._streams += Counter()  # forgets who has none
+            self._streams += Counter()  # drops readers without a stream
 
     async def _events_of(self, request: web.Request) -> web.Response:
         _, namespace, name = await self._claim(request)
         selector = f"involvedObject.kind={GPUCLAIMS.kind},involvedObject.name={name}"
         try:
-            # Not of our own right, but as the reader.
+            # With the reader's rights, not our own.
             found = await self._api.list_as(_token(request), EVENTS, namespace, selector)
         except (ApiError, *Unanswered) as error:
             return _json({"events": [], "problem": f"its events are not known: {error}"})
@@ -108,7 +110,7 @@ class Dashboard:
         return _json({"events": [{key: each.get(key) for key in keys} for each in found], "problem": ""})
 
     async def _why(self, request: web.Request) -> web.Response:
-        """Who is ahead and who holds what it needs may be of any namespace, hence it is for readers of all."""
+        """Explains a claim, only to readers of all namespaces: claims ahead of it or holding GPUs may be in any."""
         reader, namespace, name = await self._claim(request)
         if reader.scope.namespaces is not None:
             return _json(None)
@@ -137,7 +139,7 @@ class Dashboard:
         return self._live.prices() if reader.scope.pools else {}
 
     async def _claim(self, request: web.Request) -> tuple[Reader, str, str]:
-        """The reader, and the claim's namespace and name, which it may list."""
+        """Returns the reader, and the namespace and name of a claim that the reader may list."""
         reader = await self._reader(request)
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         if f"{namespace}/{name}" not in self._seen_by(reader).claims:
@@ -150,7 +152,7 @@ class Dashboard:
         return await self._access.reader(_token(request))
 
     def _seen_by(self, reader: Reader) -> Snapshot:
-        """The same object for all readers with the same rights, as long as nothing has changed."""
+        """Returns one snapshot object for all readers with the same rights, as long as nothing has changed."""
         whole = self._live.snapshot()
         if whole is not self._whole:
             self._whole, self._seen = whole, {}

@@ -1,19 +1,19 @@
-"""The dashboard beside the operator: a thread, an event loop and a connection of its own, and no right to write."""
+"""The dashboard next to the operator: its own thread, event loop and connection, and no right to write."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
 
-from remotegpu_operator.appliance_tokens import tokens
-from remotegpu_operator.beside import beside
+from remotegpu_operator.appliances.tokens import tokens
+from remotegpu_operator.cluster.kube import Api, configuration
 from remotegpu_operator.dashboard.live import Live
 from remotegpu_operator.dashboard.loads import Loads
 from remotegpu_operator.dashboard.server import Dashboard
 from remotegpu_operator.dashboard.usage import Recorded
-from remotegpu_operator.door import runner_of
-from remotegpu_operator.kube import Api, configuration
-from remotegpu_operator.probes import EVERYWHERE
+from remotegpu_operator.serving.beside import beside
+from remotegpu_operator.serving.door import runner_of
+from remotegpu_operator.serving.probes import EVERYWHERE
 from remotegpu_operator.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[None]:
-    """If a port is given. Pools and claims are served without it too, so it ends nothing that it fails in."""
+    """Serves the dashboard if a port is given. Its failure is only logged: pools and claims do not depend on it."""
     port = settings.dashboard_port
     if port is None:
         yield

@@ -1,4 +1,4 @@
-"""What the page shows, as JSON: pools with their GPUs, and claims. Pure; the allocator says who waits where."""
+"""Builds the page's JSON: pools with their GPUs, and claims. Pure; positions in queues come from the allocator."""
 
 import datetime
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from remotegpu.api.pools import ApplianceStatus, GPUPool
 from remotegpu.api.schedules import Schedule
 from remotegpu.dashboard.state import Json, Snapshot
 from remotegpu_operator.builders.claims import HOLDING
-from remotegpu_operator.why import Objects, State
+from remotegpu_operator.claims.why import Objects, State
 
 
 def current(objects: Objects, now: datetime.datetime) -> Snapshot:
-    """`objects` as `why.explain` takes them; of pods it needs none."""
+    """Builds the snapshot. `objects` are as for `why.explain`; pods are not needed."""
     state = State.of(objects)
     positions = _positions(state, now)
     return Snapshot(
@@ -23,12 +23,12 @@ def current(objects: Objects, now: datetime.datetime) -> Snapshot:
 
 
 def snapshot_of(objects: Objects, now: datetime.datetime) -> snapshot.State:
-    """For `remotegpu top`; see `remotegpu.api.snapshot.Snapshots`."""
+    """Builds the state for `remotegpu top`; see `remotegpu.api.snapshot.Snapshots`."""
     return current(objects, now).to_object()
 
 
 def _positions(state: State, now: datetime.datetime) -> dict[str, int]:
-    """Of each claim that waits, its place in the queue of its pool, from 1."""
+    """Returns the place of each waiting claim in the queue of its pool, from 1."""
     lengths: dict[str, int] = {}
     found = {}
     for request in state.allocator(now).waiting():

@@ -1,4 +1,4 @@
-"""Usage as the page shows it: sums over what the operator recorded, of what a reader may list."""
+"""Usage as the page shows it: sums over the operator's record, limited to what a reader may list."""
 
 import asyncio
 import time
@@ -11,26 +11,26 @@ from remotegpu.api.accounts import By, Row, history, idlers, is_stale, rows, wai
 from remotegpu.api.pools import Price
 from remotegpu.api.usage import USAGE_LABEL, Record
 from remotegpu.dashboard.state import Scope
-from remotegpu_operator.journal import CONFIG_MAPS
-from remotegpu_operator.kube import Api
+from remotegpu_operator.cluster.kube import Api
+from remotegpu_operator.usage.journal import CONFIG_MAPS
 
 Json = dict[str, Any]
 Prices = Mapping[str, Sequence[Price]]
 
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
-# Of each range its seconds, and those of a bar.
+# For each range its seconds, and the seconds of a bar.
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "hour": (_HOUR, 300),
     "day": (_DAY, _HOUR),
     "week": (7 * _DAY, 6 * _HOUR),
     "month": (30 * _DAY, _DAY),
 }
-# Not by user: who may list claims may not always know whose they are.
+# Not by user: a reader who may list claims may not always know whose they are.
 BY: Final[Mapping[str, By]] = {"namespace": "namespace", "pool": "pool", "model": "model", "claim": "claim"}
 _MOST_ROWS: Final = 100
 _IDLE_SECONDS: Final = 600
-# The record has megabytes. It is read when somebody asks, this rarely, and for a fifth of the time at most.
+# The record has megabytes. It is read on demand, this rarely, and for a fifth of the time at most.
 _KEPT_SECONDS: Final = 10.0
 _PAUSE_PER_WORK: Final = 4
 
@@ -45,16 +45,16 @@ class Recorded:
         self._due = float("-inf")
         self._work = 0.0
         self._answers: dict[tuple[Scope, str, str], Json] = {}
-        # One at a time: the operator's own work is in the same process.
+        # One at a time: the operator works in the same process.
         self._working = asyncio.Lock()
 
     async def namespaces(self) -> set[str]:
-        """Raises what `Api` raises."""
+        """Returns the namespaces of all recorded claims. Raises what `Api` raises."""
         async with self._working:
             return {each.namespace for each in (await self._read()).holdings.values()}
 
     async def usage(self, scope: Scope, length: str, by: str, prices: Prices) -> Json:
-        """`length` is one of `RANGES`, `by` one of `BY`. Raises what `Api` raises."""
+        """Returns usage sums. `length` is one of `RANGES`, `by` one of `BY`. Raises what `Api` raises."""
         async with self._working:
             record = await self._read()
             key = (scope, length, by)
@@ -82,7 +82,7 @@ class Recorded:
 
 
 def usage_of(record: Record, length: str, by: By, prices: Prices, now: int) -> Json:
-    """Of one of `RANGES`: sums, a bar for each part of it, waiting times; and who uses nothing now."""
+    """Returns usage over one of `RANGES`: sums, a bar for each part of it, waiting times, and shares idle now."""
     seconds, step = RANGES[length]
     since = now - seconds
     found = usage.amounts(record, since, now)
@@ -109,7 +109,10 @@ def usage_of(record: Record, length: str, by: By, prices: Prices, now: int) -> J
 
 
 def usage_of_claim(record: Record, namespace: str, name: str, prices: Prices, now: int) -> Json:
-    """Of the last hour, and for how long no program has had a session; None: one has, or it has no share."""
+    """Returns the claim's usage in the last hour, and its idle seconds.
+
+    `idle_seconds` counts since the last session of a program; None if a program has one, or the claim has no share.
+    """
     of_it = {key: each for key, each in record.holdings.items() if (each.namespace, each.claim) == (namespace, name)}
     its = replace(record, holdings=of_it, days={})
     unused = idlers(its.open(), 0, now)

@@ -1,4 +1,4 @@
-"""A node came, went, or changed in what pools look at; a kubelet writes into its node for other reasons as well."""
+"""Watches nodes that come, go, or change in a way that pools use; a kubelet writes its node for other reasons too."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A pool was made, changed or deleted."""
+"""Watches pools that are made, changed or deleted."""
 
 from collections.abc import Callable
 from typing import Any

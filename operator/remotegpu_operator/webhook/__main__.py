@@ -6,7 +6,7 @@ import logging
 import signal
 from pathlib import Path
 
-from remotegpu_operator.probes import EVERYWHERE
+from remotegpu_operator.serving.probes import EVERYWHERE
 from remotegpu_operator.webhook.server import Certificate, Webhook, serving
 
 # After SIGTERM kube-proxy still sends connections here until every node knows that this replica is going.

@@ -1,4 +1,4 @@
-"""Bodies of admission requests, read within bounds: whoever reaches the port may send them."""
+"""Reads bodies of admission requests within bounds: anyone who reaches the port may send them."""
 
 import asyncio
 import json
@@ -11,11 +11,11 @@ from remotegpu_operator.webhook.mutate import ReviewError
 
 # An AdmissionReview of an update has an object twice, each at most as large as a request to the API server: 3 MiB.
 _LARGEST: Final = 8 << 20
-# Of those that are larger one is read at a time.
+# Only one larger body is read at a time.
 _SMALL: Final = 256 << 10
 _READ_SECONDS: Final = 2.0
 _CHUNK: Final = 64 << 10
-# Of objects, lists and their members, which cost far more memory than bytes; an object of 3 MiB has fewer.
+# Objects, lists and their members: they cost far more memory than bytes; an object of 3 MiB has fewer.
 _MOST_PARTS: Final = 200_000
 _DEEPEST: Final = 100
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -28,7 +28,7 @@ class Bodies:
         self._large = asyncio.Lock()
 
     async def read(self, request: web.Request) -> bytes:
-        """Raises aiohttp's answers 408 and 413 for one that does not end, or is too large."""
+        """Reads a body. Raises aiohttp's answers 408 and 413 if it does not end, or is too large."""
         holds = False
         body = bytearray()
         try:
@@ -53,7 +53,7 @@ def _check_size(size: int) -> None:
 
 
 def parse(body: bytes) -> Any:
-    """Raises ReviewError for what no API server sends, and ValueError for what is no JSON."""
+    """Parses a body. Raises ReviewError for what no API server sends, and ValueError if it is not JSON."""
     if sum(map(body.count, (b"{", b"[", b","))) > _MOST_PARTS:
         raise ReviewError(f"the review has more than {_MOST_PARTS} parts")
     if _depth(body) > _DEEPEST:

@@ -1,4 +1,4 @@
-"""What the webhook answers: an AdmissionReview in, an AdmissionReview out, and nothing else anywhere."""
+"""Answers an AdmissionReview with an AdmissionReview. Pure."""
 
 import base64
 import json
@@ -23,11 +23,11 @@ from remotegpu_operator.webhook.template import (
 
 
 class ReviewError(ValueError):
-    """This is no request that the webhook's configuration sends."""
+    """The request is not one that the webhook's configuration sends."""
 
 
 def answer(review: Mapping[str, Any]) -> dict[str, Any]:
-    """Reinvocation and dry-run are no special cases: the same object gets the same answer, and nothing is kept."""
+    """Answers a review and keeps nothing: equal objects get equal answers, so reinvocation and dry-run need no care."""
     try:
         request = review["request"]
         resource = request["resource"]
@@ -46,7 +46,7 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
             uid, {"allowed": False, "status": {"code": 400, "reason": "BadRequest", "message": str(refusal)}}
         )
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
-        # The API server has looked at the types of a pod before, and looks at those of other resources afterwards.
+        # The API server checks the types of a pod before the webhook, and those of other resources after it.
         if resource["resource"] == "pods":
             raise ReviewError(f"no API server sends such a pod: {problem!r}") from problem
         said = f"remotegpu leaves this {resource['resource']} as it is: a part of it has no type of a pod template"
@@ -77,21 +77,21 @@ def _rewrite_template(request: Mapping[str, Any], path: Path) -> Rewritten:
     origin = Origin.of(request, path, gone)
     result = _converted(document, path, spec, origin)
     if (converted := at(result.document, path)) != spec:
-        # Its pods would be refused one by one, which their author would see only in the events of a controller.
+        # Its pods would be refused one by one, which the author would see only in the events of a controller.
         read_ask(_annotations(document, path), converted)
         refuse_node_name(converted)
     return result
 
 
 def _converted(document: Object, path: Path, spec: Object, origin: Origin) -> Rewritten:
-    """`document` with pod spec `spec`, in thousandths."""
+    """Returns `document` with pod spec `spec`, in thousandths."""
     converted = with_milli(spec, _annotations(document, path), origin.is_default)
     made = document if converted == at(document, path) else replaced(document, path, converted)
     return Rewritten(origin.marked(made, spec, converted))
 
 
 def _annotations(document: Object, path: Path) -> Mapping[str, str]:
-    """Those of the pod or template whose spec is at `path`."""
+    """Returns the annotations of the pod or template whose spec is at `path`."""
     return at(document, (*path[:-1], "metadata", "annotations"))
 
 

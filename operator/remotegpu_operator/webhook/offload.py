@@ -1,6 +1,6 @@
 """A pod whose Python functions run in an acceptor: its ConfigMap, and the variables by which Python finds our client.
 
-The client's files lie in every container with a share (`pod.sh`); without these variables no program looks at them.
+The client's files are in every container with a share (`pod.sh`); without these variables no program uses them.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ _VARIABLES: Final = {CONFIG_ENV: f"{OFFLOAD_DIRECTORY}/{OFFLOAD_CONFIG}", CONNEC
 
 
 def with_offload(spec: Object, config_map: str, chosen: Callable[[Object], bool]) -> Object:
-    """The pod spec with the ConfigMap and the variables in the `chosen` containers."""
-    # As the API server stores it: a second call then changes nothing.
+    """Returns the pod spec with the ConfigMap and the variables in the `chosen` containers."""
+    # The form in which the API server stores it: a second call then changes nothing.
     volume = {"name": OFFLOAD_VOLUME, "configMap": {"name": config_map, "defaultMode": 0o644}}
     return each_container(with_volume(spec, volume), _with_client, chosen)
 
@@ -36,13 +36,13 @@ def _with_client(container: Object) -> Object:
     known = {each.get("name") for each in variables}
     variables = [_with_path(container, each) if each.get("name") == PYTHONPATH else each for each in variables]
     ours = {PYTHONPATH: PYTHON_START_FOLDER, **_VARIABLES}
-    # What the pod sets itself is for those who know better.
+    # A variable that the pod sets itself stays.
     variables += [{"name": name, "value": value} for name, value in ours.items() if name not in known]
     return with_mount({**container, "env": variables}, _MOUNT)
 
 
 def _with_path(container: Object, variable: Object) -> Object:
-    """PYTHONPATH with our folder before its author's."""
+    """Puts our folder before its author's in PYTHONPATH."""
     if "valueFrom" in variable:
         raise PodError(
             f"container {container.get('name')!r}: annotation {OFFLOAD_ANNOTATION} puts a folder before those of "

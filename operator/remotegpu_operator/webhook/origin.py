@@ -1,11 +1,11 @@
-"""Which fraction of a container is its author's, and which a default that others filled in: LimitRange, Kyverno, ....
+"""Finds out which fraction of a container is its author's, and which a default of others: LimitRange, Kyverno, ....
 
 We take the fraction out, so others may fill it in again and the API server calls us once more for the same request. Two
-things tell then:
+things tell the cases apart:
 
-- the records of who set what, which the API server makes of what the author sent, before any default;
-- our mark, an annotation: what we converted, for which request. Somebody who forges one has his thousandths count and
-  not the fraction beside them, as if he had left out the fraction. A copied mark is of another request, and none.
+- the records of who set what, which the API server makes from the author's object, before any default;
+- our mark, an annotation: what we converted, for which request. If a user forges one, his thousandths count and the
+  fraction next to them does not, as if he had left out the fraction. A copied mark is of another request, and ignored.
 """
 
 import datetime
@@ -28,19 +28,19 @@ _MARKS: Final = ("metadata", "annotations")
 class Origin:
     # Names the request, in all its passes.
     request: str = ""
-    # What an earlier pass of it converted: thousandths by container.
+    # Thousandths by container that an earlier pass of the request converted.
     converted: Mapping[str, str] = field(default_factory=dict)
-    # Containers whose fraction, or thousandths, were in what the author sent; None: there is no record.
+    # Containers whose fraction, or thousandths, were in the author's object; None: there is no record.
     fraction: frozenset[str] | None = None
     milli: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, request: Mapping[str, Any], path: Path, withdrawn: frozenset[str] = frozenset()) -> Self:
-        """`path`: where the pod spec is; `withdrawn`: containers whose fraction the author has just taken back."""
+        """Reads a request. `path`: where the pod spec is; `withdrawn`: containers whose fraction was just removed."""
         new, old = request["object"], request.get("oldObject") or {}
         manager = at(request, ("options",)).get("fieldManager") or ""
         records = list(_sent(_records(new), _records(old), manager))
-        # What was there already is as good as sent. What we wrote for a fraction that was taken back is not.
+        # Values that were there already count as sent, except those that we wrote for a fraction that was removed.
         before = {str(each.get("name")) for each in containers(at(old, path)) if MILLI in limits(each)} - withdrawn
         name = _name_of(new, old)
         return cls(
@@ -51,7 +51,7 @@ class Origin:
         )
 
     def is_default(self, container: Object) -> bool:
-        """Whether the container has its thousandths, and the fraction beside them is nobody's wish."""
+        """Whether the container has its thousandths, and the fraction next to them is only a default."""
         name = str(container.get("name"))
         if MILLI not in limits(container):
             return False
@@ -60,7 +60,7 @@ class Origin:
         return self.fraction is not None and name not in self.fraction and name in self.milli
 
     def marked(self, document: Object, before: Object, after: Object) -> Object:
-        """`document` with the mark, where pod spec `before` was converted to `after`."""
+        """Returns `document` with the mark, where pod spec `before` was converted to `after`."""
         pairs = zip(containers(before), containers(after), strict=True)
         converted = {
             str(now["name"]): limits(now)[MILLI]
@@ -75,7 +75,7 @@ class Origin:
 
 
 def with_old_mark(old: Object, new: Object) -> Object:
-    """`new` with the mark that the stored object has, where nothing else differs: then nothing is stored."""
+    """Returns `new` with the stored object's mark, for comparison: if nothing else differs, nothing is stored."""
     mark = at(old, _MARKS).get(CONVERTED_ANNOTATION)
     if mark is None:
         return without_key(new, _MARKS, CONVERTED_ANNOTATION)
@@ -83,7 +83,7 @@ def with_old_mark(old: Object, new: Object) -> Object:
 
 
 def _name_of(new: Object, old: Object) -> str:
-    """A name for a request that is the same in all its passes, and another one for a copy of what it made."""
+    """Returns a name for a request: the same in all its passes, another for a copy of its result."""
     if version := at(old, ("metadata",)).get("resourceVersion"):
         return f"of {version}"
     text = json.dumps(_records(new), sort_keys=True)
@@ -91,12 +91,12 @@ def _name_of(new: Object, old: Object) -> str:
 
 
 def _read_mark(document: Object, request: str) -> Mapping[str, str]:
-    """What the mark says, if it is of this request."""
+    """Returns the thousandths in the mark if it is of this request, else none."""
     try:
         mark = json.loads(at(document, _MARKS).get(CONVERTED_ANNOTATION, "null"))
         return {str(k): str(v) for k, v in mark["milli"].items()} if mark["request"] == request else {}
     except (AttributeError, KeyError, TypeError, ValueError):
-        return {}  # somebody wrote it
+        return {}  # written by a user
 
 
 def _records(document: Object) -> list[Object]:
@@ -104,10 +104,10 @@ def _records(document: Object) -> list[Object]:
 
 
 def _sent(new: list[Object], old: list[Object], manager: str) -> Iterator[Object]:
-    """The records of this request: those that are not as before, and in a new object the latest, for it may have come
-    with those of the object that it was copied from.
+    """Yields the records of this request: new or changed ones, and in a new object the latest.
 
-    Times are whole seconds: what its manager sends twice within one leaves the same record, and counts as sent.
+    A new object may have come with the records of the object that it was copied from. Times are whole seconds: what its
+    manager sends twice within one second leaves the same record, and counts as sent.
     """
     if old:
         yield from (each for each in new if each not in old or (manager in ("", each.get("manager")) and _young(each)))

@@ -7,7 +7,7 @@ Operation = dict[str, Any]
 
 
 def difference(old: Any, new: Any, path: str = "") -> Iterator[Operation]:
-    """Members and elements that did not change are not mentioned. What both documents share is not looked into."""
+    """Yields the operations. Equal members and elements are not mentioned; shared parts are not compared."""
     if old is new or old == new:
         return
     if isinstance(old, dict) and isinstance(new, dict):

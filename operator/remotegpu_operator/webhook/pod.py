@@ -1,4 +1,4 @@
-"""A pod on its way into the cluster: what it needs so that its share can be found, waited for and used."""
+"""A pod on its way into the cluster: the parts that it needs to find, wait for and use its share."""
 
 import os
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ from remotegpu_operator.webhook.template import at, each_container, replaced, wi
 from remotegpu_operator.webhook.volumes import with_mount, with_volume
 
 TOKEN_SECONDS: Final = 3600
-# Appliances of the release before know none, and serve new pods until they are replaced: see docs/operations.md.
+# Appliances of the previous release know none, and serve new pods until they are replaced: docs/operations.md.
 _POOL_TOKENS: Final = os.environ.get("POOL_TOKENS", "true") != "false"
 
 
 def volume(audience: str) -> Object:
-    """As the API server stores it, with its defaults: a second call then changes nothing."""
+    """Builds the volume as the API server stores it, with its defaults: a second call then changes nothing."""
     session = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{SESSION_ANNOTATION}']"}
     token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": TOKEN_FILE}
     sources = [
@@ -52,12 +52,12 @@ class Rewritten:
 
 
 def rewrite_pod(pod: Object, origin: Origin) -> Rewritten:
-    """The pod held by our gate, with the client in the containers that have a share; as it was if it asks for none.
+    """Returns the pod gated, with the client in the containers that have a share; unchanged if it asks for none.
 
     `origin`: who wrote its fractions.
     """
     written = at(pod, ("metadata", "annotations"))
-    # Those of a live pod, in a manifest that was copied from it.
+    # Annotations of a live pod, in a manifest that was copied from it.
     copied = [SESSION_ANNOTATION, *(() if origin.converted else (CONVERTED_ANNOTATION,))]
     annotations = {key: value for key, value in written.items() if key not in copied}
     sent = at(pod, ("spec",))
@@ -65,10 +65,10 @@ def rewrite_pod(pod: Object, origin: Origin) -> Rewritten:
     ask = read_ask(annotations, spec)
     _refuse_forgeries(pod, annotations, asks=ask is not None)
     if ask is None:
-        # A default of others may have been beside a `remotegpu/milli: 0`.
+        # A default of others may have been next to a `remotegpu/milli: 0`.
         return Rewritten(pod if spec is sent else {**pod, "spec": spec})
     refuse_node_name(spec)
-    # A claim that the pod names may be in any pool.
+    # The claim that the pod names may be in any pool.
     audience = pool_audience(ask.pool) if _POOL_TOKENS and not ask.claim else AUDIENCE
     spec = _mounted(_gated(_with_clients(spec)), audience)
     if ask.offload:
@@ -93,7 +93,7 @@ def refuse_node_name(spec: Object) -> None:
 
 
 def _refuse_forgeries(pod: Object, annotations: Mapping[str, str], asks: bool) -> None:
-    """What only we write: a pod that brings it along could wait for nothing, or pass for one with a share."""
+    """Refuses marks that only we write. With them a pod could wait for nothing, or pass for one with a share."""
     labels = at(pod, ("metadata", "labels"))
     forged = [f"annotation {key}" for key in annotations if key.startswith(STATUS_PREFIX)]
     forged += [f"label {key}" for key in labels if key.startswith(STATUS_PREFIX) and not (asks and key == POD_LABEL)]
@@ -110,10 +110,10 @@ def has_client(container: Object) -> bool:
 
 
 def _with_clients(spec: Object) -> Object:
-    """The client in every container of a pod whose share is not written at one of them."""
+    """Adds the client to every container of a pod if none of them names a share."""
     if any(has_client(container) for container in containers(spec)):
         return spec
-    # Not in init containers: kubelet refuses a pod with a device in both kinds when it starts anew (k/k #138446).
+    # Not in init containers: kubelet refuses a pod with a device in both kinds when it restarts (k/k #138446).
     return {**spec, "containers": [_with_client(container) for container in spec.get("containers") or ()]}
 
 
@@ -131,14 +131,14 @@ def _gated(spec: Object) -> Object:
 
 
 def _mounted(spec: Object, audience: str) -> Object:
-    """The volume with session and token, in every container that has the client."""
+    """Adds the volume with session and token, mounted in every container that has the client."""
     wanted = volume(audience)
     spec = {**spec, "volumes": [wanted if _is_ours(each) else each for each in spec.get("volumes") or []]}
     return each_container(with_volume(spec, wanted), lambda container: with_mount(container, MOUNT), has_client)
 
 
 def _is_ours(found: Object) -> bool:
-    """A volume as we make it for any pool: in a manifest that was copied from a pod of another one, or of before."""
+    """Whether it is our volume for some pool: the manifest may be copied from another pool's or an older pod."""
     if found.get("name") != POD_VOLUME:
         return False
     try:

@@ -14,8 +14,8 @@ from aiohttp import web
 from prometheus_client import Gauge, Histogram
 
 from remotegpu.api.lines import one_line
-from remotegpu_operator import probes
-from remotegpu_operator.door import Door, Places, runner_of
+from remotegpu_operator.serving import probes
+from remotegpu_operator.serving.door import Door, Places, runner_of
 from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
@@ -28,7 +28,7 @@ RELOAD_SECONDS: Final = 5.0
 PLACES: Final = Places(waiting=512, waiting_of_peer=320, answering=1280, answering_of_peer=640)
 # For a client that still sends when it has its answer.
 _LINGER_SECONDS: Final = 2.0
-# Characters of what a review says, in a line of the log.
+# Length in characters of a text from a review in a line of the log.
 _MOST_SHOWN: Final = 400
 
 SECONDS: Final = Histogram(
@@ -52,7 +52,7 @@ class Certificate:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
 
     def load(self) -> None:
-        """For connections from now on; if the files are not right, those read before stay in use."""
+        """Loads the files for new connections; if they are not right, those read before stay in use."""
         files = [self.folder / name for name in ("tls.crt", "tls.key")]
         try:
             found = tuple(file.stat().st_mtime_ns for file in files)
@@ -111,7 +111,7 @@ class Webhook:
 
 def _log_refusal(request: dict[str, object], message: str) -> None:
     kind, user = request.get("kind"), request.get("userInfo")
-    # Any pod of the cluster may ask.
+    # Any pod of the cluster may send a request.
     said = (
         kind.get("kind") if isinstance(kind, dict) else "",
         request.get("namespace", ""),
@@ -129,7 +129,7 @@ def _log_refusal(request: dict[str, object], message: str) -> None:
 async def serving(
     webhook: Webhook, host: str | None, port: int, http_port: int, reuse_port: bool = False
 ) -> AsyncIterator[None]:
-    """Both ports are open inside; the first is shared with other processes that `reuse_port`."""
+    """Opens both ports inside the block; the first is shared with other processes that `reuse_port`."""
     runners = [
         runner_of(app, lingering_time=_LINGER_SECONDS)
         for app in (webhook.admission(), probes.application(webhook.not_ready))

@@ -1,4 +1,4 @@
-"""Pod specs, of pods and of templates: the fraction that people write becomes thousandths, and goes with them."""
+"""Pod specs, of pods and of templates: the fraction that people write becomes thousandths, and is removed with them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -8,10 +8,10 @@ from remotegpu.api.kubernetes import FRACTION, MILLI
 from remotegpu.api.pods import Object, PodError, containers, count_of, limits, requests
 from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, parse_fraction, parse_quantity
 
-# What `kubectl apply` keeps in the object of the manifest that it was last given.
+# The annotation in which `kubectl apply` keeps the last manifest.
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# Helm keeps the last manifest to itself. That it no longer has a fraction shows only in this: Helm updates the object
-# and sets no fraction, though it is on record as having set one; where the manifest has one Helm sets it each time.
+# Helm keeps the last manifest to itself. A fraction that it removed shows only so: Helm updates the object and sets no
+# fraction, though it is on record as having set one. If the manifest has one, Helm sets it each time.
 HELM: Final = "helm"
 
 Path = tuple[str, ...]
@@ -20,9 +20,9 @@ Path = tuple[str, ...]
 def with_milli(
     spec: Object, annotations: Mapping[str, str], is_default: Callable[[Object], bool] = lambda _: False
 ) -> Object:
-    """The spec with thousandths in the place of fractions; the same object if there is none.
+    """Returns the spec with thousandths in place of fractions; the same object if there is none.
 
-    `is_default`: whether a container has its thousandths and the fraction beside them was filled in by others.
+    `is_default`: whether a container has its thousandths and others filled in the fraction next to them.
     """
     if not any(FRACTION in limits(c) or FRACTION in requests(c) for c in containers(spec)):
         return spec
@@ -31,7 +31,7 @@ def with_milli(
 
 
 def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Object:
-    """The spec in `new` without the thousandths of ours whose fraction `manager` has taken back with this update.
+    """Returns the spec in `new` without our thousandths for fractions that `manager` removed with this update.
 
     A manifest does not know the thousandths that we wrote, so applying it without the fraction would leave them.
     """
@@ -57,10 +57,10 @@ def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Obj
 
 
 def with_old_records(old: Object, new: Object) -> Object:
-    """`old` for a `new` that differs in nothing but the records of who set what: then the API server stores nothing.
+    """Returns `old` if `new` differs only in the records of who set what: then the API server stores nothing.
 
-    To apply a manifest again looks to it as if the fraction were set just now. It notes the time, and where somebody
-    else has written since, as controllers do, the record changes its place in the list: a change, of nothing.
+    To apply a manifest again looks to the API server as if the fraction were set just now. It notes the time, and if
+    another manager, such as a controller, has written since, the record moves in the list: a change without content.
     """
     before, after = at(old, ("metadata",)), at(new, ("metadata",))
     records = before.get("managedFields")
@@ -75,14 +75,14 @@ def _without_times(records: list[Object]) -> list[str]:
 
 
 def at(document: Object, path: Path) -> Object:
-    """The object at `path`; empty where something on the way is missing or null."""
+    """Returns the object at `path`; empty if something on the way is missing or null."""
     for key in path:
         document = document.get(key) or {}
     return document
 
 
 def replaced(document: Object, path: Path, value: Object) -> Object:
-    """`document` with `value` at `path`; what is beside the path is shared, not copied."""
+    """Returns `document` with `value` at `path`; parts off the path are shared, not copied."""
     if not path:
         return value
     return {**document, path[0]: replaced(document.get(path[0]) or {}, path[1:], value)}
@@ -91,7 +91,7 @@ def replaced(document: Object, path: Path, value: Object) -> Object:
 def each_container(
     spec: Object, change: Callable[[Object], Object], where: Callable[[Object], bool] = lambda _: True
 ) -> Object:
-    """The spec with `change` made to the containers `where` it applies."""
+    """Returns the spec with `change` made to the containers that `where` selects."""
     lists = {
         name: [change(container) if where(container) else container for container in spec[name]]
         for name in ("initContainers", "containers")
@@ -101,7 +101,7 @@ def each_container(
 
 
 def without_key(document: Object, path: Path, key: str) -> Object:
-    """`document` without `key` in the object at `path`, and without that object if nothing else is in it."""
+    """Returns `document` without `key` in the object at `path`, and without that object if nothing else is in it."""
     found = at(document, path)
     if key not in found:
         return document
@@ -121,7 +121,10 @@ def _converted(container: Object, count: int) -> Object:
         return container
     name = container.get("name")
     if limit is None:
-        raise PodError(f"container {name!r}: {FRACTION} is only in requests; write it in limits, the request follows")
+        raise PodError(
+            f"container {name!r}: {FRACTION} is only in requests; write it in limits, the request follows; "
+            f"if a LimitRange put it there, write its bounds in {MILLI}"
+        )
     if request is not None and parse_quantity(request) != parse_quantity(limit):
         raise PodError(
             f"container {name!r}: {FRACTION} is {_plain(request)} in requests and {_plain(limit)} in limits; a share "
@@ -131,7 +134,7 @@ def _converted(container: Object, count: int) -> Object:
         fraction = parse_fraction(_plain(limit))
     except QuantityError as problem:
         raise PodError(f"container {name!r}: {FRACTION}: {problem}") from None
-    # A LimitRange's default has put our thousandths beside the fraction before us: what its author wrote wins.
+    # A LimitRange's default has put our thousandths next to the fraction before us: the author's value wins.
     milli = {MILLI: _canonical(fraction.total_milli * count)}
     return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != FRACTION} | milli)
 
@@ -143,7 +146,7 @@ def _with_amounts(container: Object, change: Callable[[Mapping[str, str]], Mappi
 
 
 def _canonical(milli: int) -> str:
-    """As the API server stores it, so that an object can be compared with the stored one."""
+    """Returns the quantity as the API server stores it, for comparison with the stored object."""
     return str(milli) if milli % MILLI_PER_GPU else f"{milli // MILLI_PER_GPU}k"
 
 
@@ -153,7 +156,7 @@ def _plain(quantity: str) -> str:
 
 
 def withdrawn(old: Object, new: Object, path: Path, manager: str) -> set[str]:
-    """Names of containers whose fraction was in `manager`'s manifest and is no longer."""
+    """Returns names of containers whose fraction was in `manager`'s manifest and is no longer."""
     gone = _applied(old, path, FRACTION) - _applied(new, path, FRACTION)
     gone |= _managed(old, path, FRACTION, manager, "Apply") - _managed(new, path, FRACTION, manager, "Apply")
     if manager.startswith(HELM):
@@ -162,18 +165,18 @@ def withdrawn(old: Object, new: Object, path: Path, manager: str) -> set[str]:
 
 
 def _applied(document: Object, path: Path, resource: str) -> set[str]:
-    """Names of containers that have a limit of `resource` in the manifest of the last client-side apply."""
+    """Returns names of containers that have a limit of `resource` in the manifest of the last client-side apply."""
     text = at(document, ("metadata", "annotations")).get(LAST_APPLIED, "")
     if resource not in text:
         return set()
     try:
         return {str(c.get("name")) for c in containers(at(json.loads(text), path)) if resource in limits(c)}
     except (ValueError, AttributeError):
-        return set()  # an annotation is any text; this is no manifest
+        return set()  # an annotation may hold any text; this one is not a manifest
 
 
 def _managed(document: Object, path: Path, resource: str, manager: str, operation: str = "") -> set[str]:
-    """Names of containers whose limit of `resource` a field manager is on record as having set; "" is any.
+    """Returns names of containers whose limit of `resource` a field manager has set on record; "" is any.
 
     The record is made before admission: it has the fraction that we then take out, and not the thousandths.
     """
@@ -186,7 +189,7 @@ def _managed(document: Object, path: Path, resource: str, manager: str, operatio
 
 
 def containers_set_by(entry: Object, path: Path, resource: str) -> Iterator[str]:
-    """Names of containers whose limit of `resource` an entry of managedFields has."""
+    """Yields names of containers whose limit of `resource` an entry of managedFields has."""
     yield from _set_by(at(entry, ("fieldsV1", *(f"f:{key}" for key in path))), resource)
 
 

@@ -1,4 +1,4 @@
-"""Volumes of ours in other people's pods. What has our name or our place and is not ours is refused."""
+"""Our volumes in other people's pods. Another volume with our name or path is refused."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,5 @@
-//! What bounds copies of many bytes here: memory, page faults and sockets, and in the same run copies to and from a share.
+//! Limits of large copies on this machine: memory, page faults and sockets, and in the same run copies to and from a
+//! share.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +16,7 @@ use crate::samples::{median, noise};
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 64 << 20];
 const LARGEST: usize = 64 << 20;
 const STREAMS: [usize; 4] = [1, 2, 4, 8];
-/// What a socket is given at a time.
+/// The largest number of bytes for one socket call.
 const PIECE: usize = 1 << 20;
 const PAGE: usize = 4096;
 /// Runs of a figure, after one that does not count.
@@ -101,7 +102,7 @@ fn copies(
     session.free(device)
 }
 
-/// Does `once` until it was done with all bytes, each time with another place in memory of the largest size.
+/// Calls `once` until all bytes are done, each time with another offset within memory of the largest size.
 fn each(options: &Options, len: usize, mut once: impl FnMut(usize) -> Result<(), String>) -> Result<(), String> {
     (0..(options.bulk() / len).max(1)).try_for_each(|turn| once(turn * len % LARGEST))
 }
@@ -141,7 +142,7 @@ fn fault_in() -> Result<(), String> {
     Ok(())
 }
 
-/// The bytes over all connections at once, a thread for each end.
+/// Sends the bytes over all connections at once, with a thread for each end.
 fn streams<S: Send + Sync>(
     name: String,
     options: &Options,

@@ -1,7 +1,7 @@
-//! A network that takes its time: a TCP proxy that passes every byte on a fixed time after it came.
+//! A slow network: a TCP proxy that forwards every byte a fixed time after it came.
 //!
-//! Each way of a connection has a thread that reads and stamps, and one that writes when the time has come: what is
-//! under way waits side by side, so that the delay takes nothing from the bandwidth.
+//! Each direction of a connection has a thread that reads and stamps, and one that writes when the time has come: bytes
+//! in flight wait in parallel, so that the delay does not reduce the bandwidth.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::options::Route;
 
 const PIECE: usize = 256 << 10;
-/// What may be under way at a time: 5 GB/s times the longest delay that is measured, 10 ms, with room.
+/// The most bytes in flight: 5 GB/s times the longest measured delay, 10 ms, with room.
 const UNDER_WAY: usize = 64 << 20;
 
 /// Accepts on all routes, forever.
@@ -54,7 +54,7 @@ fn join(near: TcpStream, far: TcpStream, delay: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// One way of a connection.
+/// One direction of a connection.
 fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let line = Arc::new(Line::default());
     let end = Arc::clone(&line);
@@ -79,7 +79,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     });
 }
 
-/// What is under way, with the time at which it is due; nothing stands for the end.
+/// The bytes in flight of one direction, each piece with the time at which it is due; an empty piece is EOF.
 #[derive(Default)]
 struct Line {
     state: Mutex<State>,
@@ -94,7 +94,7 @@ struct State {
 }
 
 impl Line {
-    /// False if nobody takes any more.
+    /// False if the other side takes no more.
     fn put(&self, due: Instant, bytes: &[u8]) -> bool {
         let mut state = self.wait(|state| state.bytes < UNDER_WAY || state.closed);
         state.bytes += bytes.len();

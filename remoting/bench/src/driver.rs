@@ -8,7 +8,7 @@ use driverapi::types::{
     CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUresult, CUstream,
 };
 
-/// Adds its number to a counter: what has run can be told from the counter.
+/// Adds its number to a counter: the counter shows which launches have run.
 pub const KERNEL: &CStr = c"
 .version 7.0
 .target sm_70
@@ -199,7 +199,7 @@ impl Session<'_> {
         self.function(KERNEL, c"count")
     }
 
-    /// What `work` gives to the stream, as a graph.
+    /// Captures the work that `work` gives to the stream, as a graph.
     pub fn graph(&self, work: impl FnOnce() -> Result<(), String>) -> Result<Graph<'_>, String> {
         const THREAD_LOCAL: c_uint = 1;
         let (mut graph, mut executable) = (null_mut(), null_mut());
@@ -252,7 +252,7 @@ impl Pinned<'_> {
         check("cuMemcpyHtoDAsync", unsafe { (driver.to_device_async)(address, self.address, self.len, *stream) })
     }
 
-    /// What its first bytes are now, while a copy may still write them.
+    /// The first bytes now, while a copy may still write them.
     pub fn word(&self) -> u32 {
         assert!(self.len >= size_of::<u32>());
         // SAFETY: within the memory, aligned as all that the driver allocates; volatile, because others write it.
@@ -286,7 +286,7 @@ impl Event<'_> {
         check("cuEventRecord", unsafe { (self.session.driver.record_event)(self.event, self.session.stream) })
     }
 
-    /// Has the last record been reached?
+    /// Whether the last record is complete.
     pub fn query(&self) -> Result<bool, String> {
         // SAFETY: the event exists.
         match unsafe { (self.session.driver.query_event)(self.event) } {
@@ -302,7 +302,7 @@ pub struct Kernel<'s> {
 }
 
 impl Kernel<'_> {
-    /// Adds 1 to the counter at `address`, some time.
+    /// Adds 1 to the counter at `address`, asynchronously.
     pub fn launch(&self, address: CUdeviceptr) -> Result<(), String> {
         self.launch_grid([1; 3], [1; 3], &[address, 1])
     }

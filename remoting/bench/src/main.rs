@@ -1,5 +1,9 @@
-//! What `remotegpu bench` runs: latency and bandwidth of a CUDA driver, with raw TCP on the same machine beside them.
-//! Prints one JSON object. Microseconds are medians, bandwidths are 10^9 bits of data per second.
+//! The program behind `remotegpu bench`: latency and bandwidth of a CUDA driver, compared with raw TCP on the same
+//! machine. Prints one JSON object. Microseconds are medians, bandwidths are 10^9 bits of data per second.
+//!
+//! `driver` loads any libcuda by its path, and `measurements`, `bulk`, `backlog`, `scenarios` and `softgpu` measure it.
+//! `tcp` is the reference, and `delay` a slow network. Started by `remotegpu.cli.bench`. It links nothing of client,
+//! worker or software GPU.
 
 mod backlog;
 mod bulk;
@@ -48,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What serves is not left behind, however its starter ends.
+/// Ends this process when its input does, so that a server is not left behind.
 fn end_with_input() {
     std::thread::spawn(|| {
         let mut input = std::io::stdin();
@@ -57,7 +61,7 @@ fn end_with_input() {
     });
 }
 
-/// Raw TCP is measured on both sides of the driver: another load on the machine shows as a difference.
+/// Measures raw TCP before and after the driver: another load on the machine shows as a difference.
 fn measure(options: &Options) -> Result<(), String> {
     let mut tcp = tcp::Reference::start(options)?;
     let before = tcp.measure(options)?;

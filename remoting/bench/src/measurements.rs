@@ -35,8 +35,8 @@ pub fn all(options: &Options) -> Result<Vec<Figure>, String> {
     Ok(figures)
 }
 
-/// A graph of many kernels: what its launch takes of the caller, also beside a command of one frame in the same place,
-/// and with a synchronise beside the same kernels one by one.
+/// A graph of many kernels: the caller's time for its launch, also compared with a command of one frame in the same
+/// place, and with a synchronise compared with the same kernels one by one.
 fn graphs(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
     const KERNELS: usize = 1000;
     let kernel = session.kernel()?;

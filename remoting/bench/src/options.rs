@@ -12,7 +12,7 @@ pub struct Options {
     pub library: String,
     /// A tenth of the repetitions and of the bytes: seconds instead of a minute.
     pub quick: bool,
-    /// A peer that runs already; else this program starts one beside itself.
+    /// A peer that runs already; otherwise this program starts one.
     pub reference: Option<Address>,
     pub job: Job,
 }
@@ -23,19 +23,19 @@ pub enum Job {
     Help,
     /// How fast kernels execute, instead of how far away the driver is.
     SoftwareGpu,
-    /// What bounds large copies.
+    /// The limits of large copies.
     Bulk,
     /// The other end of the raw TCP reference.
     TcpPeer(Address),
-    /// A network that takes its time, each way.
+    /// A slow network, with this delay in each direction.
     DelayProxy(Duration, Vec<Route>),
-    /// As many kernels as a tenant gets done in this time.
+    /// Launches as many kernels as a tenant gets done in this time.
     Backlog(Duration),
     /// A few calls, so that their round trips can be counted; started by this program.
     Scenario(String),
 }
 
-/// What connects to `listen` is passed to `target`.
+/// Connections to `listen` are forwarded to `target`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     pub listen: SocketAddr,

@@ -1,4 +1,4 @@
-//! What this process and its threads have cost.
+//! Processor time of this process and its threads.
 
 /// Processor time of this process, all threads, user and system.
 pub fn seconds() -> f64 {
@@ -11,7 +11,7 @@ pub fn seconds() -> f64 {
     [usage.ru_utime, usage.ru_stime].iter().map(|time| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6).sum()
 }
 
-/// Processor time of the calling thread. A call's, without what other threads do in between on the same processor.
+/// Processor time of the calling thread. Measures a call without the time of other threads on the same processor.
 pub fn seconds_of_this_thread() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills in the structure.

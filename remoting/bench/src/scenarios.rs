@@ -18,7 +18,7 @@ const STARTS: usize = 5;
 /// An image that no appliance knows, and too long to be sent along unasked.
 const MODULE_PADDING: usize = 128 << 10;
 
-/// The figures about round trips, `null` with a driver that counts none: it is no remote one; and `init_ms`.
+/// Returns `init_ms` and the figures about round trips: `null` with a driver that counts none, as it is not remote.
 ///
 /// # Errors
 /// If a process fails; its own message stands above.

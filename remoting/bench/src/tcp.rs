@@ -1,4 +1,4 @@
-//! The reference: what plain TCP, or a Unix socket, does between two processes.
+//! The reference: plain TCP, or a Unix socket, between two processes.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::options::Options;
 use crate::samples::{Repeat, gigabits_per_second, median_seconds, noise};
 
-/// Where a peer listens.
+/// The address on which a peer listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
@@ -44,10 +44,10 @@ fn connect(address: &Address) -> io::Result<Box<dyn Stream>> {
 }
 
 const SMALL: usize = 64;
-/// About what a launch is on the wire.
+/// About the size of a launch on the wire.
 const MESSAGE: usize = 128;
 
-/// What the peer is asked for.
+/// The kinds of request to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Messages of `SMALL` bytes come back, until one that begins with `LAST`.
@@ -92,7 +92,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The peer that `options` name, or one in a process of its own beside this one.
+    /// The peer that `options` name, or one in a new process.
     ///
     /// # Errors
     /// If it cannot be reached, or this program not start itself.
@@ -210,7 +210,7 @@ pub fn serve_as_peer(address: &Address) -> Result<(), String> {
     }
 }
 
-/// `memory` is where bytes go to and come from, all of them, as at an appliance.
+/// `memory` is the source and target of all bytes, as at an appliance.
 fn answer(mut stream: impl Stream, memory: &mut Vec<u8>) -> io::Result<()> {
     let mut request = [0; Request::BYTES];
     loop {

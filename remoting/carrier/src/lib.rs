@@ -1,5 +1,9 @@
-//! What both ends of a data connection share: the services of `control.proto`, the settings of a TCP connection, and the
+//! Shared by both ends of a data connection: the services of `control.proto`, the settings of a TCP connection, and the
 //! ways in which the bytes of a session pass through TLS or gRPC.
+//!
+//! `pump` passes bytes where a connection cannot be handed over, and `pieces` puts them into gRPC messages. Used by
+//! client, `remotegpu-connect`, gateway and worker. It must not know a message of a session: the bytes that it passes
+//! have no meaning here.
 
 mod hex;
 mod pieces;
@@ -31,11 +35,11 @@ pub const HTTP2_FRAME: u32 = 1 << 20;
 /// The gateway's answer to a preface that it accepts.
 pub const ACCEPTED: u8 = b'K';
 
-/// Its answer to a client that wants to go on with a session that there is no more.
+/// Its answer to a client that wants to resume a session that does not exist any more.
 pub const GONE: u8 = b'G';
 
-/// Its answer to who asks for a session or lease that has moved to another appliance. Two bytes of length follow, and where
-/// that is, in JSON: `endpoint`, `data_port` and `server_name`.
+/// Its answer to a request for a session or lease that has moved to another appliance. Two bytes of length follow, and
+/// the new place in JSON: `endpoint`, `data_port` and `server_name`.
 pub const MOVED: u8 = b'M';
 
 /// Metadata of a refused call that names a lease which has moved: the same JSON.

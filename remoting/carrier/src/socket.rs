@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::io;
 use rustix::net::sockopt;
 
-/// A peer that acknowledges nothing for so long is gone. A pod that is deleted leaves without a word: its address is
-/// nobody's from then on.
+/// A peer that acknowledges nothing for so long is gone. A deleted pod leaves without a word: its address belongs to no
+/// machine from then on.
 const SILENCE_MS: u32 = 8_000;
 
 /// Questions to a closed window without an answer, after which the peer counts as silent.

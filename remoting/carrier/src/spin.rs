@@ -1,10 +1,10 @@
-//! How long a thread waits for the other end without sleeping: to be woken costs more than an answer from nearby takes.
+//! How long a thread waits for the other end without sleeping: a wake-up costs more than a nearby answer takes.
 
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// About what two threads take that wake each other.
+/// About the time that two threads need to wake each other.
 const LONGEST: Duration = Duration::from_micros(50);
 /// After so many waits in a row that took longer, only one of [`SELDOM`] is tried.
 const MISSES: u32 = 8;
@@ -18,7 +18,7 @@ enum Wait {
     Asleep,
 }
 
-/// The wait that is under way, and what those before tell about it.
+/// The current wait, and the experience of earlier ones.
 #[derive(Debug, Default)]
 pub struct Spin {
     wait: Wait,
@@ -27,8 +27,8 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Whether a wait, which begins now if none is under way, goes on without sleep. Never on one processor, where it would
-    /// keep the other end from running.
+    /// Whether a wait, which begins now if none is under way, continues without sleep. Never on one processor: that
+    /// would keep the other end from running.
     pub fn goes_on(&mut self) -> bool {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         let processors = *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, usize::from));
@@ -50,7 +50,7 @@ impl Spin {
         awake
     }
 
-    /// What was waited for has come.
+    /// Ends the wait: its event has come.
     pub fn came(&mut self) {
         if let Wait::Awake(_) = self.wait {
             self.misses = 0;
@@ -58,7 +58,7 @@ impl Spin {
         self.wait = Wait::NotBegun;
     }
 
-    /// Something else has happened, after which it may come soon.
+    /// Something else has happened, after which the event may come soon.
     pub fn again(&mut self) {
         self.wait = Wait::NotBegun;
     }

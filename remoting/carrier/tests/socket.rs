@@ -1,4 +1,4 @@
-//! What the kernel does with a peer that does not read.
+//! The kernel's behaviour towards a peer that does not read.
 
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! What every exported function has in common: the guard at the C boundary, and access to the caller's pointers.
+//! Shared parts of all exported functions: the guard at the C boundary, and access to the caller's pointers.
 
 use crate::Code;
 use crate::program::log::{self, Level};
@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Which stream the null handle means: the context's legacy stream, or one per host thread (`_ptds`, `_ptsz`).
+/// The stream that the null handle means: the context's legacy stream, or one per host thread (`_ptds`, `_ptsz`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DefaultStream {
     Legacy,
@@ -22,8 +22,8 @@ pub enum DefaultStream {
 pub const LEGACY: DefaultStream = DefaultStream::Legacy;
 pub const PER_THREAD: DefaultStream = DefaultStream::PerThread;
 
-/// Declares exported functions, which answer only after `cuInit`. A body is of type `Result<(), Code>` and may follow the
-/// pointers it was given: that they are as CUDA documents them is the caller's promise to a C function.
+/// Declares exported functions, which answer only after `cuInit`. A body is of type `Result<(), Code>` and may follow
+/// the pointers it was given: that they are as CUDA documents them is the caller's promise to a C function.
 #[macro_export]
 macro_rules! exports {
     ($($(#[$meta:meta])* fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
@@ -68,18 +68,18 @@ macro_rules! stream_exports {
     };
 }
 
-/// As [`guard_if`], of a function that answers before `cuInit`, too.
+/// Like [`guard_if`], for a function that may be called before `cuInit`.
 pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
     guard_if(process::check_alive, counter, body)
 }
 
-/// As [`guard_if`], of a function that a forked child may call.
+/// Like [`guard_if`], for a function that a forked child may call.
 pub fn guard_early(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
     guard_if(process::check_not_gone, counter, body)
 }
 
-/// Runs the body of an exported function, if it may be called: counted, with errno kept, and no panic gets out, nor the
-/// end of a thread that is cancelled meanwhile.
+/// Runs the body of an exported function, if `check` allows it. Counts the call and keeps errno. No panic gets out, nor
+/// does a thread cancellation in the meantime.
 pub fn guard_if(
     check: impl FnOnce() -> Result<(), Code>,
     counter: &'static Counter,
@@ -112,7 +112,7 @@ thread_local! {
     static SAID: Cell<bool> = const { Cell::new(false) };
 }
 
-/// For who says by a line of its own why a call answers `CUDA_ERROR_NOT_SUPPORTED`.
+/// Marks the current call as explained: the caller has logged its own line for `CUDA_ERROR_NOT_SUPPORTED`.
 pub fn has_said() {
     SAID.set(true);
 }
@@ -135,7 +135,7 @@ fn say_refused(name: &str, why: &str) {
     }
 }
 
-/// Counts and says that an attribute or option is why a call failed, if it is.
+/// Counts and logs an attribute or option that made a call fail, if one did.
 #[cold]
 pub fn failed(name: &'static str, code: Code, arguments: &[u64]) {
     let errno = sys::errno();
@@ -159,7 +159,7 @@ pub unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Code> {
     Ok(())
 }
 
-/// As [`write`], for results that the caller may leave out.
+/// Like [`write`], for results that the caller may leave out.
 ///
 /// # Safety
 /// `to` is null or valid for a write.

@@ -23,7 +23,7 @@ impl Call {
         Call { number, live, payload: Writer::new(), settings: Vec::new() }
     }
 
-    /// Of the current context, whose id is the first field.
+    /// Starts a call on the current context, whose id is the first field.
     ///
     /// # Errors
     /// As [`context::current`].
@@ -35,8 +35,8 @@ impl Call {
         Ok(call)
     }
 
-    /// Of a function, whose module and place are the first two fields; of no function, the current context and
-    /// [`NO_FUNCTION`].
+    /// Starts a call on a function, whose module and place are the first two fields. Without a function, the fields are
+    /// the current context and [`NO_FUNCTION`].
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE`, also for no function where a question needs one, or why it cannot be loaded.
@@ -87,7 +87,7 @@ impl Call {
         let mut key = Writer::new();
         key.put(&self.number);
         if kind == Kind::Question {
-            // With other attributes of its function it may have another answer.
+            // Other attributes of its function may change the answer.
             key.put(&self.settings);
         }
         key.raw(&self.payload.bytes);

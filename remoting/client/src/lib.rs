@@ -1,10 +1,10 @@
 //! The library that takes the place of `libcuda.so.1` (and, under a second name, of `libnvidia-ml.so.1`) in a program's
 //! process and has its work done on GPUs of an appliance.
 //!
-//! `abi` holds the exported functions, thin; `boundary` is what all of them have in common. They act on `objects`, which
-//! have handles, and by `launch`, `module`, `copies` and `graphs`. `memory` decides where allocations lie, `session` is the
-//! connection to a worker, `connect` reaches appliances, `program` is the process around us. `nvml` is the second library.
-//! `SAFETY.md` says which files contain `unsafe` code and why it is sound.
+//! `abi` holds the exported functions, thin; `boundary` holds what they share. They act on `objects`, which have
+//! handles, and by `launch`, `module`, `copies` and `graphs`. `memory` decides where allocations lie, `session` is the
+//! connection to a worker, `connect` reaches appliances, `program` is the process around us. `nvml` is the second
+//! library. `SAFETY.md` says which files contain `unsafe` code and why it is sound.
 
 // The body of an exported function is one unsafe block, which the macros that declare them write.
 #![allow(clippy::macro_metavars_in_unsafe)]

@@ -105,7 +105,7 @@ fn where_a_session_has_moved_to_is_heard_though_its_first_frame_was_not_read() {
         let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
         appliance.move_session(&format!("127.0.0.1:{nobody}"), nobody);
         for (j, carrier) in CARRIERS.into_iter().enumerate() {
-            // What was heard of one lease is remembered in this process.
+            // This process remembers what it learned of one lease.
             let share = Share { lease_id: format!("{i}{j}"), ..appliance.share() };
             let opened = open_data_over(carrier, &share, &appliance.hello(), &appliance.ticket(), &[7; 400]);
             says(opened, ErrorKind::Unreachable, &[&format!("127.0.0.1:{nobody}"), "nothing listens"]);
@@ -174,7 +174,7 @@ fn a_worker_that_does_not_read_is_waited_for() {
     let (mut client, mut worker) = connect(&tls, Carrier::Direct);
     client.set_nonblocking(true).unwrap();
     let (piece, mut sent, begun) = (noise(1 << 16), 0, Instant::now());
-    // Of all that is open here only this connection has a peer that does not read.
+    // Only this connection, of all that are open here, has a peer that does not read.
     let lifted = || {
         open_fds().any(|fd| {
             // SAFETY: a descriptor of this process; one that was closed is an error.

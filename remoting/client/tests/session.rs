@@ -414,7 +414,7 @@ fn a_lost_session_is_told_by_the_streams_that_waited_for_it() {
     assert_eq!(to.synchronise(4, &StreamSynchronize { launches: UNCOUNTED }), Err(EXTERNAL_DEVICE), "told once");
     assert_eq!(to.synchronise(4, &StreamSynchronize { launches: UNCOUNTED }), Ok(()));
     player.join().expect("player");
-    // What is asked of the lost session afterwards is told at once.
+    // A call on the lost session fails at once.
     let (sender, told) = mpsc::channel();
     from.call_then(
         7,

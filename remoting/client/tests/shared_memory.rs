@@ -1,5 +1,5 @@
-//! Memory that a session shares with its worker, which the test plays: by a gateway's side of the memory connection that
-//! answers as it should, or not.
+//! Memory that a session shares with its worker, which the test plays: by a gateway's side of the memory connection
+//! that answers as it should, or not.
 
 mod worker;
 
@@ -32,7 +32,7 @@ fn start(memory: UnixStream) -> (Arc<Session>, Worker) {
     (session, worker)
 }
 
-/// What the client gives, and its descriptor.
+/// Returns the message by which the client gives memory, and its descriptor.
 fn given(socket: &UnixStream) -> (SharedMemory, std::fs::File) {
     let mut bytes = [0; SharedMemory::BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

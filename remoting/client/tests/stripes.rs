@@ -1,4 +1,4 @@
-//! Copies over stripes to and from a worker that the test plays, and that lies on a stripe.
+//! Copies over stripes to and from a worker that the test plays, and that violates the protocol on a stripe.
 
 mod worker;
 
@@ -33,7 +33,7 @@ fn device() -> DeviceBox {
     DeviceBox { context: 1, address: 4096, extent: Extent::linear(SIZE as u64) }
 }
 
-/// What a copy to the host left in 16 MiB of memory, into whose middle it was to go.
+/// Copies to the host into the middle of 16 MiB of memory; returns the result and all of the memory.
 fn read(session: &Arc<Session>) -> JoinHandle<(Result<(), u32>, Vec<u8>)> {
     let session = Arc::clone(session);
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-"""Which files are written, and with what."""
+"""Names the files that are written, and makes their texts."""
 
 from pathlib import Path
 

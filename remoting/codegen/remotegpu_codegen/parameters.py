@@ -13,7 +13,7 @@ from remotegpu_codegen.registry import RegistryError
 HANDLES = frozenset(
     "context module function kernel library link stream event pool physical graph green".split()  # noqa: SIM905
 )
-# Those that only unrecorded functions have.
+# Handles that only unrecorded functions have.
 OTHER_HANDLES = frozenset("array texture surface node exec user_object conditional nvml_device".split())  # noqa: SIM905
 PARAMETER = re.compile(
     r"(?P<way>in out |out |later |out if \[(?P<section>[\w ]+)(, (?P<when>\w+(=\d+)?))?\] )?"

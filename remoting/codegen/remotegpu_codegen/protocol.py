@@ -10,7 +10,7 @@ def rust(registry: Registry) -> str:
     names = "\n".join(f'        function::{constant(f.symbol)} => Some("{f.symbol}"),' for f in functions)
     return f"""{banner("//!", functions)}
 
-/// What the functions that both ends generate are called in the header of a frame.
+/// Numbers in the header of a frame for the functions that both ends generate.
 pub mod function {{
 {numbers}
 }}

@@ -13,7 +13,7 @@ from remotegpu_codegen import kinds
 
 
 class Rule(StrEnum):
-    """What holds for functions of the driver."""
+    """A rule that functions of the driver must follow; the value describes it."""
 
     UNIQUE = "stands there twice"
     WIRE = "wire names a function of the same class that travels, whose parameters are meant"
@@ -88,7 +88,7 @@ class Function:
 
     @property
     def travels(self) -> bool:
-        """Has it a number of its own in frames?"""
+        """Whether it has a number of its own in frames."""
         return self.handling in GENERATED and self.wire is None
 
     @property

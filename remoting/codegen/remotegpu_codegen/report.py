@@ -1,4 +1,4 @@
-"""The committed coverage report: what is provided, what is refused and why. Its diff is what a review looks at."""
+"""The committed coverage report: functions provided, and functions refused with the reason. Its diff is for reviews."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -84,7 +84,7 @@ def _tested(functions: Iterable[F], calls: Mapping[str, Iterable[str]]) -> str:
 
 
 def callers_by_function(calls: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """The programs that call each function; of a function that most call, some."""
+    """Returns the programs that call each function: at most three, then an ellipsis."""
     callers: dict[str, list[str]] = {}
     for program, symbols in sorted(calls.items()):
         for symbol in symbols:
@@ -102,7 +102,7 @@ def _refused(functions: Iterable[Function]) -> str:
 
 
 def _differences(registry: Registry, client: set[str]) -> list[str]:
-    """What the table promises and the client's sources lack, or the other way round; nothing when all is well."""
+    """Returns symbols that the table promises and the client's sources lack, and the reverse; empty if they agree."""
     by_hand = {
         symbol
         for f in registry.driver

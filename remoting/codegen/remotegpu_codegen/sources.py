@@ -1,4 +1,4 @@
-"""Which C functions the Rust sources export, read from their text."""
+"""Finds the C functions that the Rust sources export, from their text."""
 
 import re
 from pathlib import Path
@@ -17,6 +17,6 @@ def exported(text: str) -> set[str]:
 
 
 def exported_by_hand(crate: Path) -> set[str]:
-    """What the hand-written sources of a crate export."""
+    """Returns the functions that the hand-written sources of a crate export."""
     sources = (p for p in (crate / "src").rglob("*.rs") if not p.name.endswith("generated.rs"))
     return {name for source in sources for name in exported(source.read_text())}

@@ -1,4 +1,4 @@
-"""What a program gets that asks for a function by name."""
+"""The answer to a program that asks for a function by name: provided or refused."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""What generated files have in common."""
+"""Parts that all generated files share."""
 
 import hashlib
 import re

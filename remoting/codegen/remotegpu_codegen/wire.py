@@ -20,7 +20,7 @@ _RECORD = re.compile(r"(struct) (\w+)() \{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class Versions:
-    """From which to which version an end speaks."""
+    """The range of wire versions that an end speaks."""
 
     newest: int
     oldest: int
@@ -37,7 +37,7 @@ def versions(found: Mapping[str, Any]) -> Versions:
 
 
 def shapes(messages: str, registry: Registry) -> dict[str, str]:
-    """What travels now, by its name. `messages` is the source that declares commands and records."""
+    """Returns the shape of everything that travels now, by name. `messages` is the source of commands and records."""
     return dict([*_declared(messages), *_functions(registry)])
 
 
@@ -101,10 +101,10 @@ pub const WIRE_VERSION: u32 = {spoken.newest};
 /// The oldest version of the wire that this end speaks.
 pub const OLDEST_WIRE: u32 = {spoken.oldest};
 
-/// What travels in the newest version.
+/// The hash of all messages of the newest version.
 pub const TABLE_HASH: u64 = 0x{table_hash(lock, spoken.newest)};
 
-/// What travels in a version, if this end speaks it. Ends with the same number work together only if it is the same.
+/// The hash of all messages of a version, if this end speaks it. Two ends with the same version need the same hash.
 pub fn table_hash(version: u32) -> Option<u64> {{
     match version {{
 {tables}

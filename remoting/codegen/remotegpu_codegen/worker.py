@@ -27,7 +27,7 @@ macro_rules! functions {{
 
         impl Functions {{
             /// # Safety
-            /// What `find` returns for a symbol is null or a function of CUDA's signature for that symbol, callable as
+            /// For each symbol, `find` must return null or a function of CUDA's signature for that symbol, callable as
             /// long as the result is used.
             pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Functions {{
                 // SAFETY: the caller's promise; a null pointer is `None` of an optional function pointer.
@@ -89,8 +89,8 @@ impl From<u32> for Failure {{
     }}
 }}
 
-/// Calls a function in the order of `stream`, where it has one. Its result is what the driver says, or why it could not
-/// be asked; `out` gets the output of a successful call.
+/// Calls a function in the order of `stream`, if it has one. Returns the driver's result, or the reason why the driver
+/// could not be called; `out` gets the output of a successful call.
 ///
 /// # Errors
 /// If the fields are not those of the function.

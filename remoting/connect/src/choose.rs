@@ -1,4 +1,4 @@
-//! Which of the shares gets the session.
+//! Chooses the share that gets the session.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -17,10 +17,10 @@ pub struct Found {
     pub ticket: SessionTicket,
 }
 
-/// Opens the session on the first share that takes it: for each back end of the wish in its order, all shares.
+/// Opens the session on the first share that accepts it: for each back end of the wish in its order, all shares.
 ///
 /// # Errors
-/// If none does; says why the first one that was asked did not.
+/// If none accepts; gives the reason of the first one that was asked.
 pub fn open(shares: &[Share], options: &Options) -> Result<(Found, Environment), ConnectError> {
     let asked = asked(shares, options.share)?;
     let (greeted, mut first_error) = greet(&asked);
@@ -45,8 +45,8 @@ pub fn open(shares: &[Share], options: &Options) -> Result<(Found, Environment),
 
 type Greeted<'a> = Vec<(usize, &'a Share, Hello)>;
 
-/// Those who answer, and why the first one of the others does not. Where any of several will do, only a pod that reaches
-/// none of them waits for its network.
+/// Returns the shares that answer, and the error of the first one that does not. If several were asked, only a pod that
+/// reaches none of them waits for its network.
 fn greet<'a>(asked: &[(usize, &'a Share)]) -> (Greeted<'a>, Option<ConnectError>) {
     if asked.len() > 1 {
         let (greeted, error) = greet_all(asked, Patience::Short);

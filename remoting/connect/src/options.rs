@@ -1,4 +1,4 @@
-//! What the program asks for on the command line.
+//! The program's command line.
 
 use remotegpu_client::connect::Wish;
 

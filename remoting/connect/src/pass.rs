@@ -42,7 +42,7 @@ pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
         }
     };
     if first == Ended::Program {
-        // What was said last is on its way; the acceptor closes when it has got it.
+        // The last bytes are in flight; the acceptor closes when it has got them.
         let _ = ended.recv_timeout(LAST_WORDS);
     }
     first
@@ -82,7 +82,7 @@ mod tests {
             let mut got = vec![0; sent.len()];
             acceptor.read_exact(&mut got).unwrap();
             acceptor.write_all(&got).unwrap();
-            // The program closes first, and gets what is said after that.
+            // The program stops sending first, and still gets what the acceptor sends after that.
             assert_eq!(acceptor.read(&mut [0]).unwrap(), 0);
             acceptor.write_all(b"bye").unwrap();
         });

@@ -1,5 +1,6 @@
-//! Arrays, textures and surfaces: what their descriptions mean. Formats and limits are those of the driver API's manual
-//! (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html>, `cuArray3DCreate`, and `group__CUDA__TEXOBJECT`).
+//! Descriptions of arrays, textures and surfaces. Formats and limits are those of the driver API's manual
+//! (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html>, `cuArray3DCreate`, and
+//! `group__CUDA__TEXOBJECT`).
 
 #![allow(non_snake_case)]
 
@@ -20,11 +21,11 @@ pub const CU_TRSF_READ_AS_INTEGER: u32 = 1;
 pub const CU_TRSF_NORMALIZED_COORDINATES: u32 = 2;
 pub const CU_TRSF_SRGB: u32 = 0x10;
 
-/// What a texel's channel is, `CUarray_format`.
+/// The format of a texel's channel, `CUarray_format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Unsigned(u32),
-    /// Of as many bytes.
+    /// The size of a channel in bytes.
     Signed(u32),
     Half,
     Float,
@@ -45,7 +46,7 @@ impl Format {
         })
     }
 
-    /// Of a channel.
+    /// The bytes of one channel.
     pub fn bytes(self) -> u32 {
         match self {
             Format::Unsigned(bytes) | Format::Signed(bytes) => bytes,
@@ -55,7 +56,7 @@ impl Format {
     }
 }
 
-/// What texels are, checked.
+/// A checked description of texels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Texel {
     pub format: Format,
@@ -111,12 +112,12 @@ impl Shape {
         Ok(Shape { texel, width: width as u64, height, depth, layered })
     }
 
-    /// Of a row, without gaps.
+    /// The bytes of a row, without gaps.
     pub fn row_bytes(&self) -> u64 {
         self.width * self.texel.bytes()
     }
 
-    /// Whether a box of as many bytes, rows and slices, which begins `at` bytes, rows and slices, lies in the array.
+    /// Whether a box of this many bytes, rows and slices, which begins `at` bytes, rows and slices, lies in the array.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE`.
@@ -142,8 +143,8 @@ impl Shape {
         self.check_box(at, extent).map(|()| (at, extent))
     }
 
-    /// No less than a GPU's driver takes: it keeps texels in blocks of 64 bytes by 8 rows, several of them high and deep as
-    /// far as the array is, and gives out memory in pieces of 64 KiB. By arithmetic, not measured.
+    /// At least as much as a GPU's driver uses: it keeps texels in blocks of 64 bytes by 8 rows, several of them high
+    /// and deep as far as the array is, and allocates memory in pieces of 64 KiB. By arithmetic, not measured.
     pub fn device_bytes(&self) -> u64 {
         let row = self.row_bytes().next_multiple_of(64);
         let rows = self.height.next_multiple_of(self.height.next_power_of_two().clamp(8, 128));
@@ -190,7 +191,7 @@ pub struct CUDA_RESOURCE_DESC {
     pub flags: u32,
 }
 
-/// What a texture or surface is made of.
+/// The memory behind a texture or surface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// By its handle.
@@ -209,7 +210,7 @@ pub enum Resource {
     },
 }
 
-/// The words of the union that mean anything.
+/// The used words of the union.
 pub const RESOURCE_WORDS: usize = 5;
 
 impl CUDA_RESOURCE_DESC {
@@ -224,7 +225,7 @@ impl CUDA_RESOURCE_DESC {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_NOT_SUPPORTED` for mipmaps, `CUDA_ERROR_INVALID_VALUE` for what is no resource.
+    /// `CUDA_ERROR_NOT_SUPPORTED` for mipmaps, `CUDA_ERROR_INVALID_VALUE` for an unknown resource.
     pub fn read(&self) -> Result<Resource, CUresult> {
         let [address, kind, a, b, c, ..] = self.words;
         if self.flags != 0 {
@@ -259,7 +260,7 @@ pub struct CUDA_TEXTURE_DESC {
     pub reserved: [i32; 12],
 }
 
-/// `CUDA_TEXTURE_DESC` as words, without what is reserved.
+/// `CUDA_TEXTURE_DESC` as words, without reserved ones.
 pub type SamplingWords = [u32; 14];
 
 impl CUDA_TEXTURE_DESC {

@@ -1,7 +1,7 @@
 //! Numbers of the attributes a program can ask for (device, function, pointer, pool, link, launch).
 //!
-//! The values are facts of the CUDA 13.5 driver interface; what an attribute means is in NVIDIA's documentation
-//! of the function that takes it.
+//! The values are facts of the CUDA 13.5 driver interface; NVIDIA's documentation of the function that takes an
+//! attribute explains it.
 
 #![allow(non_camel_case_types)]
 
@@ -175,18 +175,18 @@ pub const CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE: CUdevice_attribu
 pub const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED: CUdevice_attribute = 161;
 pub const CU_DEVICE_ATTRIBUTE_MAX: CUdevice_attribute = 162;
 
-/// Not CUDA's: what the software GPU answers NVIDIA's own libraries instead of its compute capability (`caller`). Any
+/// Not CUDA's: the software GPU's answer to NVIDIA's own libraries instead of its compute capability (`caller`). Any
 /// other driver refuses these numbers.
 pub const LIBRARY_CAPABILITY_MAJOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
 pub const LIBRARY_CAPABILITY_MINOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
 
-/// As those: 1 if the driver executes PTX only, as the software GPU does.
+/// Not CUDA's either: 1 if the driver executes PTX only, like the software GPU.
 pub const PTX_ONLY: CUdevice_attribute = 0x7267_0000;
 
-/// As those: 1 if the driver can be told where allocations end in memory that it maps (`remotegpu_bound`).
+/// Not CUDA's either: 1 if the driver accepts the ends of allocations in memory that it maps (`remotegpu_bound`).
 pub const CHECKS_BOUNDS: CUdevice_attribute = 0x7267_0001;
 
-/// The number by which a driver knows what it answers NVIDIA's own libraries for an attribute.
+/// The number under which a driver has its answer to NVIDIA's own libraries for an attribute.
 pub fn for_libraries(attribute: CUdevice_attribute) -> CUdevice_attribute {
     match attribute {
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => LIBRARY_CAPABILITY_MAJOR,
@@ -226,8 +226,8 @@ pub const CU_FUNC_ATTRIBUTE_DEVICE_NODE_UPDATE_SUPPORTED: CUfunction_attribute =
 pub const CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE: CUfunction_attribute = 17;
 pub const CU_FUNC_ATTRIBUTE_MAX: CUfunction_attribute = 18;
 
-/// Not CUDA's: what a launch is refused for and no attribute of CUDA's tells. The software GPU knows them; any other driver
-/// refuses these numbers, and of kernels without such a rule so does the software GPU.
+/// Not CUDA's: limits of a launch that no attribute of CUDA's has. The software GPU knows them; any other driver
+/// refuses these numbers, and so does the software GPU for kernels without such a limit.
 pub const LAUNCH_REQUIRED_BLOCK_WIDTH: CUfunction_attribute = 0x7267_0000;
 pub const LAUNCH_REQUIRED_BLOCK_HEIGHT: CUfunction_attribute = 0x7267_0001;
 pub const LAUNCH_REQUIRED_BLOCK_DEPTH: CUfunction_attribute = 0x7267_0002;

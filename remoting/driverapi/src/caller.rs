@@ -1,8 +1,8 @@
-//! Which library a call comes from, told by its return address.
+//! Finds the library that makes a call, by the call's return address.
 //!
-//! NVIDIA's libraries choose their kernels by compute capability and hold machine code for every real device, PTX only
-//! for later ones. Each carries a CUDA runtime of its own, so that a driver that executes PTX can answer them with
-//! a capability above all their machine code and programs with one that suits what they compile.
+//! NVIDIA's libraries choose their kernels by compute capability and have machine code for every real device, PTX only
+//! for later ones. Each carries a CUDA runtime of its own, so that a driver that executes PTX can answer them with a
+//! capability above all their machine code and programs with one that suits what they compile.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -22,8 +22,8 @@ macro_rules! export_with_caller {
     };
 }
 
-/// Whether a call that returns to this address was made by one of NVIDIA's libraries on top of the driver. A runtime
-/// that is a library of its own asks for its user.
+/// Whether one of NVIDIA's libraries on top of the driver made the call that returns to this address. For a runtime in
+/// a library of its own, its caller counts.
 pub fn is_cuda_library(return_address: usize) -> bool {
     let return_address = behind_recorders(return_address);
     match kind_at(return_address) {
@@ -41,8 +41,8 @@ pub fn is_refused_image(address: usize) -> bool {
     is_of_nccl(address) && std::env::var_os("NCCL_P2P_LEVEL").is_none_or(|level| level != "SYS")
 }
 
-/// Whether the code that calls is NCCL's. What several ranks of one machine share in the host's memory they register as
-/// page-locked memory when they connect, which one rank never does; that is refused, so that they end there.
+/// Whether the calling code is NCCL's. Ranks of one machine register their shared host memory as page-locked memory
+/// when they connect, which one rank never does; that is refused, so that they end there.
 #[must_use]
 pub fn is_of_nccl(address: usize) -> bool {
     file_of(behind_recorders(address)).is_some_and(|path| file_name(&path).starts_with("libnccl"))
@@ -63,13 +63,13 @@ pub fn module_outside() -> Option<String> {
     Some(if path.is_empty() { "the program".into() } else { file_name(&path).into() })
 }
 
-/// The address that a call was made from, where it came through the recorder (`remotegpu trace`): its file is a
-/// libcuda.so.1, too, and what called that one is meant.
+/// The return address of the call into the recorder (`remotegpu trace`), if the call came through it: the recorder's
+/// file is a libcuda.so.1, too, and its caller counts.
 fn behind_recorders(return_address: usize) -> usize {
     if kind_at(return_address) == Kind::Driver { first_outside().unwrap_or(return_address) } else { return_address }
 }
 
-/// Of the calls on this thread's stack, the innermost that came from outside drivers.
+/// The innermost call on this thread's stack that came from outside drivers.
 fn first_outside() -> Option<usize> {
     /// # Safety
     /// Called by `_Unwind_Backtrace` with a frame and where to put its address.
@@ -85,19 +85,19 @@ fn first_outside() -> Option<usize> {
     found
 }
 
-/// Is the address in the file that this code is in, whatever its name?
+/// Whether the address is in the file that contains this code, whatever its name.
 fn is_own(address: usize) -> bool {
     static OWN: OnceLock<Option<String>> = OnceLock::new();
     let own = OWN.get_or_init(|| file_of(is_own as *const () as usize));
     file_of(address) == *own
 }
 
-/// As the kernel knows it: threads that are not Rust's have one, too.
+/// The kernel's name of this thread: threads that are not Rust's have one, too.
 fn this_threads_name() -> String {
     std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default()
 }
 
-/// What is refused, as it is named to people.
+/// The refused feature, as error messages name it.
 pub const SEVERAL_RANKS: &str = concat!(
     "NCCL among ranks that do not reach each other's GPU memory (its kernels would wait for this machine's CPU; ",
     "for GPUs of one appliance NCCL_P2P_LEVEL has to be SYS, for others use gloo)",
@@ -109,7 +109,7 @@ fn file_name(path: &str) -> &str {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Has a compute capability in mind that its own kernels were compiled for.
+    /// Chooses kernels by a compute capability for which its own code was compiled.
     Library,
     /// libcudart.
     Runtime,
@@ -142,7 +142,7 @@ fn kind_at(address: usize) -> Kind {
     kind
 }
 
-/// Of the calls on this thread's stack, the innermost that came from outside the runtime.
+/// The innermost call on this thread's stack that came from outside the runtime.
 fn first_user_of_runtime(return_address: usize) -> Option<Kind> {
     struct Walk {
         return_address: usize,
@@ -172,7 +172,7 @@ unsafe extern "C" {
     fn _Unwind_GetIP(frame: *mut c_void) -> usize;
 }
 
-/// What `file_of` looks for and finds.
+/// The input and output of `file_of`'s search.
 struct Search {
     address: usize,
     path: Option<String>,

@@ -1,7 +1,6 @@
-//! What a cubin tells of its kernels and variables: its ELF symbols and the records of its `.nv.info` sections. Code is
-//! not looked at.
+//! Reads a cubin's kernels and variables: its ELF symbols and the records of its `.nv.info` sections. Code is ignored.
 //!
-//! NVIDIA does not document the format. Where each number comes from:
+//! NVIDIA does not document the format. The source of each number:
 //! - records, their attributes and which section they stand in: the nvlink and ptxas chapters of grigoryevko/nvopen-tools
 //!   ("`.nv.info` Metadata", "EIATTR Attribute Catalog"), agreeing with redplait/denvdis (`ced` and its table of attributes);
 //! - `STO_CUDA_ENTRY`, the mark of a kernel's symbol: NVIDIA/cuda-gdb, `gdb/cuda`;
@@ -24,7 +23,7 @@ pub struct Kernel {
     pub name: String,
     pub params: Vec<Param>,
     pub param_bytes: u32,
-    /// Without what the system keeps of every block.
+    /// Without the memory that the system reserves in every block.
     pub static_shared: u32,
     pub local_bytes: u32,
     pub registers: u32,
@@ -75,7 +74,7 @@ const STO_CUDA_ENTRY: u8 = 0x10;
 /// Found by compiling a `__managed__` variable with nvcc 13.
 const STO_CUDA_MANAGED: u8 = 0x04;
 
-/// The value of a record stands in its header (two bytes) or in a payload of that length.
+/// A record has its value in the last two bytes of its header, or in a payload whose length those bytes give.
 const FORMAT_HEADER_VALUE: u8 = 3;
 const FORMAT_PAYLOAD: u8 = 4;
 
@@ -90,7 +89,8 @@ const EXPLICIT_CLUSTER: u8 = 0x3e;
 const MAX_CLUSTER_RANK: u8 = 0x3f;
 const KPARAM_INFO_V2: u8 = 0x45;
 
-/// From sm_90 on `.nv.shared.NAME` begins with what the system keeps of every block, where the cubin has this symbol.
+/// From sm_90 on `.nv.shared.NAME` begins with memory that the system reserves in every block, if the cubin has this
+/// symbol.
 const RESERVED_SHARED_SYMBOL: &str = ".nv.reservedSmem.offset0";
 const RESERVED_SHARED: u64 = 1 << 10;
 
@@ -179,7 +179,7 @@ pub fn read(cubin: &[u8]) -> Result<Cubin, ImageError> {
     Ok(Cubin { architecture, kernels, variables })
 }
 
-/// Bytes of what is put into the device's memory: variables, constants and code.
+/// Bytes that are loaded into the device's memory: variables, constants and code.
 ///
 /// # Errors
 /// If the tables of sections cannot be read.

@@ -1,23 +1,23 @@
 //! Descriptors of ours that never have a standard stream's number.
 //!
-//! A program may close its standard streams, as daemons do, and go on to print. What it prints must not reach the
-//! connection of a session, and what it opens there must not replace one.
+//! A program may close its standard streams, as daemons do, and print later. Its output must not reach the connection
+//! of a session, and a file that it opens there must not replace one.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 
 const STANDARD: usize = 3;
 
-/// The process whose thread is in [`apart`], or 0. A forked child may find its parent there, and goes on.
+/// The process whose thread is in [`apart`], or 0. A forked child may find its parent here, and takes its place.
 static INSIDE: AtomicI32 = AtomicI32::new(0);
 
-/// Runs `make` while the numbers of the standard streams are taken, so that the descriptors which it makes have others.
+/// Runs `make` while the numbers of the standard streams are taken, so that its new descriptors have others.
 pub fn apart<T>(make: impl FnOnce() -> T) -> T {
     let _plugs = Plugs::new();
     make()
 }
 
-/// What stands at the free ones of the first numbers. Nothing can be read there or written.
+/// Plugs for the free numbers among the first three. They can be neither read nor written.
 struct Plugs([Option<libc::c_int>; STANDARD]);
 
 impl Plugs {

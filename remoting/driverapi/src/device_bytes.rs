@@ -1,5 +1,5 @@
-//! What an image takes of a device's memory when it is loaded: its variables, constants and code. What a driver adds, such
-//! as whole pages, nobody but the driver knows.
+//! An image's use of a device's memory when it is loaded: its variables, constants and code. Only the driver knows its
+//! own overhead, such as whole pages.
 
 use crate::cubin;
 use crate::fatbin::{Entry, Kind};
@@ -7,12 +7,12 @@ use crate::image::{Image, ImageError, parse};
 use crate::ptx_variables;
 use std::collections::BTreeMap;
 
-/// Of all images of a module.
+/// Adds up all images of a module.
 pub fn device_bytes(images: &[&[u8]]) -> u64 {
     images.iter().map(|image| of_image(image)).fold(0, u64::saturating_add)
 }
 
-/// Of PTX, whose code is not known before it is compiled, the text's length is counted for it. An image that cannot be
+/// Counts a PTX text's length in place of its code, whose size is unknown before compilation. An image that cannot be
 /// read, which the driver will refuse, counts as its length.
 fn of_image(image: &[u8]) -> u64 {
     let bytes = match parse(image) {
@@ -29,7 +29,7 @@ fn of_ptx(text: &[u8]) -> u64 {
     ptx_variables::bytes(&String::from_utf8_lossy(text)).saturating_add(text.len() as u64)
 }
 
-/// The driver takes the machine code of one architecture, or one of the texts: whichever is largest.
+/// The driver uses the machine code of one architecture, or one of the texts: the largest counts.
 fn of_fatbin(entries: &[Entry]) -> Result<u64, ImageError> {
     let mut machine_code: BTreeMap<_, u64> = BTreeMap::new();
     let mut most = 0;

@@ -1,8 +1,8 @@
-//! The private tables `cuGetExportTable` hands to NVIDIA's own libraries (cudart, cuBLAS, cuFFT, ...).
+//! The private tables that `cuGetExportTable` gives to NVIDIA's own libraries (cudart, cuBLAS, cuFFT, ...).
 //!
-//! Which tables and slots exist, and what each has to do, was measured (docs/architecture.md names the notes) and
-//! agrees with what ZLUDA publishes in `dark_api` (MIT or Apache-2.0). A table is handed out only if every slot
-//! that is known to be called works; any other slot answers CUDA_ERROR_NOT_SUPPORTED and is reported to the host.
+//! The tables, their slots and the effect of each were measured (docs/architecture.md names the notes) and agree with
+//! what ZLUDA publishes in `dark_api` (MIT or Apache-2.0). A table is given only if every slot that is known to be
+//! called works; any other slot answers CUDA_ERROR_NOT_SUPPORTED and is reported to the host.
 
 use crate::context_storage::{self, Destructor};
 use crate::errors::{
@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 
-/// What the tables need from the driver they belong to. Called on the program's threads; must not panic.
+/// The driver's services for its tables. Called on the program's threads; must not panic.
 pub trait Host: Send + Sync {
     fn driver_version(&self) -> u32;
     /// All devices in order, as the driver's attributes report them.

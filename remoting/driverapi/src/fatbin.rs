@@ -36,7 +36,7 @@ pub enum Kind {
     Other(u16),
 }
 
-/// What `sm_90a` and `sm_120f` have at the end.
+/// The suffix of architecture names like `sm_90a` and `sm_120f`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suffix {
     None,
@@ -71,7 +71,7 @@ pub struct Entry<'a> {
     /// Version of the PTX language, or of the cubin format.
     pub version: (u16, u16),
     stored: Stored<'a>,
-    /// Where the image lies in the decompressed bytes.
+    /// The offset of the image in the decompressed bytes.
     offset: usize,
     size: usize,
 }
@@ -107,7 +107,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What a driver executes.
+/// The kinds of code that a driver executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executes {
     /// A GPU's: PTX is compiled where there is no machine code that fits.
@@ -116,8 +116,8 @@ pub enum Executes {
     PtxOnly,
 }
 
-/// The container with only what the driver of a device (90 for 9.0) would use: the newest machine code that fits, all
-/// images for that architecture; else the PTX. `None` if that is everything or nothing.
+/// Reduces the container to the images that the driver of a device (90 for 9.0) would use: the newest machine code that
+/// fits, all images for that architecture; else the PTX. `None` if that is everything or nothing.
 ///
 /// # Errors
 /// Those of [`entries`].

@@ -26,14 +26,14 @@ impl Owner {
         self.mark.store(page().cast(), Ordering::Release);
     }
 
-    /// Is this a child of the owner that shares no memory with it?
+    /// Whether this is a child of the owner that shares no memory with it.
     #[inline]
     pub fn is_parent(&self) -> bool {
         // SAFETY: null, or a page that stays.
         unsafe { self.mark.load(Ordering::Relaxed).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
     }
 
-    /// Is another process the owner? Right for every child, at the cost of a system call.
+    /// Whether another process is the owner. Right for every child, at the cost of a system call.
     pub fn is_other(&self) -> bool {
         let owner = self.process.load(Ordering::Acquire);
         // SAFETY: no preconditions.
@@ -45,7 +45,7 @@ impl Owner {
 fn page() -> *mut u8 {
     const PAGE: usize = 4096;
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: the mapping is new; it is written within its length, and unmapped only where nobody has its address.
+    // SAFETY: the mapping is new; it is written within its length, and unmapped only where nothing has its address.
     unsafe {
         let page = libc::mmap(ptr::null_mut(), PAGE, access, flags, -1, 0);
         if page == libc::MAP_FAILED {

@@ -1,5 +1,5 @@
-//! What a program passes as an image: a bare pointer to PTX text, a fat binary, its wrapper or a cubin. The unsafe
-//! part only finds where an image ends; everything else works on its bytes.
+//! Parses a program's image argument: a bare pointer to PTX text, a fat binary, its wrapper or a cubin. The unsafe part
+//! only finds where an image ends; everything else works on its bytes.
 
 use crate::errors::CUDA_ERROR_INVALID_IMAGE;
 use crate::fatbin::{self, Entry, MAX_IMAGE};
@@ -20,7 +20,7 @@ const ELF_NO_BITS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageError {
-    /// Of none of the known forms.
+    /// The bytes have none of the known forms.
     NotAnImage,
     Truncated,
     /// A size beyond `MAX_IMAGE`.
@@ -59,7 +59,7 @@ pub enum Image<'a> {
     Archive(&'a [u8]),
 }
 
-/// Tells what an image is and lists the entries of a fat binary.
+/// Determines the form of an image, and lists the entries of a fat binary.
 pub fn parse(bytes: &[u8]) -> Result<Image<'_>, ImageError> {
     let Some(magic) = bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
         return Err(ImageError::Truncated);
@@ -167,8 +167,8 @@ unsafe fn first_word(image: *const c_void) -> Option<u32> {
     Some(u32::from_le_bytes(word))
 }
 
-/// Where a 64-bit ELF file ends: after its header tables and everything they point to. `read` gives bytes of the file
-/// by offset and length, and is only asked for the header and the tables.
+/// Returns the end of a 64-bit ELF file: after its header tables and everything they point to. `read` gives bytes of
+/// the file by offset and length, and is only asked for the header and the tables.
 fn elf_length<'a>(read: impl Fn(usize, usize) -> &'a [u8]) -> Result<usize, ImageError> {
     let word = |bytes: &[u8], at: usize| bytes[at..at + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | byte as usize);
     let half = |bytes: &[u8], at: usize| usize::from(bytes[at]) | usize::from(bytes[at + 1]) << 8;
@@ -179,7 +179,7 @@ fn elf_length<'a>(read: impl Fn(usize, usize) -> &'a [u8]) -> Result<usize, Imag
         return Err(ImageError::TooLarge);
     }
     if sections != 0 && section_count == 0 {
-        // Too many for the header: the first section tells.
+        // Too many for the header: the first section has the count.
         section_count = word(read(sections, ELF_SECTION), 0x20);
     }
     if section_count > MAX_IMAGE / ELF_SECTION {

@@ -11,7 +11,7 @@ use md2::Md2;
 
 const KEY: [u8; 16] = [0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f];
 
-/// What tells one device from another, as the driver reports it everywhere else too.
+/// A device's identity, the same wherever the driver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
     pub uuid: CUuuid,

@@ -1,14 +1,14 @@
-//! What a driver takes of a device's memory for the limits of a context.
+//! A driver's use of a device's memory for the limits of a context.
 
 use crate::attributes::*;
 
-/// What a context has that was told nothing: a part of what every context takes.
+/// The defaults of a context: part of the memory that every context takes.
 pub const DEFAULT_STACK: u64 = 1 << 10;
 pub const DEFAULT_PRINTF_FIFO: u64 = 1 << 20;
 pub const DEFAULT_MALLOC_HEAP: u64 = 8 << 20;
 
 /// Bytes that a limit of this value takes beyond the default. `threads`: how many the device runs at a time; each has a
-/// stack. `None`: nobody but the driver knows what the limit takes.
+/// stack. `None`: only the driver knows it.
 pub fn taken(limit: CUlimit, value: u64, threads: u64) -> Option<u64> {
     match limit {
         CU_LIMIT_STACK_SIZE => Some(value.saturating_sub(DEFAULT_STACK).saturating_mul(threads)),

@@ -1,5 +1,5 @@
-//! What a program has said of managed memory (`cuMemAdvise`, `cuMemPrefetchAsync`), and what it is told of it
-//! (`cuMemRangeGetAttribute`). Advice never changes what a program reads, so to remember it is all that has to be done.
+//! Records a program's advice about managed memory (`cuMemAdvise`, `cuMemPrefetchAsync`), and answers its queries
+//! (`cuMemRangeGetAttribute`). Advice never changes what a program reads, so recording it is enough.
 
 use crate::constants::*;
 use crate::errors::{CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE};
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 const NOWHERE: CUmemLocation = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_INVALID, id: CU_DEVICE_INVALID };
 
-/// A device, as the functions name it that know no locations.
+/// A device as a location, for the functions without locations.
 #[must_use]
 pub fn location_of(device: CUdevice) -> CUmemLocation {
     let type_ = if device == CU_DEVICE_CPU { CU_MEM_LOCATION_TYPE_HOST } else { CU_MEM_LOCATION_TYPE_DEVICE };
@@ -70,7 +70,7 @@ impl Advised {
         Advised(vec![(addresses, Advice { read_mostly: false, preferred, accessed_by: BTreeSet::new(), prefetched })])
     }
 
-    /// Where the allocation lies.
+    /// The addresses of the allocation.
     #[must_use]
     pub fn addresses(&self) -> Range<u64> {
         self.0.first().map_or(0, |(part, _)| part.start)..self.0.last().map_or(0, |(part, _)| part.end)

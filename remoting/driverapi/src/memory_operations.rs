@@ -1,4 +1,4 @@
-//! What `cuStreamWaitValue*`, `cuStreamWriteValue*` and `cuStreamBatchMemOp` ask for
+//! The operations of `cuStreamWaitValue*`, `cuStreamWriteValue*` and `cuStreamBatchMemOp`
 //! (docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html).
 
 use crate::constants::*;
@@ -27,7 +27,7 @@ pub struct Operation {
     pub width: Width,
     pub address: u64,
     pub value: u64,
-    /// As the program gave them; they were checked.
+    /// The program's flags, which were checked.
     pub flags: u32,
 }
 
@@ -80,7 +80,7 @@ impl Operation {
         Operation::new(kind, width, given.address, value, given.flags).map(Some)
     }
 
-    /// Does a stream that waits go on when it finds this word?
+    /// Whether a waiting stream continues when it finds this word.
     #[must_use]
     pub fn is_met_by(&self, found: u64) -> bool {
         let Operation { width, value, .. } = *self;

@@ -23,7 +23,7 @@ macro_rules! returns {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         $(pub const $name: nvmlReturn_t = $code;)*
 
-        /// What `nvmlErrorString` answers.
+        /// The text of `nvmlErrorString`.
         pub fn error_string(code: nvmlReturn_t) -> &'static std::ffi::CStr {
             match code {
                 $($code => $text,)*
@@ -159,7 +159,7 @@ pub struct nvmlPciInfoExt_v1_t {
     pub busId: [c_char; NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE],
 }
 
-/// What the unversioned `nvmlDeviceGet*RunningProcesses` fill.
+/// Filled by the unversioned `nvmlDeviceGet*RunningProcesses`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nvmlProcessInfo_v1_t {
@@ -167,7 +167,7 @@ pub struct nvmlProcessInfo_v1_t {
     pub usedGpuMemory: c_ulonglong,
 }
 
-/// What the `_v2` and `_v3` of `nvmlDeviceGet*RunningProcesses` fill.
+/// Filled by the `_v2` and `_v3` of `nvmlDeviceGet*RunningProcesses`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nvmlProcessInfo_v2_t {
@@ -213,7 +213,7 @@ pub struct nvmlDeviceAttributes_t {
     pub memorySizeMB: c_ulonglong,
 }
 
-/// One answer of `nvmlDeviceGetFieldValues`; the value is a union of 8 bytes, told by `valueType`.
+/// One answer of `nvmlDeviceGetFieldValues`; the value is a union of 8 bytes, and `valueType` says which member.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nvmlFieldValue_t {

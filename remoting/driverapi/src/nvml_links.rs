@@ -1,4 +1,4 @@
-//! What NVML tells of how a GPU is connected: by PCI Express, and by nothing else. A program sees one GPU, or several that
+//! NVML's answers about a GPU's connections: PCI Express, and nothing else. A program sees one GPU, or several that
 //! cannot reach each other (`cuDeviceCanAccessPeer` says 0), so there is no NVLink, no fabric and no C2C.
 //!
 //! Codes as NVML's reference documents them for each function (docs.nvidia.com/deploy/nvml-api, groups "Device Queries",
@@ -47,7 +47,7 @@ pub struct PcieLink {
     pub max_width: u32,
 }
 
-/// Megabits per second of one lane of a generation: what PCI-SIG names gigatransfers.
+/// Returns the megabits per second of an x1 link of a generation: what PCI-SIG names gigatransfers.
 ///
 /// # Errors
 /// `NVML_ERROR_NOT_SUPPORTED` for a generation that the header does not know.
@@ -71,7 +71,7 @@ pub fn max_speed(generation: u32) -> Result<u32, nvmlReturn_t> {
     lane_speed(generation).map(|_| generation)
 }
 
-/// What one device can do with another one's memory.
+/// One device's access to another one's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
     pub memory: bool,
@@ -79,11 +79,11 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Of a device and itself.
+    /// A device's access to itself.
     pub const OWN: Reach = Reach { memory: true, atomics: true };
 }
 
-/// Whether one device reaches the other's memory. By which link is not said.
+/// Whether one device reaches the other's memory. The kind of link is not given.
 ///
 /// # Errors
 /// `NVML_ERROR_INVALID_ARGUMENT` for an index that is none.
@@ -111,7 +111,8 @@ pub fn no_link_capability(link: c_uint, capability: c_uint, has_room: bool) -> n
     no_link(link, has_room && capability < NVML_NVLINK_CAP_COUNT)
 }
 
-/// The newer form of what `nvmlDeviceGetPciInfo_v3` tells: a 3D controller (PCI Code and ID Assignment, class 03, subclass 02).
+/// The newer form of the data of `nvmlDeviceGetPciInfo_v3`: a 3D controller (PCI Code and ID Assignment, class 03,
+/// subclass 02).
 pub fn pci_ext(info: &nvmlPciInfo_t, version: c_uint) -> nvmlPciInfoExt_v1_t {
     nvmlPciInfoExt_v1_t {
         version,

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 use std::thread::LocalKey;
 
-/// Where a thread finds its own state; made by `thread_local!` with `const { Cell::new(None) }`.
+/// A thread's pointer to its own state; made by `thread_local!` with `const { Cell::new(None) }`.
 pub type Own<T> = Cell<Option<NonNull<RefCell<T>>>>;
 
 /// The states of all threads.
@@ -31,7 +31,7 @@ struct State<T: 'static> {
     value: NonNull<RefCell<T>>,
 }
 
-/// SAFETY: the value is used by its own thread while that lives, and by whoever takes the state out afterwards.
+/// SAFETY: its own thread uses the value while that lives, and then the thread that takes the state out.
 unsafe impl<T: Send> Send for State<T> {}
 
 const FEW: usize = 16;

@@ -1,5 +1,5 @@
-//! Launches from before CUDA 4.0: a function keeps block, shared memory and parameters, which calls set one by one, and
-//! a launch takes them from there.
+//! Launches from before CUDA 4.0: calls set a function's block, shared memory and parameters one by one, and a launch
+//! uses them.
 
 use crate::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END};
 use crate::errors::CUDA_ERROR_INVALID_VALUE;
@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The most bytes of parameters that a kernel has on any GPU.
 const MOST_BYTES: usize = 32_764;
 
-/// What a function's next launch of this kind takes. What it takes if nothing was set is not measured: here a block
-/// without threads, which no launch accepts.
+/// The arguments of a function's next launch of this kind. The defaults are not measured: here a block without threads,
+/// which no launch accepts.
 #[derive(Clone, Default)]
 pub struct State {
     pub block: [u32; 3],
@@ -48,7 +48,8 @@ impl State {
         Ok(())
     }
 
-    /// The parameters as `cuLaunchKernel` takes them in its argument `extra`. They are good as long as what is returned.
+    /// The parameters as `cuLaunchKernel` takes them in its argument `extra`. They are valid as long as the returned
+    /// value.
     #[must_use]
     pub fn extra(mut self) -> Extra {
         self.parameters.resize(self.size.max(1), 0);
@@ -85,8 +86,8 @@ impl OldLaunch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what `cuLaunchKernel` launches with, as CUDA documents it; `parameters` packs them. For a function that
-    /// no call of this kind was made for, that is left out, so that launches cost nothing more.
+    /// Takes over the arguments of a `cuLaunchKernel`, as CUDA documents it; `parameters` packs them. Does nothing for
+    /// a function without calls of this kind, so that launches cost nothing more.
     pub fn overwrite(&self, block: [u32; 3], shared: u32, parameters: impl FnOnce() -> Vec<u8>) {
         if self.used.load(Ordering::Relaxed) {
             let parameters = parameters();

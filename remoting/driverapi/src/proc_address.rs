@@ -1,4 +1,4 @@
-//! Which symbol `cuGetProcAddress` returns for a base name, a CUDA version and a kind of default stream.
+//! Chooses the symbol that `cuGetProcAddress` returns for a base name, a CUDA version and a kind of default stream.
 
 use crate::constants::{
     CU_GET_PROC_ADDRESS_DEFAULT, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
@@ -20,14 +20,14 @@ pub struct ProcEntry {
     pub symbol: &'static str,
     /// The variant whose default stream is one per host thread (`_ptds`, `_ptsz`), where there is one.
     pub per_thread: Option<&'static str>,
-    /// Why the function is not provided, if it is not.
+    /// The reason why the function is not provided, if it is not.
     pub refused: Option<&'static str>,
 }
 
 /// Finds the address of an exported symbol, or null.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> *const c_void;
 
-/// What a query returns: the call's result, the address and the status of the search.
+/// The answer to a query: the call's result, the address and the status of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub result: CUresult,

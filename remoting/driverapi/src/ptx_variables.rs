@@ -1,9 +1,9 @@
-//! The variables of a PTX text, and how much memory they take. Only declarations in `.global` and `.const` are looked at;
-//! everything else is passed over, right or wrong.
+//! The variables of a PTX text, and their memory. Only declarations in `.global` and `.const` are parsed; everything
+//! else is skipped, right or wrong.
 
-/// What is no plain number takes more than there is: such a text is not loaded.
+/// The size of an array whose length is no plain number: more than there is, so that the text is not loaded.
 const TOO_MUCH: u64 = u64::MAX;
-/// References to textures and what this file does not know have at most this size.
+/// References to textures and types unknown to this file have at most this size.
 const LARGEST_ELEMENT: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +82,10 @@ fn all(text: &str) -> Vec<(&str, u64)> {
     all
 }
 
-/// What follows the space: `.align 4 .v2 .f32 name[3][4] = { ... }, other;`.
+/// Parses a declaration behind its space: `.align 4 .v2 .f32 name[3][4] = { ... }, other;`.
 fn declaration<'a>(tokens: &mut Tokens<'a>, all: &mut Vec<(&'a str, u64)>) {
     let (mut element, mut vector, mut depth) = (LARGEST_ELEMENT, 1, 0u32);
-    // Of the name at hand: its elements as far as its dimensions say, and whether one is left to the initialiser.
+    // For the current name: its elements as far as its dimensions say, and whether the initialiser decides one.
     let (mut named, mut count, mut open, mut values) = (None, 1u64, false, 0u64);
     while let Some(token) = tokens.next() {
         match token {
@@ -118,7 +118,7 @@ fn declaration<'a>(tokens: &mut Tokens<'a>, all: &mut Vec<(&'a str, u64)>) {
     // The text ends in the middle; no driver takes it.
 }
 
-/// What stands in brackets, of which the first was read. `None` if that is nothing.
+/// Parses a dimension, of which the opening bracket was read. `None` for empty brackets.
 fn dimension(tokens: &mut Tokens) -> Option<u64> {
     match tokens.next() {
         Some(Token::Punct(b']')) => None,
@@ -127,7 +127,7 @@ fn dimension(tokens: &mut Tokens) -> Option<u64> {
     }
 }
 
-/// As C writes integers.
+/// Parses an integer as C writes it.
 fn number(text: &str) -> Option<u64> {
     let digits = text.strip_suffix('U').unwrap_or(text);
     let (radix, digits) = match digits.as_bytes() {

@@ -1,4 +1,4 @@
-//! What is refused, and which refusals a person is told of: those that make a call fail, each once in a process.
+//! Refused uses of CUDA, and the refusals that are printed: those that make a call fail, each once in a process.
 
 use crate::errors::{CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED};
 use crate::report;
@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
-/// Does every program of a framework ask for this at its start and do without? Such a refusal is worth no line.
-/// torch wishes to hear the driver's error log.
+/// Whether every program of a framework asks for this at its start and does without. Such a refusal is not printed.
+/// torch asks for the driver's error log.
 #[must_use]
 pub fn is_asked_in_passing(function: &str) -> bool {
     function == "cuLogsRegisterCallback"
@@ -52,12 +52,12 @@ const ENUMERATED: &[Enumerated] = &[
 fn refused_value(function: &str, arguments: &[u64]) -> Option<u32> {
     let base = without_suffixes(function);
     let row = ENUMERATED.iter().find(|row| row.functions.contains(&base))?;
-    // Enumerations are four bytes wide; what else an argument's word holds is nobody's.
+    // Enumerations are four bytes wide; the rest of an argument's word has no meaning.
     let value = arguments.get(row.argument)? & 0xffff_ffff;
     if row.answered.iter().any(|range| range.contains(&value)) { None } else { u32::try_from(value).ok() }
 }
 
-/// Counts that an attribute or option is why a call failed, if it is, and has `say` print the line of it.
+/// Counts an attribute or option if it is the reason why a call failed, and has `say` print its line.
 pub fn failed(function: &str, code: CUresult, arguments: &[u64], say: impl FnOnce(&str)) {
     // Programs ask again and again until it is something else.
     if code == CUDA_ERROR_NOT_READY {
@@ -65,7 +65,7 @@ pub fn failed(function: &str, code: CUresult, arguments: &[u64], say: impl FnOnc
     }
     let Some(value) = refused_value(function, arguments) else { return };
     report::refused_value(function, value, code);
-    // Whoever calls this has told of a function that is not supported.
+    // The caller has reported a function that is not supported.
     if code == CUDA_ERROR_NOT_SUPPORTED {
         return;
     }
@@ -78,7 +78,7 @@ pub fn failed(function: &str, code: CUresult, arguments: &[u64], say: impl FnOnc
 pub fn word<T: Copy>(argument: &T) -> u64 {
     let mut word = 0;
     if size_of::<T>() <= size_of::<u64>() {
-        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is no longer than a word.
+        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is at most as long as a word.
         unsafe { std::ptr::copy_nonoverlapping(argument, (&raw mut word).cast(), 1) };
     }
     word
@@ -110,7 +110,7 @@ pub fn said_of_slot(table: u32, slot: usize) -> Option<String> {
     })
 }
 
-/// Is this the first time that this is asked about `what`?
+/// Whether this is the first question about `what`.
 pub fn first_time(what: &str) -> bool {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);

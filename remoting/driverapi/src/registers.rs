@@ -1,10 +1,10 @@
-//! How many threads of a block the registers suffice for: the same on every GPU since compute capability 5.0 (CUDA C++
-//! Programming Guide, "Technical Specifications per Compute Capability").
+//! The number of a block's threads for which the registers suffice: the same on every GPU since compute capability 5.0
+//! (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 
 use crate::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES};
 use crate::types::CUresult;
 
-/// What a block may have by itself; more threads than the registers suffice for cannot be launched on hardware.
+/// The largest block on hardware, if the registers suffice for its threads.
 pub const MAX_THREADS: u32 = 1024;
 const REGISTERS_PER_BLOCK: u32 = 65536;
 /// Registers are given to warps in units of this many (CUDA C++ Programming Guide, "Multiprocessor Level": 256 a warp).
@@ -19,8 +19,8 @@ pub fn threads_with(registers: u32) -> u32 {
     (warps / WARP_UNIT * WARP_UNIT * WARP).min(MAX_THREADS)
 }
 
-/// The code for a block of more threads than its kernel takes: the registers do not suffice, or else its launch bounds
-/// (`.maxntid`) are what it exceeds. Which comes first where both hold is not measured.
+/// The code for a block of more threads than its kernel allows: the registers do not suffice, or else it exceeds the
+/// launch bounds (`.maxntid`). The order of the two checks is not measured.
 pub fn refusal(threads: u64, registers: u32) -> CUresult {
     if threads > threads_with(registers).into() { CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES } else { CUDA_ERROR_INVALID_VALUE }
 }

@@ -1,5 +1,5 @@
-//! The list of what a program asks for and does not get, in the file that `REMOTEGPU_REPORT` names: one line each time, so
-//! that `remotegpu run --report` also counts processes that are killed. Without the variable nothing happens.
+//! The list of a program's unmet requests, in the file that `REMOTEGPU_REPORT` names: one line each time, so that
+//! `remotegpu run --report` also counts processes that are killed. Without the variable nothing happens.
 
 use crate::caller;
 use crate::errors::CUDA_ERROR_NOT_SUPPORTED;
@@ -70,7 +70,7 @@ fn is_of_the_profiler(uuid: &CUuuid) -> bool {
     uuid.bytes == OF_THE_PROFILER
 }
 
-/// What a person has to be told of a table that is not found; once in a process, and of most tables nothing.
+/// The sentence to print about a table that is not found; once in a process, and only for some tables.
 pub fn said_of_table(uuid: &CUuuid) -> Option<&'static str> {
     static SAID: AtomicBool = AtomicBool::new(false);
     let first = is_of_the_profiler(uuid) && !SAID.swap(true, Ordering::Relaxed);
@@ -81,7 +81,7 @@ pub fn said_of_table(uuid: &CUuuid) -> Option<&'static str> {
     )
 }
 
-/// Why the function table refuses a function; nothing for what it does not refuse.
+/// The reason for which the function table refuses a function; "" for one that it does not refuse.
 fn reason(symbol: &str) -> &'static str {
     let base = symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
     PROC_TABLE.iter().find(|entry| entry.symbol == base).and_then(|entry| entry.refused).unwrap_or("")
@@ -98,7 +98,7 @@ fn tell(event: &str, name: &str, detail: &str, reason: &str, module: Option<fn()
     }
 }
 
-/// Fields between tabs; names are what the program says and may hold anything.
+/// Formats a line with tabs between fields; names come from the program and may contain anything.
 fn line(process: u32, event: &str, name: &str, detail: &str, reason: &str, module: &str) -> String {
     format!("{process}\t{event}\t{}\t{detail}\t{reason}\t{}\n", name.escape_default(), module.escape_default())
 }

@@ -1,5 +1,5 @@
-//! CUDA's own environment variables, which the client and the software GPU take to mean the same. What they leave to
-//! the driver (`CUDA_DEVICE_MAX_CONNECTIONS`) makes no difference to a program's results.
+//! CUDA's own environment variables, which mean the same to the client and the software GPU. Variables that leave the
+//! effect to the driver (`CUDA_DEVICE_MAX_CONNECTIONS`) make no difference to a program's results.
 
 use crate::constants::{CU_MODULE_EAGER_LOADING, CU_MODULE_LAZY_LOADING, CUmoduleLoadingMode};
 use std::env;
@@ -16,7 +16,7 @@ fn is_on(value: &str) -> bool {
     value.trim().parse::<i64>().is_ok_and(|number| number != 0)
 }
 
-/// What `cuModuleGetLoadingMode` answers.
+/// The answer of `cuModuleGetLoadingMode`.
 pub fn module_loading() -> CUmoduleLoadingMode {
     match env::var("CUDA_MODULE_LOADING").as_deref() {
         Ok("EAGER") => CU_MODULE_EAGER_LOADING,

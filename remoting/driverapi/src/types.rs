@@ -90,7 +90,7 @@ pub struct CUmemPoolPtrExportData {
     pub reserved: [u8; 64],
 }
 
-/// What the old `cuDeviceGetProperties` fills.
+/// Filled by the old `cuDeviceGetProperties`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUdevprop {
@@ -169,7 +169,7 @@ pub struct CUlaunchMemSyncDomainMap {
     pub remote: c_uchar,
 }
 
-/// Which field holds is told by the attribute's id; `scalar` serves all the plain integers and enumerations.
+/// The attribute's id says which field is used; `scalar` serves all the plain integers and enumerations.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union CUlaunchAttributeValue {
@@ -515,7 +515,7 @@ pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
     pub extra: *mut *mut c_void,
 }
 
-/// What CUDA 12 added stands behind the older form.
+/// The older form, followed by the fields of CUDA 12.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_KERNEL_NODE_PARAMS {
@@ -557,7 +557,7 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
     pub result_out: c_uint,
 }
 
-/// What `cuGraphExecUpdate_v2` answers.
+/// Filled by `cuGraphExecUpdate_v2`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUgraphExecUpdateResultInfo {
@@ -567,7 +567,7 @@ pub struct CUgraphExecUpdateResultInfo {
 }
 
 impl CUgraphExecUpdateResultInfo {
-    /// What the call itself answers.
+    /// The result of the call itself.
     ///
     /// # Errors
     /// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the graph did not fit.
@@ -588,7 +588,7 @@ pub struct CUDA_MEMCPY_NODE_PARAMS {
     pub copyParams: CUDA_MEMCPY3D,
 }
 
-/// With the context that `cuGraphAddMemsetNode` takes beside its parameters.
+/// Includes the context, which `cuGraphAddMemsetNode` takes next to its parameters.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMSET_NODE_PARAMS_v2 {
@@ -624,7 +624,7 @@ impl CUDA_MEM_ALLOC_NODE_PARAMS {
             && self.bytesize != 0
     }
 
-    /// What is told of memory that a node allocated.
+    /// The parameters to report for memory that a node allocated.
     pub fn of(device: c_int, size: u64, address: CUdeviceptr) -> Self {
         let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
         Self {
@@ -646,7 +646,7 @@ impl CUDA_MEM_ALLOC_NODE_PARAMS {
     }
 }
 
-/// What a node of any type does: `cuGraphAddNode`.
+/// The parameters of a node of any type: `cuGraphAddNode`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union CUgraphNodeParams_union {

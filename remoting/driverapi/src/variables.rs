@@ -1,4 +1,5 @@
-//! What an image says of the memory that its kernels keep from launch to launch: its variables, and whether they allocate.
+//! Properties of an image's memory that its kernels keep from launch to launch: its variables, and whether they
+//! allocate.
 
 use crate::cubin;
 use crate::fatbin::Kind;
@@ -6,12 +7,12 @@ use crate::image::{Image, ImageError, parse};
 use crate::ptx_variables;
 use std::collections::BTreeSet;
 
-/// Of all images of a module.
+/// The variables of all images of a module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables {
-    /// In `.global` and `.const`, of every architecture: the driver loads one, and knows the names of that one.
+    /// Names in `.global` and `.const`, for every architecture: the driver loads one, and knows the names of that one.
     pub names: BTreeSet<String>,
-    /// Kernels call `malloc`, whose memory no function of CUDA's reaches.
+    /// Kernels call `malloc`, whose memory no function of CUDA can reach.
     pub allocates: bool,
 }
 

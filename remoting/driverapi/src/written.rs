@@ -1,6 +1,7 @@
-//! Which pages were written, as the kernel notes it: asynchronous write protection of userfaultfd, and PAGEMAP_SCAN
+//! Finds the written pages, as the kernel notes them: asynchronous write protection of userfaultfd, and PAGEMAP_SCAN
 //! (<https://docs.kernel.org/admin-guide/mm/pagemap.html>, Linux 6.7). It does not see all writes: not those of other
-//! mappings of the same memory, nor of devices into pages that they hold (O_DIRECT and io_uring that began before, RDMA).
+//! mappings of the same memory, nor of devices into pages that they hold (O_DIRECT and io_uring that began before,
+//! RDMA).
 
 use crate::descriptors::apart;
 use std::fs::File;
@@ -9,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 pub const PAGE: usize = 4096;
-/// This tells a process of its own memory. Who must not be looked into opens it before.
+/// A process's view of its own memory. A process that becomes non-dumpable has to open it before.
 pub const PAGEMAP: &str = "/proc/self/pagemap";
 
 const UFFD_API: u64 = 0xAA;
@@ -70,7 +71,7 @@ struct PageRegion {
     categories: u64,
 }
 
-/// The kernel, as far as it notes what this process writes.
+/// The kernel's notes of this process's writes.
 pub struct Notes {
     faults: OwnedFd,
     pagemap: OwnedFd,
@@ -78,13 +79,13 @@ pub struct Notes {
 
 impl Notes {
     /// # Errors
-    /// The kernel's, where it cannot, or does not see what is written for a trial.
+    /// The kernel's, if it cannot note writes or does not see a trial write.
     pub fn open() -> io::Result<Notes> {
         let pagemap = apart(|| File::open(PAGEMAP))?;
         Notes::with(pagemap.into())
     }
 
-    /// With what was opened of [`PAGEMAP`].
+    /// Uses an open [`PAGEMAP`].
     ///
     /// # Errors
     /// As [`Notes::open`].
@@ -109,7 +110,7 @@ impl Notes {
         [self.faults.as_fd(), self.pagemap.as_fd()]
     }
 
-    /// Is a store seen, and a write of the kernel?
+    /// Whether the kernel sees a store, and a write of its own.
     fn has_what_is_written(&self) -> io::Result<()> {
         let trial = Trial::new(2)?;
         let pages = trial.pages(0..2);
@@ -127,7 +128,7 @@ impl Notes {
         }
     }
 
-    /// Notes from now on what is written of these whole pages.
+    /// Begins to note writes to these whole pages.
     ///
     /// # Errors
     /// The kernel's.
@@ -137,17 +138,17 @@ impl Notes {
         control(&self.faults, UFFDIO_REGISTER, &mut register)
     }
 
-    /// Notes nothing any more. A hole in a file is made known so: the kernel does not report its pages.
+    /// Stops noting these pages. Also called for a hole in a file, whose pages the kernel does not report.
     pub fn unregister(&self, pages: &Range<usize>) {
         let mut range = UffdioRange { start: pages.start as u64, len: pages.len() as u64 };
-        // What has been unmapped is registered no more.
+        // Unmapped memory is not registered any more.
         let _ = control(&self.faults, UFFDIO_UNREGISTER, &mut range);
     }
 
-    /// What was written of registered pages since this was last asked, in order; at first, all.
+    /// Returns the registered pages written since the last call, in order; at first, all.
     ///
     /// # Errors
-    /// The kernel's, where some are not registered: they may have been mapped anew. What was taken before is lost.
+    /// The kernel's, where some are not registered: they may have been mapped again. The pages found before are lost.
     pub fn take(&self, pages: &Range<usize>) -> io::Result<Vec<Range<usize>>> {
         let (mut regions, mut written) = ([PageRegion::default(); 64], Vec::<Range<usize>>::new());
         let mut scan = PmScanArg {
@@ -179,7 +180,7 @@ fn control<T>(descriptor: &OwnedFd, request: u64, argument: &mut T) -> io::Resul
     }
 }
 
-/// Pages to try it with.
+/// Pages for a trial.
 struct Trial {
     start: usize,
     count: usize,
@@ -206,7 +207,7 @@ impl Trial {
     }
 
     fn store(&self, page: usize) {
-        // SAFETY: a byte of the mapping, which nobody else has.
+        // SAFETY: a byte of the mapping, which only this value has.
         unsafe { self.first_byte(page).write_volatile(1) }
     }
 
@@ -232,7 +233,7 @@ mod tests {
 
     const PAGES: usize = 64;
 
-    /// Memory of which the kernel notes what is written, and all its pages.
+    /// Memory whose writes the kernel notes, and all its pages.
     fn followed() -> (Notes, Trial, Range<usize>) {
         let notes = Notes::open().expect("Linux 6.7, where userfaultfd is allowed");
         let memory = Trial::new(PAGES).expect("memory");

@@ -1,4 +1,4 @@
-//! The decoders, each as a function that takes any bytes. What it finds wrong it panics about.
+//! The decoders, each as a function that takes any bytes and panics if it finds an error.
 
 mod mutate;
 mod seeds;
@@ -14,7 +14,7 @@ use softgpu::engine::Program;
 
 pub use mutate::Mutator;
 
-/// A decoder, and inputs that are right, to begin with.
+/// A decoder, and valid inputs to begin with.
 pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
@@ -31,7 +31,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ptx", run: ptx, seeds: seeds::ptx },
 ];
 
-/// A stream of frames: cut the same however it arrives, and every message that is understood encodes to the same bytes.
+/// A stream of frames: cut in the same way however it arrives, and every decoded message encodes to the same bytes.
 pub fn frames(data: &[u8]) {
     let whole = decode_all(data, data.len().max(1));
     let in_pieces = decode_all(data, 7);
@@ -84,7 +84,7 @@ fn command(header: &Header, payload: Payload) {
     }
 }
 
-/// What the client reads out of a reply. The first byte chooses the type.
+/// The client's decoders of replies. The first byte chooses the type.
 pub fn records(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     match choice % 8 {
@@ -110,7 +110,7 @@ fn record<T: Wire>(bytes: &[u8]) {
     assert!(read >= T::MIN_SIZE);
 }
 
-/// The first bytes of a data connection, and what a client says of memory that it shares.
+/// The first bytes of a data connection, and a client's messages about memory that it shares.
 pub fn preface(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<PREFACE_BYTES>()
         && let Some(preface) = Preface::decode(bytes)
@@ -161,7 +161,7 @@ pub fn image(data: &[u8]) {
     }
 }
 
-/// What a cubin tells of itself, as far as kernels and variables that could be launched and placed.
+/// Reads a cubin's description, up to kernels and variables that could be launched and placed.
 pub fn cubin(data: &[u8]) {
     let Ok(found) = cubin::read(data) else { return };
     for kernel in &found.kernels {

@@ -19,7 +19,7 @@ use remotegpu_fuzz::{Mutator, TARGETS, Target};
 static ALLOCATOR: limits::Limited = limits::Limited;
 
 const SECONDS: &str = "REMOTEGPU_FUZZ_SECONDS";
-/// Where a process notes the number of the input that it is at; also says that it is to do the work.
+/// Names the file in which a process notes the number of its current input; if set, the process does the work itself.
 const PROGRESS: &str = "REMOTEGPU_FUZZ_PROGRESS";
 
 fn main() -> ExitCode {
@@ -62,7 +62,7 @@ fn run_file(target: &Target, file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// As the corpora that cargo-fuzz starts from.
+/// Writes the seeds as the corpora from which cargo-fuzz starts.
 fn write_seeds(folder: &Path) -> Result<(), String> {
     for target in TARGETS {
         let folder = folder.join(target.name);
@@ -74,7 +74,7 @@ fn write_seeds(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// As many processes at a time as there are processors.
+/// Runs as many processes at a time as there are processors.
 fn run_all(mut waiting: Vec<&'static Target>) -> Result<(), String> {
     let at_once = std::thread::available_parallelism().map_or(1, usize::from);
     let (mut running, mut failures): (Vec<Run>, Vec<String>) = (Vec::new(), Vec::new());
@@ -141,7 +141,7 @@ fn mutate_for_a_while(target: &Target, progress: &Path) -> Result<(), String> {
     }
     while Instant::now() < end {
         let current = number.fetch_add(1, Ordering::Relaxed) + 1;
-        // In the file before the input runs: whatever happens to this process, its parent knows by which input.
+        // Written to the file before the input runs: whatever happens to this process, its parent knows the input.
         progress.write_all_at(&current.to_le_bytes(), 0).map_err(|error| error.to_string())?;
         (target.run)(&Mutator::new(&seeds, current).input());
     }
@@ -166,7 +166,8 @@ fn watch(name: &'static str, number: Arc<AtomicU64>) {
     });
 }
 
-/// Of all threads of this process. `stat` counts in hundredths: field 14 and 15, after the name in parentheses.
+/// The time of all threads of this process. `stat` counts in hundredths: fields 14 and 15, after the name in
+/// parentheses.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();

@@ -2,7 +2,7 @@
 //!
 //! The rules are those of the CUDA programming guide, "Creating a Graph Using Stream Capture", and of
 //! `cuStreamBeginCapture_v2`, `cuStreamEndCapture`, `cuThreadExchangeStreamCaptureMode`, `cuStreamIsCapturing`. Where
-//! they name no code, a comment says what we answer.
+//! they name no code, a comment gives our answer.
 
 use crate::edge::{distinct, merge};
 use crate::graph::is_kernel;
@@ -19,7 +19,7 @@ use std::thread::ThreadId;
 #[path = "capture_tests.rs"]
 mod tests;
 
-/// What a thread may do while a capture runs. [`Mode::Global`] forbids most.
+/// The calls that a thread may make while a capture runs. [`Mode::Global`] forbids most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
     #[default]
@@ -49,7 +49,7 @@ impl Mode {
     }
 }
 
-/// A stream, as far as captures care. Ids are the caller's and are never used again.
+/// A stream, as far as captures need it. The caller chooses ids and never reuses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream {
     pub id: u64,
@@ -66,7 +66,7 @@ pub enum StreamKind {
     NonBlocking,
 }
 
-/// What a stream's capture is doing.
+/// The state of a stream's capture.
 pub enum State<W> {
     None,
     Active {
@@ -74,7 +74,7 @@ pub enum State<W> {
         graph: SharedGraph<W>,
         dependencies: Vec<Dependency>,
     },
-    /// An earlier error spoilt it; only its end is allowed.
+    /// An earlier error invalidated it; only its end is allowed.
     Invalidated {
         number: u64,
     },
@@ -86,29 +86,29 @@ struct Capture<W> {
     mode: Mode,
     thread: ThreadId,
     valid: bool,
-    /// What streams did last that were destroyed since then.
+    /// The last work of streams that were destroyed since then.
     left: Vec<Dependency>,
 }
 
 struct Member {
     capture: u64,
     stream: Stream,
-    /// What the stream's next node waits for.
+    /// The dependencies of the stream's next node.
     dependencies: Vec<Dependency>,
 }
 
-/// What an event that was last recorded in a capturing stream stands for.
+/// The place in a graph of an event that was last recorded in a capturing stream.
 struct Recorded {
     capture: u64,
     dependencies: Vec<Dependency>,
 }
 
-/// What a captured launch says of edges: by attributes, which only launches have.
+/// The edges of a captured launch by its attributes, which only launches have.
 #[derive(Default)]
 pub struct LaunchEdges {
     /// `PROGRAMMATIC_STREAM_SERIALIZATION`: it may begin when the kernel before it in the stream is triggered.
     pub programmatic: bool,
-    /// Events that it records: who waits for one has this edge from the launch.
+    /// Events that it records: a node that waits for one has this edge from the launch.
     pub events: Vec<(u64, Edge)>,
 }
 
@@ -187,7 +187,7 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Whether the first stream has waited for all that the others did, or the program has it wait by
+    /// Whether the first stream has waited for all work of the others, or the program has made it wait by
     /// `cuStreamUpdateCaptureDependencies`. An edge that does not wait until a node is complete joins nothing, and no
     /// stream may end with one.
     fn is_joined(&self, number: u64) -> bool {
@@ -299,7 +299,7 @@ impl<W: Work> Captures<W> {
         if implicit { Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
     }
 
-    /// Replaces what a stream's next node waits for, or adds to it.
+    /// Replaces the dependencies of a stream's next node, or adds to them.
     ///
     /// # Errors
     /// `CUDA_ERROR_ILLEGAL_STATE` for a stream that does not capture, `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`,
@@ -334,8 +334,8 @@ impl<W: Work> Captures<W> {
         Ok(true)
     }
 
-    /// Has a stream wait for an event: `true` if that is only an edge of a graph, `false` if the caller has it wait. A
-    /// stream that does not capture joins the event's capture.
+    /// Makes a stream wait for an event: `true` if that is only an edge of a graph, `false` if the caller has to make
+    /// it wait. A stream that does not capture joins the event's capture.
     ///
     /// # Errors
     /// - `CUDA_ERROR_STREAM_CAPTURE_ISOLATION`: the stream captures, and the event is not of a running capture.
@@ -442,8 +442,9 @@ impl<W: Work> Captures<W> {
         self.events.remove(&event);
     }
 
-    /// A stream was destroyed. The capture that it began is over; another one goes on, and still has to wait for what the
-    /// stream did (CUDA's documentation says nothing of it; Warp has the first stream wait by naming the nodes).
+    /// Forgets a destroyed stream. A capture that it began is over; another one continues, and still has to wait for
+    /// the stream's work (CUDA's documentation does not mention it; Warp makes the first stream wait by naming the
+    /// nodes).
     pub fn forget_stream(&mut self, stream: u64) {
         let Some(member) = self.members.remove(&stream) else { return };
         let number = member.capture;
@@ -461,7 +462,7 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Invalidates a capture because of an error, whose code is given back.
+    /// Invalidates a capture because of an error. Returns the error's code.
     fn spoil(&mut self, number: u64, code: u32) -> u32 {
         self.invalidate(number);
         code

@@ -1,11 +1,11 @@
-//! Conditional nodes: what they choose from, and what CUDA takes there.
+//! Conditional nodes: their graphs, and the nodes that CUDA allows there.
 
 use crate::{Graph, Owner, Registry, Result, SharedGraph, Work, lock, steps};
 use driverapi::constants::*;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::sync::Arc;
 
-/// A node that chooses which of its graphs is done, and how often.
+/// A node that chooses which of its graphs runs, and how often.
 pub struct Conditional<W, C> {
     pub condition: Arc<C>,
     pub kind: u32,
@@ -15,7 +15,7 @@ pub struct Conditional<W, C> {
 }
 
 impl<W: Work, C> Conditional<W, C> {
-    /// What it chooses from is empty yet.
+    /// Makes a node whose graphs are empty at first.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for a number of graphs that the kind cannot have.
@@ -53,7 +53,7 @@ impl<W, C> Clone for Conditional<W, C> {
     }
 }
 
-/// Checks what conditional nodes of a graph choose from, and those within.
+/// Checks the graphs of a graph's conditional nodes, and those within.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a node that CUDA does not take there.

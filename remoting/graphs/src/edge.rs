@@ -1,4 +1,4 @@
-//! What an edge says: `CUgraphEdgeData`.
+//! The data of an edge: `CUgraphEdgeData`.
 
 use crate::{NodeId, Result};
 use driverapi::constants::{
@@ -24,10 +24,10 @@ impl Edge {
         kind: CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC,
     };
 
-    /// As [`Self::PROGRAMMATIC`], and blocks trigger it when they begin.
+    /// Like [`Self::PROGRAMMATIC`], but blocks trigger it when they begin.
     pub const AT_BLOCK_START: Edge = Edge { from_port: CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER, ..Self::PROGRAMMATIC };
 
-    /// What may begin when all blocks of a kernel have begun.
+    /// Waits until all blocks of a kernel have begun.
     pub const LAUNCH_ORDER: Edge = Edge { kind: CU_GRAPH_DEPENDENCY_TYPE_DEFAULT, ..Self::AT_BLOCK_START };
 
     /// Whether it waits until all work of the node is complete.
@@ -51,7 +51,7 @@ impl TryFrom<&CUgraphEdgeData> for Edge {
     type Error = u32;
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what CUDA does not define.
+    /// `CUDA_ERROR_INVALID_VALUE` for values that CUDA does not define.
     fn try_from(data: &CUgraphEdgeData) -> Result<Edge> {
         let edge = Edge { from_port: data.from_port, to_port: data.to_port, kind: data.type_ };
         let known = [Edge::default(), Edge::PROGRAMMATIC, Edge::AT_BLOCK_START, Edge::LAUNCH_ORDER].contains(&edge);
@@ -78,7 +78,7 @@ impl From<NodeId> for Dependency {
     }
 }
 
-/// What a node waits for: by ordinary edges where only a kernel can have others.
+/// A node's dependencies without duplicates, by ordinary edges where only a kernel can have others.
 pub(crate) fn distinct(dependencies: &[Dependency], kernel: bool) -> Vec<Dependency> {
     let mut found = Vec::with_capacity(dependencies.len());
     let edges = dependencies.iter().map(|each| Dependency { on: each.on, edge: each.edge.to(kernel) });

@@ -53,7 +53,7 @@ fn append<W: Work>(graph: &Graph<W>, before: &[usize], steps: &mut Vec<Step<W>>)
         };
         ends.insert(id, own);
         waited_for.resize(steps.len() - first, false);
-        // Who waits for the end of the graph waits for all of a step, though another step may wait for a part of it.
+        // A wait for the end of the graph is for all of a step, though another step may wait for a part of it.
         let waits = |(step, edge): &&(usize, Edge)| *step >= first && edge.is_full();
         after.iter().filter(waits).for_each(|&(step, _)| waited_for[step - first] = true);
     }

@@ -14,20 +14,20 @@ pub struct Node<W> {
     pub work: W,
     /// The node that this one was cloned from.
     pub original: Option<NodeId>,
-    /// Whether an executable does it: `cuGraphNodeSetEnabled`.
+    /// Whether an executable runs it: `cuGraphNodeSetEnabled`.
     pub enabled: bool,
     after: Vec<Dependency>,
 }
 
 impl<W> Node<W> {
-    /// What it waits for, in the order in which the program gave it.
+    /// The dependencies, in the program's order.
     pub fn dependencies(&self) -> &[Dependency] {
         &self.after
     }
 }
 
 impl<W: Work> Node<W> {
-    /// Changes what it does; it stays of its kind. What it did is given back.
+    /// Changes its work, within the same kind. Returns the old work.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for work of another kind.
@@ -152,7 +152,7 @@ impl<W> Graph<W> {
         Ok(order)
     }
 
-    /// A copy with nodes of its own; `mint` makes their handles, `copy` what they do.
+    /// A copy with nodes of its own; `mint` makes their handles, `copy` their work.
     pub fn clone_with<V>(&self, mut mint: impl FnMut() -> NodeId, mut copy: impl FnMut(&W) -> V) -> Graph<V> {
         let names: BTreeMap<NodeId, NodeId> = self.nodes.keys().map(|&id| (id, mint())).collect();
         let renamed = |each: &Dependency| Dependency { on: names[&each.on], edge: each.edge };
@@ -220,7 +220,7 @@ impl<W: Work> Graph<W> {
         check(from.edge.suits(is_kernel(self.node(from.on)?.work.kind()), is_kernel(to_kind)))
     }
 
-    /// Changes what a node does; it stays of its kind. What it did is given back.
+    /// Changes a node's work, within the same kind. Returns the old work.
     ///
     /// # Errors
     /// As [`Node::set_work`] and [`Self::node`].
@@ -236,7 +236,7 @@ impl<W: Work> Graph<W> {
         })
     }
 
-    /// Whether the graph or one within it has a node that chooses what is done.
+    /// Whether the graph or one within it has a conditional node.
     pub fn has_conditions(&self) -> bool {
         let within = |node: &Node<W>| node.work.child().is_some_and(|child| crate::lock(child).has_conditions());
         self.nodes.values().any(|node| !node.work.bodies().is_empty() || within(node))

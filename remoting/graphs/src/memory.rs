@@ -15,7 +15,7 @@ pub struct Memory {
     /// The device's number.
     pub device: i32,
     place: Box<dyn Place>,
-    /// How many have it backed.
+    /// The number of holders that have it backed.
     users: Mutex<usize>,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Memory {
     }
 }
 
-/// Memory is backed as long as anybody has one of these.
+/// Memory is backed as long as one of these exists.
 pub struct Backed(Arc<Memory>);
 
 impl Backed {
@@ -70,7 +70,7 @@ impl Drop for Backed {
     }
 }
 
-/// What a node does with memory.
+/// A node's use of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryUse {
     Allocates,
@@ -88,7 +88,7 @@ pub struct MemoryState {
 
 #[derive(Default)]
 struct Tables {
-    /// Of nodes, by address.
+    /// Memory of nodes, by address.
     known: BTreeMap<u64, Weak<Memory>>,
     live: BTreeMap<u64, Arc<Backed>>,
     /// Used and reserved at most, by device.
@@ -131,7 +131,7 @@ impl Memories {
         memory
     }
 
-    /// Backs what a graph allocates or frees: for an executable, as long as it has what is answered.
+    /// Backs the memory that a graph allocates or frees: for an executable, as long as it keeps the returned value.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, and nothing is backed; `CUDA_ERROR_INVALID_VALUE` for a cycle.
@@ -152,7 +152,7 @@ impl Memories {
         self.tables().known.get(&address).and_then(Weak::upgrade)
     }
 
-    /// What a launch does to the memory that its nodes allocate and free: nothing, if it is refused.
+    /// Applies a launch to the memory that its nodes allocate and free: does nothing if it is refused.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if memory would be allocated that the program still has, or freed that it has not.
@@ -208,7 +208,7 @@ impl Memories {
         MemoryState { used, most_used, reserved, most_reserved }
     }
 
-    /// Forgets how much was used, or reserved, at most.
+    /// Resets the maximum of used or of reserved memory.
     pub fn reset_most(&self, device: i32, used: bool) {
         let mut tables = self.tables();
         let now = tables.sums(device);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 
-/// What a node does.
+/// The work of a node.
 pub trait Work: Clone {
     /// A `CUgraphNodeType`.
     fn kind(&self) -> u32;
@@ -55,7 +55,7 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// Replaces the calling thread's capture mode, and gives the one before.
+/// Replaces the calling thread's capture mode, and returns the previous one.
 pub fn exchange_mode(mode: Mode) -> Mode {
     MODE.try_with(|own| own.replace(mode)).unwrap_or(mode)
 }
@@ -83,7 +83,7 @@ impl<W: Work> Registry<W> {
         done
     }
 
-    /// As [`Self::with`], but only if there are any.
+    /// Like [`Self::with`], but only if there are any captures.
     ///
     /// # Errors
     /// Those of `act`.
@@ -112,7 +112,7 @@ impl<W: Work> Registry<W> {
         self.capture_launch(stream, &LaunchEdges::default(), work)
     }
 
-    /// As [`Self::capture`]; a launch has more to say of edges.
+    /// Like [`Self::capture`], for a launch, which may add edges.
     ///
     /// # Errors
     /// As [`Captures::add`].
@@ -154,7 +154,7 @@ impl<W: Work> Registry<W> {
         get(&self.nodes, node)
     }
 
-    /// What a node does.
+    /// Returns a node's work.
     ///
     /// # Errors
     /// As [`Self::graph_of`].

@@ -1,4 +1,4 @@
-//! `cuGraphExecUpdate`: an executable takes over what the nodes of a like graph do.
+//! `cuGraphExecUpdate`: an executable takes over the work of a similar graph's nodes.
 
 use crate::{Graph, NodeId, Work, lock};
 use driverapi::constants::{
@@ -21,7 +21,7 @@ pub struct Misfit {
 }
 
 impl Misfit {
-    /// As the program is told of it, or that a graph fits.
+    /// The answer to the program: the misfit, or that the graph fits.
     pub fn told(misfit: Option<Self>) -> CUgraphExecUpdateResultInfo {
         let handle = |node: Option<NodeId>| without_provenance_mut(node.unwrap_or(0));
         CUgraphExecUpdateResultInfo {
@@ -32,8 +32,8 @@ impl Misfit {
     }
 }
 
-/// Gives an executable the works of a graph, whose nodes are paired with its own in the order in which they were made.
-/// `may_become` says for two works of a kind whether one may take the place of the other, or the result if not. Nothing is
+/// Gives an executable the work of a graph, whose nodes are paired with its own in the order in which they were made.
+/// `may_become` says for two works of a kind whether one may replace the other, or the result if not. Nothing is
 /// changed if anything does not fit.
 ///
 /// # Errors

@@ -139,7 +139,7 @@ impl<W: Work> Registry<W> {
         let left = all.checked_sub(count).filter(|_| count > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (mut own, others): (Vec<_>, Vec<_>) = std::mem::take(&mut graph.held).into_iter().partition(is_it);
         graph.held = others;
-        // The references are counted anew: one entry has those that are left.
+        // The references are counted again: one entry has those that are left.
         own.iter_mut().for_each(|held| held.count = 0);
         if left > 0 {
             graph.held.push(Held { object: Arc::clone(&object), count: left });

@@ -1,10 +1,10 @@
-//! Graphs inside graphs: those of child graph nodes and of conditional nodes, and whose they are.
+//! Graphs inside graphs: those of child graph nodes and of conditional nodes, and their owners.
 
 use crate::{Graph, Node, NodeId, Registry, Result, SharedGraph, Work, lock};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use std::sync::{Arc, PoisonError};
 
-/// Whose a graph is.
+/// The owner of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Owner {
     #[default]
@@ -37,8 +37,9 @@ impl<W: Work> Graph<W> {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a child graph node's. What a conditional node chooses
-    /// from takes them, and is never instantiated with them ([`crate::check_bodies`]): Warp looks for them there.
+    /// `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a child graph node's. Graphs of a conditional
+    /// node may contain them, but are never instantiated with them ([`crate::check_bodies`]): Warp looks for them
+    /// there.
     pub(crate) fn check_memory(&self, work: &W) -> Result<()> {
         let refused = matches!(self.owner, Owner::Node | Owner::Moved) && work.memory().is_some();
         if refused { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
@@ -94,7 +95,7 @@ impl<W: Work> Registry<W> {
         Ok(done)
     }
 
-    /// Changes what a node of the program's graph does; it stays of its kind.
+    /// Changes the work of a node of the program's graph, within the same kind.
     ///
     /// # Errors
     /// As [`Graph::set_work`] and [`Self::graph_of`].
@@ -105,7 +106,7 @@ impl<W: Work> Registry<W> {
         Ok(())
     }
 
-    /// Forgets the graphs inside a node that is no more.
+    /// Forgets the graphs inside a removed node.
     pub(crate) fn forget_inside(&self, work: &W) {
         for graph in inside(work) {
             let mut graphs = self.graphs.write().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ pub const HEADER_BYTES: usize = 32;
 /// No frame is longer; a peer that claims more is refused before anything is allocated.
 pub const MAX_PAYLOAD: usize = 16 << 20;
 
-/// What stands before every payload.
+/// The header before every payload.
 ///
 /// | bytes | field | |
 /// |---|---|---|
@@ -25,7 +25,8 @@ pub struct Header {
     pub ack: u64,
 }
 
-/// Why a byte stream cannot be a stream of frames. The connection is closed: there is no way to find the next frame.
+/// The reason why a byte stream cannot be a stream of frames. The connection is closed: there is no way to find the
+/// next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameError {
     TooLong(u32),

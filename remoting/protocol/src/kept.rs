@@ -1,7 +1,7 @@
 //! One direction of a session's bytes, kept until the other end has received them.
 //!
-//! When a connection breaks, the next one goes on at the byte at which the other end stopped receiving. Counting bytes
-//! instead of frames makes a cut inside of a frame the same as one between two.
+//! When a connection breaks, the next one continues at the byte at which the other end stopped receiving. Counting
+//! bytes instead of frames makes a cut inside of a frame the same as one between two.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ impl<P> Default for Kept<P> {
 }
 
 impl<P: AsRef<[u8]>> Kept<P> {
-    /// What was before is received by the other end.
+    /// Makes an empty buffer: the other end has received all earlier bytes.
     pub fn starting_at(offset: u64) -> Self {
         Kept { first: offset, sent: offset, end: offset, ..Kept::default() }
     }
@@ -93,7 +93,7 @@ impl<P: AsRef<[u8]>> Kept<P> {
         (self.end - self.first) as usize
     }
 
-    /// What is to be sent next, in order; no piece is empty.
+    /// The bytes to send next, in order; no piece is empty.
     pub fn to_send(&self) -> impl Iterator<Item = &[u8]> {
         let (index, skip) = self.next;
         let rest = self.pieces.range(index.min(self.pieces.len())..).map(AsRef::as_ref);
@@ -211,7 +211,7 @@ mod tests {
                     }
                     3 => kept.acknowledge(random(arrived.len() as u64 + 1), drop).unwrap(),
                     _ => {
-                        // What was on its way is lost.
+                        // Bytes in flight are lost.
                         let lost = random(4).min((arrived.len() as u64).saturating_sub(kept.first));
                         arrived.truncate(arrived.len() - lost as usize);
                         kept.rewind(arrived.len() as u64).unwrap();

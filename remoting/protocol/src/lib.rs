@@ -31,7 +31,7 @@ pub use runs::{differences, without};
 pub use versions_generated::{OLDEST_WIRE, TABLE_HASH, WIRE_VERSION, since, table_hash};
 pub use wire::{DecodeError, Reader, Wire, Writer};
 
-/// The place of no function, beside a context's id instead of a module's: in questions about clusters.
+/// The place of no function, with a context's id instead of a module's: in queries about clusters.
 pub const NO_FUNCTION: u32 = u32::MAX;
 
 /// After so many received bytes without a frame that could say so, an end sends `Acknowledge`.

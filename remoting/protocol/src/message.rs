@@ -2,15 +2,15 @@
 //!
 //! Ids of contexts, streams, events and modules are minted by the client and never reused within a session. Kernels are
 //! named by their module and their place in the list that the load replied. Device addresses lie in the session's arena.
-//! What an older version of the wire has stays as it is: what is to change gets another code and name
+//! Messages of an older version of the wire stay as they are: a changed one gets another code and name
 //! (`remoting/registry/wire.lock`, `make generate`).
 
 use crate::wire::{DecodeError, Reader, Wire, Writer};
 
-/// A message with a code of its own. What follows the fixed fields in a frame is the message's *tail* (raw bytes).
+/// A message with a code of its own. The bytes behind the fixed fields in a frame are the message's *tail* (raw bytes).
 pub trait Message: Wire {
     const CODE: u32;
-    /// May bytes follow the fields?
+    /// Whether bytes may follow the fields.
     const HAS_TAIL: bool;
 
     /// The message and its tail.
@@ -81,10 +81,10 @@ macro_rules! messages {
 }
 
 record! {
-    /// Where a parameter lies in a kernel's packed parameter buffer, in bytes.
+    /// The position of a parameter in a kernel's packed parameter buffer, in bytes.
     struct KernelParam { offset: u32, size: u32 }
 
-    /// What the client must know of a kernel to launch it and to answer attribute queries.
+    /// The data of a kernel that the client needs to launch it and to answer attribute queries.
     struct KernelInfo {
         params: Vec<KernelParam>,
         /// `CUfunction_attribute` and its value.
@@ -95,7 +95,7 @@ record! {
     /// records an event has a [`crate::Recording`] as its value.
     struct LaunchAttribute { id: u32, value: [u64; 8] }
 
-    /// How large a launch is, and what else it asks for.
+    /// A launch's size and attributes.
     struct LaunchShape { grid: [u32; 3], block: [u32; 3], shared: u32, attributes: Vec<LaunchAttribute> }
 
     /// A box of bytes: `width` bytes a row, `height` rows, `depth` slices, laid out in device memory with `pitch` bytes
@@ -109,8 +109,8 @@ record! {
         promotion: u32, fill: u32,
     }
 
-    /// What the device does in a graph. `code` and `body` are those of the command that does the same on a stream (`Launch`,
-    /// `CopyOnDevice`, `cuMemsetD2D*Async`), 0 and nothing for a place where edges meet.
+    /// The device's work in a graph. `code` and `body` are those of the command that does the same on a stream
+    /// (`Launch`, `CopyOnDevice`, `cuMemsetD2D*Async`), 0 and nothing for a place where edges meet.
     struct GraphNode { after: Vec<GraphEdge>, code: u32, body: Vec<u8> }
 
     /// An edge from the earlier node at `place` in the list, as `CUgraphEdgeData` describes it.
@@ -137,7 +137,7 @@ messages! {
     0x8000 Open { wire_version: u32, table_hash: u64, client_pid: u32, client_name: String }
     /// The arena lies where the client cannot have it: choose another base. Replies `Opened`.
     0x8001 Rebase { avoid: u64 }
-    /// The client is going; nothing is owed to it.
+    /// The client ends the session; it needs no more answers.
     0x8002 Close {}
 
     // ---- from a worker that moves its session here and is this one's client until then
@@ -145,17 +145,17 @@ messages! {
     0x8003 ArenaAt { base: u64, size: u64 }
     /// Tail: bytes for the client that it has not acknowledged, to be kept for `Adopt`.
     0x8004 AdoptKept tail {}
-    /// From here on the session is that of the client which `Open` did not come from: numbers and counts go on where they
-    /// were. Behind this message come its bytes that the other worker received and did not carry out.
+    /// From here on the session belongs to the client that did not send `Open`: numbers and counts go on where they
+    /// were. Bytes of it that the other worker received but did not carry out follow this message.
     0x8005 Adopt {
-        /// Of the client's last command that was carried out.
+        /// The client's last command that was carried out.
         seq: u64,
-        /// Of the client's bytes: before those that follow, and with them.
+        /// Offsets in the client's bytes: before those that follow, and with them.
         received: u64, until: u64,
         /// Bytes that the client has acknowledged.
         acknowledged: u64,
         epoch: u64, launches: u64, refused: u64,
-        /// An error that is still to be told, or 0.
+        /// An error that is still to be reported, or 0.
         late: u32,
         failed: Vec<FailedObject>,
         times: Vec<EventTime>,
@@ -166,7 +166,7 @@ messages! {
     // ---- contexts and memory
     /// `legacy_stream` is the context's legacy default stream.
     0x8010 ContextCreate { context: u64, device: u32, flags: u32, primary: bool, legacy_stream: u64 }
-    /// `Fenced` is pushed when it is destroyed, and what was counted for it is free again.
+    /// `Fenced` is pushed when it is destroyed; its memory is free again.
     0x8011 ContextDestroy { context: u64, token: u64 }
     /// `launches`: how many the client has sent in this session, or `UNCOUNTED`.
     0x8012 ContextSynchronize { context: u64, launches: u64 }
@@ -176,8 +176,8 @@ messages! {
     0x8014 SlabMap { device: u32, address: u64, size: u64 }
     /// Sent only after everything that used the slab was fenced.
     0x8015 SlabUnmap { address: u64, size: u64 }
-    /// An allocation of `size` bytes lies here in a slab, for a driver with `CHECKS_BOUNDS`; 0: the one that did is no more. A
-    /// slab of which nothing was told is valid as a whole.
+    /// An allocation of `size` bytes lies here in a slab, for a driver with `CHECKS_BOUNDS`; 0: it is gone. A slab
+    /// without such messages is valid as a whole.
     0x8083 PieceBounds { address: u64, size: u64 }
     /// Ask for at least `least`, better `want` bytes of the lease's share of a device. Replies `Granted` or code 2.
     0x8016 Grant { device: u32, least: u64, want: u64 }
@@ -189,26 +189,26 @@ messages! {
     /// Lets other processes of the lease import the slab that starts here. From now on the lease is charged for it, not
     /// the session. Replies `Exported`.
     0x8019 SlabExport { address: u64 }
-    /// As `SlabMap`, but the memory is what another process of the lease exported. Replies.
+    /// Like `SlabMap`, but maps memory that another process of the lease exported. Replies.
     0x801a SlabImport { device: u32, address: u64, size: u64, token: [u8; 16] }
-    /// Whether `device` reaches the memory that the session has on `peer`, another one. Sent only when nothing runs that uses
-    /// what is no longer reached.
+    /// Whether `device` reaches the memory that the session has on `peer`, another one. Sent only when no running work
+    /// uses memory that becomes unreachable.
     0x801d PeerAccess { device: u32, peer: u32, allowed: bool }
     /// `cuArray3DCreate`. The array is named by the first of its addresses: a place in the arena that the client chose, where
     /// no memory is, with the steps of `driverapi::arrays`. Copies name its bytes by them. Replies.
     0x801e ArrayCreate {
         context: u64, array: u64, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32
     }
-    /// Sent only when nothing uses it.
+    /// Sent only when nothing uses the array any more.
     0x801f ArrayDestroy { array: u64 }
     /// `CUDA_RESOURCE_DESC`, of an array with its name in the first word, and `CUDA_TEXTURE_DESC` for a texture. Replies
     /// `TextureMade`.
     0x8070 TextureCreate { context: u64, kind: u32, resource: [u64; 5], surface: bool, sampling: [u32; 14] }
     0x8071 TextureDestroy { texture: u64, surface: bool }
-    /// As `TextureCreate`, of an array that is seen as `CUDA_RESOURCE_VIEW_DESC` says: its members without what is
-    /// reserved. Replies `TextureMade`.
+    /// Like `TextureCreate`, for an array seen through a `CUDA_RESOURCE_VIEW_DESC`: its members without reserved ones.
+    /// Replies `TextureMade`.
     0x8072 TextureView { context: u64, array: u64, sampling: [u32; 14], view: [u64; 8] }
-    /// `cuCtxSetLimit`. What the driver takes for it is counted against what was granted. Replies.
+    /// `cuCtxSetLimit`. The driver's memory for it is counted against the grant. Replies.
     0x801c ContextLimit { context: u64, limit: u32, value: u64 }
 
     // ---- streams and events; the header names the stream
@@ -239,7 +239,7 @@ messages! {
     0x8050 EventExport { event: u64 }
     /// Makes a new event the one that another process exported.
     0x8051 EventImport { event: u64, token: [u8; 16] }
-    /// Sent before the record itself: who waits for the event in any process from now on waits for this record.
+    /// Sent before the record itself: waits for the event in any process are from now on for this record.
     0x8052 SharedEventRecord { event: u64, generation: u64 }
     /// Code 0 if the latest record of any process is complete. Otherwise 600, and `gate` opens when it is.
     0x8053 SharedEventGate { event: u64, gate: u64 }
@@ -251,10 +251,10 @@ messages! {
     // ---- code
     /// A piece of an image, to be found later under the SHA-256 of the whole.
     0x8030 ImageChunk tail { hash: [u8; 32], offset: u64, total: u64 }
-    /// Replies `ModuleLoaded`, or code `NEED_IMAGE` if the worker has not got the image. `eager`: kernels are loaded at
-    /// once, not when they are described. `bytes`: what it takes of the device's memory, counted against what was granted.
+    /// Replies `ModuleLoaded`, or code `NEED_IMAGE` if the worker does not have the image. `eager`: kernels are loaded
+    /// at once, not when they are described. `bytes`: its use of the device's memory, counted against the grant.
     0x8031 ModuleLoad { module: u64, context: u64, hash: [u8; 32], options: Vec<(u32, u64)>, eager: bool, bytes: u64 }
-    /// `Fenced` is pushed when it is unloaded, and what was counted for it is free again.
+    /// `Fenced` is pushed when it is unloaded; its memory is free again.
     0x8032 ModuleUnload { module: u64, token: u64 }
     /// Replies `Symbol`.
     0x8033 ModuleGlobal { module: u64, name: String }
@@ -262,8 +262,8 @@ messages! {
     0x8034 Launch tail {
         module: u64, kernel: u32, shape: LaunchShape,
     }
-    /// Loads a kernel of a module, which nothing that is on its way waits for. Replies `KernelInfo`. Sent before the
-    /// first command that names the kernel.
+    /// Loads a kernel of a module; no earlier command waits for it. Replies `KernelInfo`. Sent before the first command
+    /// that names the kernel.
     0x803b KernelDescribe { module: u64, kernel: u32 }
     /// Makes an executable graph of kernels that were described. Replies.
     0x803c GraphBuild { graph: u64, context: u64, flags: u64, nodes: Vec<GraphNode> }
@@ -285,13 +285,13 @@ messages! {
         context: u64, tensor: Tensor, lower: i32, upper: i32, channels: u32, pixels: u32, mode: u32,
     }
     0x8039 TensorMapReplaceAddress { context: u64, map: [u64; 16], address: u64 }
-    /// Only this one has something to say in `class`.
+    /// Only this one uses `class`.
     0x803a TensorMapSetClass { context: u64, map: [u64; 16], class: u32 }
 
     // ---- copies; the header names the stream
     /// Tail: a packed piece that starts `offset` bytes into the packed box.
     0x8040 CopyToDevice tail { context: u64, address: u64, extent: Extent, offset: u64 }
-    /// As `CopyToDevice`, but the bytes are asked for (`NeedBytes`) when the stream gets there.
+    /// Like `CopyToDevice`, but the worker asks for the bytes (`NeedBytes`) when the stream gets there.
     0x8041 CopyToDeviceLate { context: u64, address: u64, extent: Extent }
     0x8042 SupplyBytes tail { command: u64, offset: u64 }
     /// The packed box's bytes from `offset` on, `len` many: pieces are pushed (`HostBytes`), then the reply.
@@ -299,10 +299,11 @@ messages! {
     0x8044 CopyOnDevice { context: u64, to: u64, to_pitch: u64, to_slice: u64, from: u64, extent: Extent }
     /// The bytes that were asked for will not come: the `CopyToDeviceLate` is given up, its stream continues.
     0x8045 SupplyCancel { command: u64 }
-    /// As `CopyToDeviceLate`, of bytes that lie at `from` of the client. A worker that has this memory too reads them there
+    /// Like `CopyToDeviceLate`, for bytes at `from` in the client. A worker that shares this memory reads them there
     /// and replies; any other asks for them.
     0x8046 CopyToDeviceShared { context: u64, address: u64, extent: Extent, from: u64 }
-    /// As `CopyToHost`, to `to` of the client. A worker that has this memory too writes there, any other sends the bytes.
+    /// Like `CopyToHost`, to `to` in the client. A worker that shares this memory writes there, any other sends the
+    /// bytes.
     0x8047 CopyToHostShared { context: u64, address: u64, extent: Extent, offset: u64, len: u64, to: u64 }
     /// `len` bytes, at most `BULK_CHUNK`, that come on this stripe; they count for the send window. Replies when the bytes are
     /// there. A worker whose stripe ends before asks for them.
@@ -317,7 +318,7 @@ messages! {
     /// The worker tells from now on what the device writes here, in steps of `MIRROR_WORD` bytes (`MirrorsTold`). Before
     /// that the client has sent what it holds by the same stream. Replies when the worker has read it.
     0x8080 MirrorAdd { mirror: u64, context: u64, address: u64, size: u64 }
-    /// What the client wrote, at most `MIRROR_RUNS` runs and `BULK_CHUNK` bytes, which count for the send window.
+    /// The client's writes, at most `MIRROR_RUNS` runs and `BULK_CHUNK` bytes, which count for the send window.
     0x8081 MirrorChanges tail { parts: Vec<MirrorPart> }
     /// Its memory may be unmapped from now on.
     0x8082 MirrorEnd { mirror: u64 }
@@ -338,7 +339,7 @@ messages! {
     0xc003 EventDone { event: u64, generation: u64, code: u32 }
     0xc004 Fenced { token: u64 }
     0xc005 Callback { token: u64 }
-    /// Tail: what kernels printed, or (`stderr`) what the driver said of them.
+    /// Tail: output of kernels, or (`stderr`) the driver's messages about them.
     0xc006 Text tail { stderr: bool }
     /// Bytes of `CopyToDevice` that the worker no longer holds; the client keeps at most `SEND_WINDOW` outstanding.
     0xc007 Consumed { bytes: u64 }
@@ -348,9 +349,9 @@ messages! {
     0xc009 Held { reason: String }
     /// A line for a person, which only the appliance's log would have otherwise.
     0xc00a Notice { line: String }
-    /// What the device wrote to mirrors of a context. `applied`: the last `MirrorChanges` there that was carried out; words
-    /// of later ones stay as the client has them. Pushed before every answer from which a client may conclude that the device
-    /// has written it.
+    /// The device's writes to mirrors of a context. `applied`: the last `MirrorChanges` there that was carried out;
+    /// words of later ones stay as the client has them. Pushed before every answer from which a client may conclude
+    /// that the device has written it.
     0xc00b MirrorsTold tail { context: u64, applied: u64, parts: Vec<MirrorPart> }
 }
 
@@ -363,7 +364,7 @@ record! {
     struct Exported { token: [u8; 16] }
     /// The driver's number of a texture or surface, which kernels get as a parameter.
     struct TextureMade { texture: u64 }
-    /// `limit`: the lease's share of the device. `free`: what no process of the lease was granted.
+    /// `limit`: the lease's share of the device. `free`: the part that is granted to no process of the lease.
     struct MemoryState { limit: u64, free: u64 }
     /// Answer to `ModuleLoad`: the names of the kernels. With a `code` that is an error only `log` is filled.
     struct ModuleLoaded { kernels: Vec<String>, log: String }
@@ -389,8 +390,8 @@ impl KernelInfo {
     }
 }
 
-/// The version of the wire since which the answer to `EventQuery`, and `EventDone`, carry what an answer to a command that
-/// synchronises carries: all that was printed before, and the late error.
+/// The version of the wire since which the answer to `EventQuery`, and `EventDone`, carry the same as an answer to a
+/// command that synchronises: all earlier output, and the late error.
 pub const EVENTS_TELL: u32 = 11;
 
 /// Changes of mirrors smaller than this are not told apart.
@@ -399,7 +400,7 @@ pub const MIRROR_WORD: usize = 4;
 /// Runs of one `MirrorChanges`: each is a copy of its own, and a driver's stream takes about 1,024 before it blocks.
 pub const MIRROR_RUNS: usize = 96;
 
-/// In place of a number of launches, by who does not count them.
+/// Sentinel for `launches`: the sender does not count.
 pub const UNCOUNTED: u64 = u64::MAX;
 
 /// Code of a reply: send the image first (`ImageChunk`), then ask again. No `CUresult` has this value.

@@ -1,13 +1,13 @@
-//! The first bytes of a data connection: which session or lease it is for, and what proves it.
+//! The first bytes of a data connection: the session or lease that it is for, and the proof of access.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 pub const PREFACE_BYTES: usize = 52;
-/// What follows the preface of a connection that goes on with a session.
+/// Length of the data after the preface of a connection that resumes a session.
 pub const RESUME_BYTES: usize = 16;
 
-/// What follows the preface of a stripe: its number.
+/// Length of the data after the preface of a stripe: its number.
 pub const STRIPE_BYTES: usize = 8;
 
 /// The first bytes of [`PrefaceKind::Memory`].
@@ -41,7 +41,7 @@ pub struct Preface {
 }
 
 impl Preface {
-    /// To go on with a session whose ticket this was.
+    /// The preface that resumes the session with this ticket.
     pub fn resume(id: [u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> Preface {
         Preface {
             kind: PrefaceKind::Resume { epoch, received },
@@ -50,17 +50,18 @@ impl Preface {
         }
     }
 
-    /// To give memory to the worker of a session whose ticket this was.
+    /// The preface that gives memory to the worker of the session with this ticket.
     pub fn memory(id: [u8; 16], ticket: &[u8; 32]) -> Preface {
         Preface { kind: PrefaceKind::Memory, id, ticket: proof(MEMORY, &id, ticket, &[]) }
     }
 
-    /// To open a stripe of a session whose ticket this was.
+    /// The preface that opens a stripe of the session with this ticket.
     pub fn stripe(id: [u8; 16], ticket: &[u8; 32], number: u64) -> Preface {
         Preface { kind: PrefaceKind::Stripe { number }, id, ticket: proof(b"RGS1", &id, ticket, &[number]) }
     }
 
-    /// To resume, for memory and stripes: what `ticket` has to be where the session's ticket is this one. Otherwise: that ticket.
+    /// To resume, for memory and stripes: the `ticket` that is right if the session's ticket is this one. Otherwise:
+    /// that ticket.
     pub fn expected(&self, ticket: &[u8; 32]) -> [u8; 32] {
         match self.kind {
             PrefaceKind::Session | PrefaceKind::Lease => *ticket,
@@ -109,7 +110,7 @@ impl Preface {
         Some(Preface { kind, id, ticket })
     }
 
-    /// The same with what followed it.
+    /// Adds the data that followed the preface.
     pub fn resumes(self, bytes: &[u8; RESUME_BYTES]) -> Preface {
         let (mut epoch, mut received) = ([0; 8], [0; 8]);
         epoch.copy_from_slice(&bytes[..8]);
@@ -118,7 +119,7 @@ impl Preface {
         Preface { kind: PrefaceKind::Resume { epoch, received }, ..self }
     }
 
-    /// The same with what followed it.
+    /// Adds the number that followed the preface.
     pub fn numbered(self, bytes: &[u8; STRIPE_BYTES]) -> Preface {
         Preface { kind: PrefaceKind::Stripe { number: u64::from_le_bytes(*bytes) }, ..self }
     }
@@ -159,10 +160,10 @@ impl PieceHeader {
     }
 }
 
-/// What a client says on its session's memory connection. With a descriptor: that is a memfd of `size` bytes, sealed against
-/// shrinking and growing, and the memory at `address` of the client, in a context; the worker answers with a byte, [`SHARED`]
-/// if it has the memory too. Without one, and with a size of 0: the memory that starts there is shared no longer, and no
-/// copy uses it.
+/// A client's message on its session's memory connection. With a descriptor: that is a memfd of `size` bytes, sealed
+/// against shrinking and growing, and the memory at `address` of the client, in a context; the worker answers with a
+/// byte, [`SHARED`] if it has the memory too. Without one, and with a size of 0: the memory that starts there is shared
+/// no longer, and no copy uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedMemory {
     pub context: u64,

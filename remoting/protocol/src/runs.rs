@@ -1,9 +1,9 @@
-//! What became of memory that both ends have a copy of: the stretches of words in which two images of it differ.
+//! Changes of memory that both ends have a copy of: the stretches of words in which two images of it differ.
 
 use crate::message::MIRROR_WORD;
 use std::ops::Range;
 
-/// Most of the memory has not changed, which is told by this much at once.
+/// Most of the memory has not changed; pages of this size are compared at once to skip it.
 const PAGE: usize = 4096;
 
 /// The stretches of words in which two images of the same memory differ.
@@ -28,7 +28,7 @@ pub fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// What is left of runs without these others.
+/// Removes these others from runs.
 pub fn without(runs: Vec<Range<usize>>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     others.iter().fold(runs, |left, other| {
         if left.iter().all(|run| run.end <= other.start || other.end <= run.start) {

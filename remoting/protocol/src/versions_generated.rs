@@ -6,10 +6,10 @@ pub const WIRE_VERSION: u32 = 11;
 /// The oldest version of the wire that this end speaks.
 pub const OLDEST_WIRE: u32 = 10;
 
-/// What travels in the newest version.
+/// The hash of all messages of the newest version.
 pub const TABLE_HASH: u64 = 0xf071bacaace9bfbd;
 
-/// What travels in a version, if this end speaks it. Ends with the same number work together only if it is the same.
+/// The hash of all messages of a version, if this end speaks it. Two ends with the same version need the same hash.
 pub fn table_hash(version: u32) -> Option<u64> {
     match version {
         10 => Some(0x765d1247883496c9),

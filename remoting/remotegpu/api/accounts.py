@@ -1,4 +1,4 @@
-"""What records of usage come to: sums with costs, a history of them, who uses nothing, how long claims waited. Pure."""
+"""Evaluates usage records: sums with costs, their history, idle holders, and how long claims waited. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ By = Literal["namespace", "user", "pool", "model", "claim"]
 # In `Who`.
 PLACES: Final[Mapping[By, int]] = {"namespace": 0, "user": 1, "pool": 2, "model": 3, "claim": 4}
 _HOUR: Final = 3600
-# The operator says every ten seconds until when it knows all.
+# The operator writes every ten seconds until when its record is complete.
 _STALE_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """In base units; what a whole GPU does in a second is a second."""
+    """Usage in base units: a whole GPU for a second is one GPU second."""
 
     by: dict[str, str]
     gpu_seconds: float
@@ -43,7 +43,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """From when claims of a pool were made until they first had a share."""
+    """How long claims of a pool waited from their creation until they first had a share."""
 
     pool: str
     claims: int
@@ -52,12 +52,12 @@ class Wait:
 
 
 def is_stale(record: Record, now: int) -> bool:
-    """The operator has not written for a while though somebody has a share."""
+    """Whether the operator has not written for a while though a claim holds a share."""
     return bool(record.open()) and now - record.until > _STALE_SECONDS
 
 
 def within(record: Record, shows: Callable[[str], bool]) -> Record:
-    """What it says of the namespaces that are shown."""
+    """Returns the part of the record about the namespaces that `shows` accepts."""
     return replace(
         record,
         holdings={key: each for key, each in record.holdings.items() if shows(each.namespace)},
@@ -70,8 +70,8 @@ def within(record: Record, shows: Callable[[str], bool]) -> Record:
 
 
 def history(record: Record, edges: Sequence[int]) -> list[Amounts]:
-    """`amounts` of each time between two edges. A day that is kept as a sum counts in the first that it is in."""
-    # Each time looks only at what was held in it: a month of a large cluster has some ten thousand holdings.
+    """Returns `amounts` for each interval between two edges. A day kept as a sum counts in its first interval."""
+    # Each interval uses only what was held in it: a month of a large cluster has some ten thousand holdings.
     parts: list[dict[tuple[str, int], Holding]] = [{} for _ in pairwise(edges)]
     for key, each in record.holdings.items():
         end = record.until if each.end is None else each.end + each.unknown
@@ -85,7 +85,7 @@ def history(record: Record, edges: Sequence[int]) -> list[Amounts]:
 
 
 def waits(record: Record, since: int, until: int) -> list[Wait]:
-    """Of the claims made between two times that got a share, by pool."""
+    """Returns waiting times by pool of claims that were made between two times and got a share."""
     first: dict[str, Holding] = {}
     for each in sorted(record.holdings.values(), key=lambda each: each.start):
         if since <= each.created < until and not each.void:
@@ -97,12 +97,12 @@ def waits(record: Record, since: int, until: int) -> list[Wait]:
 
 
 def _percentile(values: Sequence[int], percent: int) -> int:
-    """The least of them that so many are not above."""
+    """Returns the least value that so many percent do not exceed."""
     return sorted(values)[-(-percent * len(values) // 100) - 1]
 
 
 def idlers(held: Iterable[Holding], least: int, now: int) -> list[Idle]:
-    """Who has held a share for so long without a session, the longest first."""
+    """Returns holders without a session for at least `least` seconds, the longest first."""
     found = [
         Idle(each.namespace, each.claim, each.user, each.pool, milli / 1000, now - each.idle_since)
         for each in held
@@ -114,7 +114,7 @@ def idlers(held: Iterable[Holding], least: int, now: int) -> list[Idle]:
 
 
 def rows(found: Amounts, by: Sequence[By], prices: Mapping[str, Sequence[Price]]) -> list[Row]:
-    """Those that cost or hold most first."""
+    """Returns the sums by group, most expensive or largest first."""
     groups: dict[tuple[str, ...], list[tuple[Who, Amount]]] = {}
     for who, amount in found.items():
         groups.setdefault(tuple(_name(who, each) for each in by), []).append((who, amount))
@@ -146,7 +146,7 @@ def _row(by: dict[str, str], members: Sequence[tuple[Who, Amount]], prices: Mapp
 
 
 def price_of(who: Who, prices: Mapping[str, Sequence[Price]]) -> Decimal | None:
-    """What a whole GPU of this pool and model costs for an hour, as the pool says now."""
+    """Returns the hourly price of a whole GPU of this pool and model, as the pool says now; None if it has none."""
     _, _, pool, model, _ = who
     named = (each for each in prices.get(pool, ()) if each.model.lower() in model.lower())
     return next((Decimal(each.gpu_hour) for each in named), None)

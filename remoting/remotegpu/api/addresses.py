@@ -1,16 +1,16 @@
-"""Addresses as people and manifests write them: HOST:PORT, with an address of IPv6 in brackets or bare."""
+"""Addresses as people and manifests write them: HOST:PORT, with an IPv6 address in brackets or bare."""
 
 import ipaddress
 import socket
 from typing import Final
 
-# All addresses of a machine: of IPv6, and through the same socket of IPv4.
+# All addresses of a machine: IPv6, and IPv4 through the same socket.
 EVERYWHERE: Final = "::"
-_EVERYWHERE_IPV4: Final = "0.0.0.0"  # noqa: S104 (who asks for all of them gets all of them)
+_EVERYWHERE_IPV4: Final = "0.0.0.0"  # noqa: S104 (the user asked for all addresses)
 
 
 def split(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """Host, without brackets, and port; raises ValueError. Without a `default_port` the port must be there."""
+    """Returns host, without brackets, and port; raises ValueError. Without a `default_port` the port is required."""
     text = text.strip()
     host, colon, port = text.rpartition(":")
     if default_port is not None and (not colon or text.endswith("]")):
@@ -27,7 +27,7 @@ def joined(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Only this machine reaches the host, which may stand in brackets."""
+    """Whether only this machine reaches the host, which may be in brackets."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -35,7 +35,7 @@ def is_loopback(host: str) -> bool:
 
 
 def to_listen_on(host: str) -> str:
-    """`host`; all of IPv4 for all of both, on a machine whose kernel has no IPv6."""
+    """Returns `host`, or all of IPv4 instead of all of both on a machine whose kernel has no IPv6."""
     return _EVERYWHERE_IPV4 if host == EVERYWHERE and not _has_ipv6() else host
 
 

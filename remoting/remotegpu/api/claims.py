@@ -1,4 +1,4 @@
-"""GPUClaim as typed objects; `crds/gpuclaims.yaml` says what each field means."""
+"""GPUClaim as typed objects; `crds/gpuclaims.yaml` defines each field."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
     @classmethod
     def _missing_(cls, _: object) -> "Reason":
-        """One of a later release, before a rollback: what the claim holds counts nevertheless."""
+        """Accepts a reason of a later release, before a rollback: the claim's holdings count nevertheless."""
         return cls.NOT_SEEN
 
 
@@ -69,7 +69,7 @@ class Placement(StrEnum):
 
 
 class Mode(StrEnum):
-    """What the sessions of a claim are."""
+    """The kind of a claim's sessions."""
 
     DRIVER = "driver"
     OFFLOAD = "offload"
@@ -109,7 +109,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What the claim has on one appliance is on its way to another one."""
+    """The move of a claim's allocations from one appliance to another."""
 
     source: str
     to: tuple[Allocation, ...]  # each takes the place of one of the source's, in their order
@@ -124,7 +124,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where clients reach one appliance of the claim."""
+    """The address at which clients reach one appliance of the claim."""
 
     appliance: str
     endpoint: str
@@ -139,7 +139,7 @@ class Endpoint:
 
 
 def share_to_object(ask: Ask) -> dict[str, Any]:
-    """A share as a claim's spec has it. Two whole GPUs are a fraction of "2", as people write them."""
+    """Returns a share as a claim's spec has it. Two whole GPUs are a fraction of "2", as people write them."""
     time = _compute_to_object(ask.compute)
     if ask.memory_bytes:
         return {"count": ask.count, "memory": format_quantity(ask.memory_bytes), **time}
@@ -149,7 +149,7 @@ def share_to_object(ask: Ask) -> dict[str, Any]:
 
 
 def share_from_object(stored: Mapping[str, Any]) -> Ask:
-    """The share of a claim's spec."""
+    """Reads the share from a claim's spec."""
     count: int = stored.get("count", 1)
     if "memory" in stored:
         return Ask(count, 0, int(parse_quantity(stored["memory"])), compute_from_object(stored))
@@ -158,7 +158,7 @@ def share_from_object(stored: Mapping[str, Any]) -> Ask:
 
 
 def compute_from_object(stored: Mapping[str, Any]) -> Compute:
-    """What a claim's spec says of the time of its GPUs."""
+    """Reads the part of its GPUs' time from a claim's spec."""
     guarantee, limit = (None if key not in stored else str(stored[key]) for key in ("compute", "computeLimit"))
     return parse_compute(guarantee, limit)
 
@@ -182,7 +182,7 @@ class ClaimSpec:
     suspend: bool = False
     suspendable: bool = False  # by a schedule of the pool, or for a claim of higher priority
     movable: bool = False  # from an appliance that is to be replaced
-    appliance: str = ""  # where it is to be; empty: anywhere
+    appliance: str = ""  # its wanted appliance; empty: any
     pod: PodReference | None = None
 
     @classmethod
@@ -232,7 +232,7 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClaimStatus:
-    """What the operator decided. The sums in it follow from the allocations."""
+    """The operator's decision about a claim. The sums in it follow from the allocations."""
 
     phase: Phase = Phase.PENDING
     reason: Reason = Reason.NOT_SEEN
@@ -240,7 +240,7 @@ class ClaimStatus:
     conditions: tuple[Condition, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     move: Move | None = None
-    resize: tuple[Allocation, ...] = ()  # what becomes of the allocations; empty: they stay as they are
+    resize: tuple[Allocation, ...] = ()  # the allocations' next sizes; empty: they stay as they are
     endpoints: tuple[Endpoint, ...] = ()
     consumers: tuple[PodReference, ...] = ()
     observed_generation: int = 0
@@ -251,7 +251,7 @@ class ClaimStatus:
 
     @property
     def held(self) -> tuple[Allocation, ...]:
-        """What nobody else may have: also what it moves to, which costs it nothing yet, and what it grows to."""
+        """Allocations reserved for the claim: also its move target, charged zero thousandths, and what it grows to."""
         moves = tuple(replace(each, milli=0) for each in (self.move.to if self.move else ()))
         pairs = zip(self.allocations, self.resize or self.allocations, strict=True)
         return tuple(max(pair, key=lambda each: each.memory) for pair in pairs) + moves
@@ -296,7 +296,7 @@ class ClaimStatus:
             "observedGeneration": self.observed_generation,
             "conditions": [condition.to_object() for condition in self.conditions],
             "allocations": [allocation.to_object() for allocation in self.allocations],
-            # A merge patch takes away what is null.
+            # A merge patch removes members that are null.
             "resize": [allocation.to_object() for allocation in self.resize] or None,
             "move": None if self.move is None else self.move.to_object(),
             "endpoints": [endpoint.to_object() for endpoint in self.endpoints],
@@ -346,12 +346,12 @@ def lease_id_of(uid: str) -> str:
 
 
 def pod_claim_name(pod_name: str, pod_uid: str) -> str:
-    """The claim of one pod; the uid keeps a pod that is made anew under its old name from getting the old claim."""
+    """Names the claim of one pod; the uid keeps a pod made again under its old name from getting the old claim."""
     return f"{pod_name[:_POD_NAME_IN_CLAIM].rstrip('-.')}-{pod_uid}"
 
 
 def gpus_text(allocations: tuple[Allocation, ...]) -> str:
-    """ "2 x NVIDIA A100", models in the order of the allocations; "-" for none."""
+    """Returns "2 x NVIDIA A100", models in the order of the allocations; "-" for none."""
     counts: dict[str, int] = {}
     for allocation in allocations:
         counts[allocation.model] = counts.get(allocation.model, 0) + 1

@@ -39,7 +39,7 @@ class Condition:
 
 
 def with_condition(conditions: Iterable[Condition], new: Condition) -> tuple[Condition, ...]:
-    """The conditions with `new` in place of that of its type; its time stays the old one while its status does."""
+    """Returns the conditions with `new` in place of its type's old one. Its time stays if its status does."""
     kept = []
     for old in conditions:
         if old.type != new.type:

@@ -1,10 +1,10 @@
-"""What an appliance's control service did not do, and why. Apart from what asks it, which imports gRPC."""
+"""Failures of an appliance's control service. Apart from its clients, which import gRPC."""
 
 import enum
 
 
 class Failure(enum.Enum):
-    """What kind of thing went wrong, for exit codes."""
+    """The kind of a failure, for exit codes."""
 
     UNAVAILABLE = enum.auto()
     DENIED = enum.auto()

@@ -46,19 +46,19 @@ USER_ANNOTATIONS: Final = (
     OFFLOAD_ANNOTATION,
 )
 
-# What we write ourselves. The label is on every pod that waits for or has a share; the operator watches only these.
+# Names that we write ourselves. The label is on every pod that waits for or has a share; the operator watches these.
 STATUS_PREFIX: Final = "status.remotegpu.io/"
 POD_LABEL: Final = "status.remotegpu.io/pod"
 POD_LABEL_VALUE: Final = "true"
 SESSION_ANNOTATION: Final = "status.remotegpu.io/session"
-# What the webhook made of fractions, and for which request. Anybody may write it, to no effect: see webhook/origin.py.
+# The webhook's record of converted fractions, by request. Anyone may write it, to no effect: see webhook/origin.py.
 CONVERTED_ANNOTATION: Final = "webhook.remotegpu.io/converted"
 GATE: Final = "remotegpu.io/claim"
 
 DEFAULT_POOL: Final = "default"
 
-# Of the tokens that appliances are shown. This one is for pods whose webhook did not know the pool: they name a claim,
-# or are older than `pool_audience`.
+# Audience of tokens for appliances. This one is for pods whose webhook did not know the pool: they name a claim, or are
+# older than `pool_audience`.
 AUDIENCE: Final = "remotegpu.io"
 # In the user's container: one projected volume with the session annotation and a token.
 POD_VOLUME: Final = "remotegpu"
@@ -66,8 +66,8 @@ POD_DIRECTORY: Final = "/var/run/secrets/remotegpu.io"
 SESSION_FILE: Final = "session"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 
-# Where the device plugin mounts the client, also the pure-Python one; the same folder is built into the preloaded
-# library (tools/pod.sh).
+# The folder where the device plugin mounts the client, also the pure-Python one; it is built into the preloaded library
+# too (tools/pod.sh).
 CLIENT_FOLDER: Final = "/usr/lib/remotegpu"
 CONNECT_PROGRAM: Final = f"{CLIENT_FOLDER}/bin/remotegpu-connect"
 # Python imports `sitecustomize` from here when it starts, which arms the offload.
@@ -77,7 +77,7 @@ OFFLOAD_VOLUME: Final = "remotegpu-offload"
 OFFLOAD_DIRECTORY: Final = "/etc/remotegpu/offload"
 OFFLOAD_CONFIG: Final = "remotegpu.yaml"
 
-# Labels of what the operator creates.
+# Labels of objects that the operator creates.
 POOL_LABEL: Final = "remotegpu.io/pool"
 APPLIANCE_LABEL: Final = "remotegpu.io/appliance"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
@@ -86,22 +86,25 @@ MANAGER_LABEL: Final = "app.kubernetes.io/managed-by"
 
 CONTROL_PORT: Final = 7070
 DATA_PORT: Final = 7071
-# Where appliances and containers see the sockets of the appliances on their node.
+# The folder with the sockets of a node's appliances, as appliances and containers see it.
 LOCAL: Final = "/run/remotegpu"
 # Plain HTTP of an appliance: /healthz, /readyz, /metrics.
 HTTP_PORT: Final = 7072
 
 
 def pool_audience(pool: str) -> str:
-    """Of a pod's token: the appliances of one pool take it, since a pod's volume is fixed before a GPU is chosen."""
+    """Returns the audience of a pod's token.
+
+    All appliances of the pool accept it, since a pod's volume is fixed before a GPU is chosen.
+    """
     return f"{AUDIENCE}/pools/{pool}"
 
 
 def appliance_audience(appliance: str) -> str:
-    """Of the operator's token for one appliance: another one that is shown it refuses it."""
+    """Returns the audience of the operator's token for one appliance; any other appliance refuses it."""
     return f"{AUDIENCE}/appliances/{appliance}"
 
 
 def server_name(appliance: str) -> str:
-    """The name in an appliance's certificate; nothing resolves it, it is only compared."""
+    """Returns the name in an appliance's certificate; no DNS resolves it, it is only compared."""
     return f"{appliance}.appliance.remotegpu.io"

@@ -1,7 +1,9 @@
-"""What others wrote, in a line of ours."""
+"""Makes foreign text safe for one of our lines."""
 
 
 def one_line(value: object, most: int) -> str:
-    """What a tenant or a stranger wrote, for a log or a terminal: neither commands to it, nor what looks like a line of
-    ours. `most`: characters."""
+    """Returns a tenant's or stranger's text for a log or a terminal: no terminal commands, no line breaks.
+
+    `most`: characters.
+    """
     return "".join(c if c.isprintable() else "?" for c in str(value)[:most])

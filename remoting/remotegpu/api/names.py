@@ -11,14 +11,14 @@ SERVER_NAME_ENV: Final = "REMOTEGPU_SERVER_NAME"
 
 # Read by the client library in the user's process.
 SHARES_ENV: Final = "REMOTEGPU_SHARES"
-# The folder with the pod's session and token, where it is not the one that every pod has (for tests).
+# The folder with the pod's session and token, if it is not the one that every pod has (for tests).
 POD_DIRECTORY_ENV: Final = "REMOTEGPU_POD_DIRECTORY"
 CARRIER_ENV: Final = "REMOTEGPU_CARRIER"
 STRIPES_ENV: Final = "REMOTEGPU_STRIPES"
 STATS_ENV: Final = "REMOTEGPU_STATS"
 LOG_ENV: Final = "REMOTEGPU_LOG"
 
-# Read by both drivers: the file that gets a line for everything that a program asks for in vain.
+# Read by both drivers: the file that gets a line for each request that is not provided.
 REPORT_ENV: Final = "REMOTEGPU_REPORT"
 
 # Read by the recorder (remoting/trace): which file, with memory contents, and the folder where processes get numbers.
@@ -37,23 +37,23 @@ SOFTGPU_MEMORY_ENV: Final = "REMOTEGPU_SOFTGPU_MEMORY"
 MANAGED_MEMORY_ENV: Final = "REMOTEGPU_MANAGED_MIB"
 SOFTGPU_PROFILE_ENV: Final = "REMOTEGPU_SOFTGPU_PROFILE"
 SOFTGPU_THREADS_ENV: Final = "REMOTEGPU_SOFTGPU_THREADS"
-# What a null GPU writes in place of kernels, and a file that counts it.
+# Results that a null GPU writes in place of kernels, and a file that counts their use.
 NULL_RULES_ENV: Final = "REMOTEGPU_NULL_RULES"
 NULL_TALLY_ENV: Final = "REMOTEGPU_NULL_RULES_TALLY"
-# What the native software GPU checks of a program.
+# The native software GPU's checks of a program.
 CHECK_ENV: Final = "REMOTEGPU_CHECK"
 
-# Read by the CLI and by offload in the user's interpreter: where remotegpu.yaml lies.
+# Read by the CLI and by offload in the user's interpreter: the path of remotegpu.yaml.
 CONFIG_ENV: Final = "REMOTEGPU_CONFIG"
-# The program remotegpu-connect, where it does not lie beside the installation.
+# The program remotegpu-connect, if it is not next to the installation.
 CONNECT_ENV: Final = "REMOTEGPU_CONNECT"
 
-# Where the built programs and libraries lie.
+# The folder of the built programs and libraries.
 DIST_ENV: Final = "REMOTEGPU_DIST"
 
 VISIBLE_DEVICES_ENV: Final = "CUDA_VISIBLE_DEVICES"
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7070"
 
-# Of the operator, as an appliance in Kubernetes knows it unless it is told otherwise.
+# The operator's account as an appliance in Kubernetes knows it, unless set otherwise.
 OPERATOR_ACCOUNT: Final = "remotegpu-system:remotegpu-operator"

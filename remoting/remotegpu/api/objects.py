@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
-# What reading an object raises that is not as its schema says, or whose schema is another release's.
+# Errors from reading an object that does not fit its schema, or whose schema is another release's.
 UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
@@ -15,8 +15,10 @@ def readable(
     stored: Iterable[Mapping[str, Any]],
     left_out: Callable[[str], None] = lambda _: None,
 ) -> list[_T]:
-    """Objects of a cluster, without those that cannot be read: whatever one contains is its own error. `left_out` is
-    told which, and why, in a sentence."""
+    """Returns objects of a cluster without those that cannot be read: an error in one does not affect the others.
+
+    `left_out` gets a sentence for each: its name and the error.
+    """
     found = []
     for each in stored:
         try:
@@ -30,7 +32,7 @@ def readable(
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Where an acceptor asks for connections, because it makes none: a descriptor, and a path for its children."""
+    """The way an acceptor asks for connections, as it makes none: a descriptor, and a path for its children."""
 
     fd: int
     path: str | None = None

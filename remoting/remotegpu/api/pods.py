@@ -1,4 +1,4 @@
-"""What a pod asks for: its containers' resources and our annotations, read alike by the webhook and the operator."""
+"""A pod's request, from its containers' resources and our annotations; webhook and operator read it alike."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,12 +63,12 @@ class PodAsk:
     spread: bool = False
     suspendable: bool = False
     movable: bool = False
-    # The ConfigMap that says what runs in an acceptor; empty: the programs of the pod use CUDA.
+    # The ConfigMap that names the parts that run in an acceptor; empty: the programs of the pod use CUDA.
     offload: str = ""
 
 
 def containers(spec: Object) -> Iterator[Object]:
-    """All that the kubelet starts by itself. Ephemeral containers are not among them: they can have no resources."""
+    """Yields the containers that the kubelet starts by itself; ephemeral ones can have no resources."""
     yield from spec.get("initContainers") or ()
     yield from spec.get("containers") or ()
 
@@ -93,7 +93,7 @@ def milli_of(container: Object) -> int:
 
 
 def effective_milli(spec: Object) -> int:
-    """The pod's request as Kubernetes counts it: init containers run before the others, native sidecars beside them."""
+    """Returns the pod's request as Kubernetes counts it: init containers run one by one, sidecars along with others."""
     sidecars = peak = 0
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
@@ -105,7 +105,7 @@ def effective_milli(spec: Object) -> int:
 
 
 def unknown(what: str, key: str, known: Iterable[str]) -> str:
-    """The sentence for a key that we do not know: the one that was likely meant, and all there are."""
+    """Returns the sentence for an unknown key: the one that was likely meant, and all known ones."""
     by_name = {each.partition("/")[2]: each for each in known}
     close = [by_name[name] for name in get_close_matches(key.partition("/")[2], by_name, n=1)]
     meant = f" (did you mean {close[0]}?)" if close else ""
@@ -120,7 +120,7 @@ def count_of(annotations: Mapping[str, str]) -> int:
 
 
 def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
-    """What the pod asks for, once fractions are thousandths; None if it asks for nothing."""
+    """Reads the pod's request, once fractions are thousandths; None if it asks for nothing."""
     _check_names(annotations, spec)
     milli = effective_milli(spec)
     claim, memory = annotations.get(CLAIM_ANNOTATION), annotations.get(MEMORY_ANNOTATION)
@@ -149,7 +149,7 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
 
 
 def _share(milli: int, count: int, annotations: Mapping[str, str], spec: Object) -> Ask:
-    """The thousandths of all containers, as a share of each GPU: 2000 without a number of GPUs are two whole ones."""
+    """Returns all containers' thousandths as a share of each GPU: 2000 without a number of GPUs are two whole ones."""
     counted = COUNT_ANNOTATION in annotations
     _check_milli(milli, count, counted, spec)
     if not counted and milli > MILLI_PER_GPU:
@@ -203,7 +203,7 @@ def _check_milli(milli: int, count: int, counted: bool, spec: Object) -> None:
 
 
 def _refuse_loose_ends(annotations: Mapping[str, str], spec: Object) -> None:
-    """Words about a share where no share is asked for are mistakes: such a pod would run without a GPU."""
+    """Refuses settings of a share if no share is asked for: such a pod would run without a GPU."""
     loose = [f"annotation {key}" for key in USER_ANNOTATIONS if key in annotations]
     loose += [f"{CLIENT} of container {c.get('name')!r}" for c in containers(spec) if CLIENT in limits(c)]
     if loose:

@@ -1,4 +1,4 @@
-"""GPUPool as typed objects; `crds/gpupools.yaml` says what each field means."""
+"""GPUPool as typed objects; `crds/gpupools.yaml` defines each field."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
-from remotegpu.api.modes import Backend, ComputeMode, Landlock
+from remotegpu.api.modes import Backend, ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_quantity, parse_quantity
 from remotegpu.api.schedules import Schedule
 
@@ -47,7 +47,7 @@ class SoftwareSpec:
 
 @dataclass(frozen=True, slots=True)
 class LimitsSpec:
-    """None: the appliance's own default."""
+    """Limits of an appliance; None: its own default."""
 
     sessions_per_gpu: int | None = None
     sessions_per_claim: int | None = None
@@ -95,7 +95,7 @@ class UpdateSpec:
 
 
 class OffloadBackend(StrEnum):
-    """What does the work of an environment."""
+    """The kind of accelerator that an environment computes on."""
 
     CUDA = "cuda"
     ROCM = "rocm"
@@ -135,7 +135,7 @@ class EnvironmentSpec:
 
     @property
     def option(self) -> str:
-        """As the appliance's option --offload wants it."""
+        """Returns the value for the appliance's option --offload."""
         words = [str(self.backend)] if self.backend else []
         words += ["exclusive"] * self.exclusive + ["direct"] * self.cuda_direct
         return f"{self.name}={self.python}" + (f":{','.join(words)}" if words else "")
@@ -143,7 +143,7 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a whole GPU costs for an hour whose model has this in its name."""
+    """The price of a whole GPU for an hour; `model` is a part of the names of the models that it is for."""
 
     model: str
     gpu_hour: str
@@ -157,7 +157,7 @@ class Price:
 
 
 class IdleAction(StrEnum):
-    """What becomes of a claim that has a share and no session."""
+    """The action for a claim that has a share and no session."""
 
     WARN = "Warn"
     RELEASE = "Release"
@@ -184,7 +184,7 @@ class IdleSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """Tolerations and resources go into the appliance's pod as they are, hence untyped."""
+    """A pool's spec. Tolerations and resources go into the appliance's pod as they are, hence untyped."""
 
     backend: Backend = Backend.SOFTWARE
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -198,10 +198,11 @@ class PoolSpec:
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
     compute_mode: ComputeMode = ComputeMode.SHARED
-    namespaces: frozenset[str] = frozenset()  # whose claims it serves; none named: all
+    namespaces: frozenset[str] = frozenset()  # it serves claims of these; none named: of all
     local_sockets: bool = True  # for pods on an appliance's node; its pod asks for what the device plugin offers
     public_code: str | None = None  # the namespace whose device code all others may have; None: none
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
+    worker_writes: WorkerWrites = WorkerWrites.ANYWHERE
     schedules: tuple[Schedule, ...] = ()
     prices: tuple[Price, ...] = ()
     idle: IdleSpec | None = None
@@ -234,6 +235,7 @@ class PoolSpec:
             local_sockets=stored.get("localSockets", True),
             public_code=stored.get("publicCode"),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
+            worker_writes=WorkerWrites(stored.get("workerWrites", WorkerWrites.ANYWHERE)),
             schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
             prices=tuple(map(Price.from_object, stored.get("prices", ()))),
             idle=IdleSpec.from_object(stored["idle"]) if "idle" in stored else None,
@@ -267,6 +269,7 @@ class PoolSpec:
             localSockets=None if self.local_sockets else False,
             publicCode=self.public_code,
             landlock=self.landlock and str(self.landlock),
+            workerWrites=None if self.worker_writes is WorkerWrites.ANYWHERE else str(self.worker_writes),
             schedules=[each.to_object() for each in self.schedules] or None,
             prices=[each.to_object() for each in self.prices] or None,
             idle=self.idle and self.idle.to_object(),
@@ -340,7 +343,7 @@ class EnvironmentStatus:
         return f"{self.name} ({self.backend})"
 
 
-# Of an appliance that is ready for what it has, and takes nothing new.
+# The reason of an appliance that is ready for the claims it has, and takes nothing new.
 NO_ROOM_FOR_SESSIONS: Final = "NoRoomForSessions"
 
 
@@ -389,7 +392,7 @@ class ApplianceStatus:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Thousandths of GPUs, and bytes."""
+    """An amount in thousandths of GPUs, and in bytes."""
 
     milli: int = 0
     memory: int = 0
@@ -404,7 +407,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """What the operator knows. Counts and models in it follow from the appliances."""
+    """The operator's knowledge of a pool. Counts and models in it follow from the appliances."""
 
     phase: PoolPhase = PoolPhase.PENDING
     reason: str = "NotSeen"
@@ -423,7 +426,7 @@ class PoolStatus:
 
     @property
     def ready(self) -> str:
-        """ "1/2": one of two appliances takes new claims."""
+        """Ready and all appliances, as "1/2": one of two appliances takes new claims."""
         ready = sum(appliance.phase == AppliancePhase.READY for appliance in self.appliances)
         return f"{ready}/{len(self.appliances)}"
 
@@ -433,7 +436,7 @@ class PoolStatus:
 
     @property
     def environments(self) -> str:
-        """ "sklearn (cpu), torch (cuda)"; "-" for none."""
+        """The environments, as "sklearn (cpu), torch (cuda)"; "-" for none."""
         found = {str(each) for appliance in self.appliances for each in appliance.environments}
         return ", ".join(sorted(found)) or "-"
 
@@ -482,7 +485,7 @@ class GPUPool:
 
     @property
     def landlock(self) -> Landlock:
-        """What the spec says. Without that a new pool requires it, and one that was there before keeps what it had."""
+        """The spec's value. Without one a new pool requires Landlock, and an older pool keeps what it had."""
         older = Landlock.WARN if self.status.observed_generation else Landlock.REQUIRE
         return self.spec.landlock or self.status.landlock or older
 

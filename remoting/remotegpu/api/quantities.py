@@ -1,4 +1,4 @@
-"""What people write for a share: a fraction of a GPU, a number of whole GPUs, or bytes of memory."""
+"""Parses and formats shares: a fraction of a GPU, a number of whole GPUs, or bytes of memory."""
 
 import re
 from dataclasses import dataclass
@@ -25,18 +25,18 @@ _MOST: Final = (1 << 63) - 1
 
 
 class QuantityError(ValueError):
-    """What was written is not a share; the message says what would be one."""
+    """The text is not a share; the message says what would be one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A part of a GPU's time, in thousandths, where the appliance divides that."""
+    """A part of a GPU's time, in thousandths, for appliances that divide it."""
 
     milli: int = 0  # guaranteed while it is wanted, and the weight in what others leave; 0: the part of the memory
-    limit_milli: int = MILLI_PER_GPU  # at most, even if nobody else wants it
+    limit_milli: int = MILLI_PER_GPU  # at most, even if no other share wants it
 
     def guaranteed(self, size: int, shareable: int) -> int:
-        """Thousandths for a share of `size` of a GPU's shareable bytes."""
+        """Returns the guaranteed thousandths for a share of `size` of a GPU's shareable bytes."""
         # A fraction lost less than a byte when it became bytes: a quarter of memory is a quarter of time. Shares
         # that fit together have no more than all of it.
         by_memory = max(1, (size + 1) * MILLI_PER_GPU // shareable) if shareable else 1
@@ -44,7 +44,7 @@ class Compute:
 
     @property
     def is_given(self) -> bool:
-        """Does it say anything?"""
+        """Whether it differs from the default."""
         return self != Compute()
 
     def __str__(self) -> str:
@@ -54,14 +54,16 @@ class Compute:
         )
 
 
-# What is asked for where nothing is said of it.
+# The default for a request that does not mention time.
 TIME_AS_MEMORY: Final = Compute()
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A share that is asked for: `count` distinct GPUs, and of each either `milli_per_gpu` thousandths of its memory or
-    `memory_bytes`, and its time."""
+    """A request for a share of `count` distinct GPUs, and its part of their time.
+
+    Of each GPU it has either `milli_per_gpu` thousandths of the memory or `memory_bytes`.
+    """
 
     count: int = 1
     milli_per_gpu: int = MILLI_PER_GPU
@@ -79,7 +81,7 @@ class Ask:
         return f"{gpus} with {self.compute}" if self.compute.is_given else gpus
 
     def bytes_of(self, shareable: int) -> int:
-        """What this asks of a GPU with so many shareable bytes."""
+        """Returns the bytes that the request takes of a GPU with so many shareable bytes."""
         return self.memory_bytes or shareable * self.milli_per_gpu // MILLI_PER_GPU
 
 
@@ -106,7 +108,7 @@ def parse_fraction(text: str) -> Ask:
 
 
 def parse_compute(guarantee: str | None, limit: str | None) -> Compute:
-    """Read "0.25" and "0.5": parts of the time of one GPU, both from 0.001 to 1; what is not given is the default."""
+    """Reads "0.25" and "0.5", parts of one GPU's time, both from 0.001 to 1; None is the default."""
     milli, limit_milli = _part_of_time(guarantee) or 0, _part_of_time(limit) or MILLI_PER_GPU
     if milli > limit_milli:
         raise QuantityError(

@@ -1,5 +1,7 @@
-"""Windows of time in which a pool's suspendable claims give their shares to others; `crds/gpupools.yaml` says what each
-field means."""
+"""Windows of time in which a pool's suspendable claims give their shares to others.
+
+`crds/gpupools.yaml` defines each field.
+"""
 
 import datetime
 import zoneinfo
@@ -15,11 +17,11 @@ class Schedule:
     name: str
     start: datetime.time
     end: datetime.time  # at or before the start: on the next day
-    days: tuple[str, ...] = DAYS  # on which it starts
+    days: tuple[str, ...] = DAYS  # the days on which it starts
     time_zone: str = "UTC"
-    max_priority: int | None = None  # of the claims that it suspends; None: any
-    namespaces: tuple[str, ...] = ()  # of the claims that it suspends; none: all
-    labels: tuple[tuple[str, str], ...] = ()  # that the claims have which it suspends
+    max_priority: int | None = None  # suspends claims up to this; None: any
+    namespaces: tuple[str, ...] = ()  # suspends claims of these; none: all
+    labels: tuple[tuple[str, str], ...] = ()  # suspends claims with these labels
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "Schedule":
@@ -52,7 +54,7 @@ class Schedule:
 
     @property
     def problem(self) -> str:
-        """What is wrong with it, so that it suspends nobody; empty if nothing is."""
+        """Why the schedule is invalid and suspends no claim; empty if it is valid."""
         try:
             zoneinfo.ZoneInfo(self.time_zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -60,7 +62,7 @@ class Schedule:
         return ""
 
     def covers(self, now: datetime.datetime) -> bool:
-        """Is this moment, which has a time zone, within a window?"""
+        """Whether this moment, which has a time zone, is within a window."""
         if self.problem:
             return False
         here = now.astimezone(zoneinfo.ZoneInfo(self.time_zone))
@@ -71,7 +73,7 @@ class Schedule:
         return (today in self.days and time >= self.start) or (yesterday in self.days and time < self.end)
 
     def suspends(self, namespace: str, labels: Mapping[str, str], priority: int) -> bool:
-        """Is a claim of this namespace, with these labels and this priority, one of those that are suspended?"""
+        """Whether the schedule suspends a claim of this namespace, with these labels and this priority."""
         below = self.max_priority is None or priority <= self.max_priority
         meant = not self.namespaces or namespace in self.namespaces
         return below and meant and all(labels.get(key) == value for key, value in self.labels)

@@ -1,4 +1,4 @@
-"""What a cluster's pools and claims are now: what the dashboard and `remotegpu top` show, and what makes it."""
+"""A cluster's present pools and claims, for the dashboard and `remotegpu top`, and the interface that makes them."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypedDict
 
 
 class Share(TypedDict):
-    """What a claim has of one GPU, so that nobody else has it."""
+    """A claim's share of one GPU, which no other claim can have."""
 
     appliance: str
     gpu: str
@@ -39,7 +39,7 @@ class Appliance(TypedDict):
     phase: str
     message: str
     cordoned: bool
-    gpus: list[dict[str, Any]]  # of `GpuStatus`
+    gpus: list[dict[str, Any]]  # fields of `GpuStatus`
 
 
 class Pool(TypedDict):
@@ -48,7 +48,7 @@ class Pool(TypedDict):
     computeMode: str
     phase: str
     message: str
-    total: dict[str, Any]  # of `Amount`, as `free` is
+    total: dict[str, Any]  # fields of `Amount`; `free` too
     free: dict[str, Any]
     schedules: list[dict[str, Any]]
     appliances: list[Appliance]
@@ -60,7 +60,7 @@ class State(TypedDict):
 
 
 class Snapshots(Protocol):
-    """What the command line needs of the operator's package: its entry point `snapshot` of `remotegpu.extensions`."""
+    """The operator package's interface for the command line: entry point `snapshot` of `remotegpu.extensions`."""
 
     def __call__(self, objects: Mapping[str, Sequence[Mapping[str, Any]]], now: datetime.datetime) -> State:
-        """`objects` as `remotegpu.api.waiting.Explainer` takes them; of pods it needs none."""
+        """Builds the state. `objects` are as for `remotegpu.api.waiting.Explainer`; pods are not needed."""

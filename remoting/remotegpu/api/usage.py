@@ -1,8 +1,8 @@
-"""Who had which part of a GPU, from when until when: the records that the operator keeps, and sums of them. Pure.
+"""The operator's records of who had which part of a GPU, from when until when, and sums of them. Pure.
 
-The operator keeps them in ConfigMaps of its namespace. A *journal* has lines, each the whole state of one holding, of
-which the last counts; *days* have the sums of what is too old for that; the *head* says until when all is known.
-docs/usage.md has the format.
+The operator keeps them in ConfigMaps of its namespace. A *journal* has lines, each the whole state of one holding; the
+last line of a holding counts. *Days* have the sums of older holdings. The *head* says until when the record is
+complete. docs/usage.md has the format.
 """
 
 import datetime
@@ -18,12 +18,17 @@ USAGE_LABEL: Final = "remotegpu.io/usage"
 JOURNAL: Final = "journal"
 DAY: Final = "day"
 HEAD: Final = "head"
+# Kind of an object that was unreadable when it was to become part of a sum. No part of ours reads, changes or deletes
+# it.
+UNREADABLE_KIND: Final = "unreadable"
 _DAY_SECONDS: Final = 86_400
-# What is raised for what is stored and cannot be read.
+# The largest number of eight digits, which allows 6 TiB of journals.
+MOST_JOURNAL: Final = 99_999_999
+# Errors from stored data that cannot be read.
 UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
 # Seconds since 1970, in the year 2200.
 _LATEST: Final = 7_258_118_400
-# Of bytes times seconds.
+# In bytes times seconds.
 _MOST: Final = 1 << 96
 
 
@@ -39,7 +44,7 @@ def _check_texts(*values: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a claim has of all its GPUs of one model together."""
+    """A claim's share of all its GPUs of one model together."""
 
     model: str
     milli: int
@@ -56,7 +61,7 @@ def shares_of(status: ClaimStatus) -> tuple[Share, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a claim has had since `start`, unchanged. Times are whole seconds since 1970."""
+    """A claim's shares since `start`, unchanged. Times are whole seconds since 1970."""
 
     uid: str
     namespace: str
@@ -66,7 +71,7 @@ class Holding:
     shares: tuple[Share, ...]
     start: int
     end: int | None = None
-    # So many seconds after `end` nobody looked: it ended within them.
+    # For so many seconds after `end` no operator watched: it ended within them.
     unknown: int = 0
     # Seconds with a session, without those since `in_use_since`.
     used: int = 0
@@ -86,7 +91,7 @@ class Holding:
         return self.used + (max(0, now - self.in_use_since) if self.in_use_since is not None else 0)
 
     def told(self, in_use: bool, now: int) -> "Holding":
-        """Whether it has a session now."""
+        """Returns the holding with its sessions' state at `now`."""
         if in_use == (self.in_use_since is not None):
             return self
         if in_use:
@@ -99,14 +104,14 @@ class Holding:
         return replace(self, end=end, unknown=unknown, used=used, in_use_since=None)
 
     def line(self) -> str:
-        """As the journal has it: what is not said is as the class says."""
+        """Returns the journal's line: fields with their default value are left out."""
         stored = {name: getattr(self, name) for name in self.__slots__}
         stored["shares"] = [[each.model, each.milli, each.memory] for each in self.shares]
         return json.dumps({name: value for name, value in stored.items() if value not in (None, 0, False, "")})
 
     @classmethod
     def of_line(cls, line: str) -> "Holding":
-        """Raises an UNREADABLE for what is no such line."""
+        """Reads a line. Raises an UNREADABLE if it is invalid."""
         stored = json.loads(line)
         if not isinstance(stored, dict):
             raise TypeError("a line is no object")
@@ -120,13 +125,13 @@ class Holding:
         return made
 
 
-# Namespace, user, pool, model and claim; of days that are kept as sums the claim is empty.
+# Namespace, user, pool, model and claim; in days that are kept as sums the claim is empty.
 Who = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A thousandth of a GPU held for a second is one of `milli`."""
+    """Sums of holdings. A thousandth of a GPU held for a second is one of `milli`."""
 
     milli: int = 0
     used: int = 0
@@ -142,7 +147,7 @@ Amounts = dict[Who, Amount]
 
 @dataclass(slots=True)
 class Day:
-    """The sums of a day, of the holdings whose end is in the journals up to number `folded`."""
+    """The sums of a day, for the holdings whose end is in the journals up to number `folded`."""
 
     folded: int = -1
     amounts: Amounts = field(default_factory=dict)
@@ -153,7 +158,7 @@ class Day:
 
     @classmethod
     def of_data(cls, data: Mapping[str, str]) -> "Day":
-        """Raises an UNREADABLE for what are no such sums."""
+        """Reads the sums. Raises an UNREADABLE if they are invalid."""
         found: Amounts = {}
         for line in data.get("rows", "").splitlines():
             namespace, user, pool, model, *numbers = json.loads(line)
@@ -165,14 +170,14 @@ class Day:
 
 @dataclass(slots=True)
 class Record:
-    """All that is kept."""
+    """All usage records."""
 
     until: int = 0
     holdings: dict[tuple[str, int], Holding] = field(default_factory=dict)
-    # In which journal the last line of each is.
+    # The journal with the last line of each holding.
     journals: dict[tuple[str, int], int] = field(default_factory=dict)
     days: dict[datetime.date, Day] = field(default_factory=dict)
-    # Names of ConfigMaps, and what of them could not be read.
+    # Names of ConfigMaps, with the errors in them.
     problems: list[str] = field(default_factory=list)
 
     def open(self) -> list[Holding]:
@@ -180,7 +185,7 @@ class Record:
 
 
 def read(config_maps: Iterable[Mapping[str, Any]]) -> Record:
-    """What ConfigMaps say that have the label. What cannot be read is left out and named."""
+    """Reads the ConfigMaps with the label. Unreadable parts are left out and listed in `problems`."""
     record = Record()
     journals: list[tuple[int, Mapping[str, Any]]] = []
     for each in config_maps:
@@ -204,7 +209,7 @@ def read(config_maps: Iterable[Mapping[str, Any]]) -> Record:
 
 
 def lines_of(journal: Mapping[str, Any], problems: list[str]) -> Iterator[Holding]:
-    """In the order in which they were written."""
+    """Yields the journal's holdings in the order in which they were written."""
     for key, text in sorted((journal.get("data") or {}).items()):
         for line in text.splitlines():
             try:
@@ -218,7 +223,19 @@ def journal_name(number: int) -> str:
 
 
 def journal_number(name: str) -> int:
-    return int(name.rpartition("-")[2])
+    """Returns the number in a journal's name. Raises ValueError for any other name.
+
+    That includes a longer number: no journal could follow it.
+    """
+    digits = name.rpartition("-")[2]
+    if len(digits) > len(str(MOST_JOURNAL)) or journal_name(number := int(digits)) != name:
+        raise ValueError("its name is none of a journal")
+    return number
+
+
+def set_aside_name(name: str, number: int) -> str:
+    """Returns the name of the copy of an unreadable object with this name."""
+    return f"{name}-{UNREADABLE_KIND}-{number}"
 
 
 def day_name(day: datetime.date) -> str:
@@ -230,8 +247,10 @@ def day_of(name: str) -> datetime.date:
 
 
 def amounts(record: Record, since: int, until: int) -> Amounts:
-    """What was held between two times. Days that are kept as sums count as a whole, from the one with `since` on; what
-    is still held counts as far as is known."""
+    """Returns the amounts held between two times.
+
+    Days kept as sums count as a whole, from the one with `since` on. Open holdings count as far as is known.
+    """
     found: Amounts = {}
     for day, kept in record.days.items():
         if date_at(since) <= day and start_of(day) < until:
@@ -246,7 +265,7 @@ def amounts(record: Record, since: int, until: int) -> Amounts:
 
 
 def by_day(holding: Holding, since: int, until: int, known_until: int) -> Iterator[tuple[datetime.date, Amounts]]:
-    """The part of a holding that lies between two times, for each day in UTC."""
+    """Yields the part of a holding between two times, for each day in UTC."""
     if holding.void:
         return
     end = max(holding.start, known_until) if holding.end is None else holding.end
@@ -257,7 +276,7 @@ def by_day(holding: Holding, since: int, until: int, known_until: int) -> Iterat
         begin, stop = max(first, number * _DAY_SECONDS), min(last, (number + 1) * _DAY_SECONDS)
         held = max(0, min(stop, end) - begin)
         unknown = max(0, stop - max(begin, end))
-        # When in it the sessions were is not kept: they are spread over it.
+        # The times of sessions within it are not kept: they are spread over it.
         used = holding.used_until(end) * held // (end - holding.start) if end > holding.start else 0
         yield (
             date_at(begin),

@@ -1,4 +1,4 @@
-"""The appliance's own health checks, each with what is wrong and how to mend it. Pure."""
+"""The appliance's own health checks, each with the fault and its remedy. Pure."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from remotegpu.api.addresses import is_loopback
 from remotegpu.api.modes import ComputeMode
-from remotegpu.appliance.allocation import Capacity
 from remotegpu.appliance.settings import Settings
+from remotegpu.appliance.shares.allocation import Capacity
 from remotegpu.rpc import pb
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimsState:
-    """In Kubernetes: whether the claims were ever read, and why they cannot be now."""
+    """The state of the claims in Kubernetes: whether they were ever read, and why they cannot be now."""
 
     known: bool
     trouble: str
@@ -22,7 +22,7 @@ class ClaimsState:
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesState:
-    """In Kubernetes: how long an identity is believed without the API server, and why it cannot be asked now."""
+    """The state of identities in Kubernetes: how long one is trusted without the API server, and why that is away."""
 
     believe_seconds: float
     trouble: str
@@ -30,8 +30,10 @@ class IdentitiesState:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentState:
-    """For offload: what an environment is, why it is of no use, what keeps its sessions apart, and how they reach an
-    accelerator (empty if they have none)."""
+    """An environment for offload: its description, its problem, the isolation of its sessions, and their accelerator.
+
+    `devices` says how they reach an accelerator; empty if they have none.
+    """
 
     name: str
     description: str
@@ -45,7 +47,7 @@ class EnvironmentState:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the checks look at."""
+    """The input of the checks."""
 
     settings: Settings
     gpus: Sequence[Capacity]
@@ -62,7 +64,7 @@ class Situation:
 
 
 def exposed_without(settings: Settings) -> list[str]:
-    """The options that an appliance lacks which more than this machine reaches."""
+    """Returns the options that are missing on an appliance that other machines can reach."""
     if is_loopback(settings.host):
         return []
     lacks_tokens = settings.tokens is None and settings.kubernetes is None
@@ -70,7 +72,7 @@ def exposed_without(settings: Settings) -> list[str]:
 
 
 def checks(now: Situation) -> Iterator[pb.Check]:
-    """In the order in which a person would look."""
+    """Yields the checks in the order in which a person would look."""
     settings = now.settings
     yield from _gpus(now)
     if settings.backend == "cuda":
@@ -194,7 +196,7 @@ def _gpus(now: Situation) -> Iterator[pb.Check]:
     if not now.gpus:
         fix = "check the driver, and CUDA_VISIBLE_DEVICES of the appliance"
         yield _check("gpus", "the driver shows no GPU", good="", fix=fix)
-    # As long as one GPU is well, the appliance is of use.
+    # The appliance is usable as long as one GPU is healthy.
     severity = "warn" if any(not gpu.unhealthy for gpu in now.gpus) else "fail"
     for index, gpu in enumerate(now.gpus):
         yield _check(

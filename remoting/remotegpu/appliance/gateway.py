@@ -1,6 +1,6 @@
 """The gateway: the program that accepts all connections, and passes data to workers and calls to the control service.
 
-Started, watched and restarted here.
+It is started, watched and restarted here.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remotegpu.appliance.handover import Adopted, NoHandoverError, Process, State, kept, taken
+from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair, whole_number
-from remotegpu.appliance.workers import exit_text
 
 _log = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ _LISTEN_SECONDS = 5.0
 # A gateway that dies this often within a minute would die again.
 _MAX_RESTARTS = 5
 _RETRY_SECONDS = 0.5
-# As many as a gateway remembers.
+# The gateway remembers as many.
 _MOST_MOVED = 4096
-# All that a new gateway is told, several times over.
+# All orders for a new gateway, several times over.
 _MOST_ORDERS = 64 << 10
 
 
@@ -44,7 +44,7 @@ class SessionConnected:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHeld:
-    """The connection that holds a lease is there."""
+    """The connection that holds a lease is open."""
 
     lease_id: str
 
@@ -66,14 +66,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class RefusedMore:
-    """So many connections were turned away that there was no `Refused` of."""
+    """The number of connections that were turned away without a `Refused`."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A lease used a GPU since the last time."""
+    """A lease's use of a GPU since the last report."""
 
     lease_id: str
     gpu: int
@@ -91,7 +91,7 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of a GPU's time, in thousandths: for the gateway, which gives turns."""
+    """A lease's part of a GPU's time, in thousandths: for the gateway, which gives turns."""
 
     gpu: int
     weight: int
@@ -99,7 +99,7 @@ class Part:
 
 
 def events(packet: Packet) -> list[Event]:
-    """What a gateway says; nothing for what is no event, since it reads what strangers send."""
+    """Parses a gateway's packet into events; none if it is not an event, as a gateway relays what strangers send."""
     some_id = str(packet.get("id", ""))
     if packet.get("op") == "used" and isinstance(times := packet.get("times"), list):
         return [_used(each) for each in times if isinstance(each, dict)]
@@ -127,9 +127,10 @@ def _event(packet: Packet, some_id: str) -> Event | None:
 
 
 def _local_socket(folder: Path | None, kept: Path) -> Path | None:
-    """A name in the folder that nobody could know before; the same as long as the file `kept` is there.
+    """Returns an unguessable name in the folder; the same as long as the file `kept` exists.
 
-    The gateway listens there once the folder can be written to. On a node of a cluster the device plugin makes it.
+    The gateway listens there once the folder can be written to. On a node of a cluster the device plugin makes the
+    folder.
     """
     if folder is None:
         return None
@@ -140,7 +141,7 @@ def _local_socket(folder: Path | None, kept: Path) -> Path | None:
 
 
 def _remove_dead(folder: Path) -> None:
-    """Sockets of appliances of this user that were killed."""
+    """Removes sockets of this user's appliances that were killed."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
@@ -149,9 +150,10 @@ def _remove_dead(folder: Path) -> None:
 
 
 class Gateway:
-    """`port` is where it listens for data and `control_port` for calls, once it is started. The control service takes
-    those on the Unix socket `service`. `data_socket` is for data of clients on this machine. With a certificate it is
-    in the folder `local`, if there is one, and takes only memory that clients share.
+    """The gateway process. Once started, it listens for data on `port` and for calls on `control_port`.
+
+    The control service takes calls on the Unix socket `service`. `data_socket` is for data of clients on this machine.
+    With a certificate it is in the folder `local`, if there is one, and takes only memory that clients share.
     """
 
     def __init__(
@@ -169,33 +171,33 @@ class Gateway:
         self._process: Process | None = None
         self._listening: asyncio.Future[tuple[int, int]] | None = None
         self._watch: asyncio.Task[None] | None = None
-        # The gateway's end of each session that may come again, with its ticket: for the next gateway.
+        # The gateway's end of each resumable session, with its ticket: for the next gateway.
         self._sessions: dict[str, tuple[str, socket.socket]] = {}
-        # Who waits until orders are carried out, by number.
+        # Callers that wait until orders are carried out, by number.
         self._syncs = 0
         self._synced: dict[int, asyncio.Future[None]] = {}
-        # What is no longer here: tickets, and where it is.
+        # Sessions and leases that have moved away: their tickets and new places.
         self._moved: dict[str, tuple[str, str]] = {}
-        # Of each acceptor that asks for connections: the gateway's end, for the next gateway if this one dies.
+        # The gateway's end for each acceptor that asks for connections: for the next gateway if this one dies.
         self._acceptors: dict[str, socket.socket] = {}
-        # Of leases whose time is divided, and of their workers, for the next gateway.
+        # Leases whose time is divided, and their workers, for the next gateway.
         self._parts: dict[str, list[Part]] = {}
         self._turns: dict[str, tuple[str, socket.socket]] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
     def pid(self) -> int | None:
-        """None while none runs."""
+        """The gateway's process id; None while none runs."""
         return self._process.pid if self._process is not None else None
 
     async def start(self, host: str, port: int, control_port: int, listener: Listener) -> None:
-        """Listen on the ports, 0 for any free one. From here on `listener` gets the gateway's events."""
+        """Starts to listen on the ports, 0 for any free one. From here on `listener` gets the gateway's events."""
         self.port, self.control_port = port, control_port
         process = await self._start(host, listener)
         self._watch = asyncio.create_task(self._restart_when_it_dies(host, listener, process))
 
     def handed(self) -> State:
-        """What `adopt` goes on with. Acceptors are not in it."""
+        """Returns the state for `adopt`. Acceptors are not in it."""
         if self._channel is None or self._channel.closed or self._channel.waits or self._process is None:
             raise NoHandoverError("the gateway is being started: try again")
         sessions = [(name, ticket, kept(data.fileno())) for name, (ticket, data) in self._sessions.items()]
@@ -206,7 +208,7 @@ class Gateway:
         return {**ports, **found, "sessions": sessions, "turns": turns, "parts": parts}
 
     def adopt(self, state: State, host: str, listener: Listener) -> None:
-        """Go on with the gateway that `handed` tells of."""
+        """Takes over the gateway described by `handed`."""
         self.port, self.control_port = state["port"], state["control_port"]
         self._moved = {name: (ticket, to) for name, (ticket, to) in state["moved"].items()}
         self._sessions = {name: (ticket, socket.socket(fileno=taken(data))) for name, ticket, data in state["sessions"]}
@@ -238,9 +240,9 @@ class Gateway:
                 self.data_socket.unlink()
 
     def admit_session(self, session_id: str, ticket: str, data: socket.socket, *, resumes: bool) -> None:
-        """Let one data connection with this ticket through to a worker; `data` is the gateway's from here on.
+        """Admits one data connection with this ticket to a worker; `data` belongs to the gateway from here on.
 
-        `resumes`: when it breaks, let others through that prove that they are this session's.
+        `resumes`: after a break, admit other connections that prove that they are this session's.
         """
         self._send({"op": "session", "id": session_id, "ticket": ticket, "resumes": resumes}, (data.fileno(),))
         if resumes:
@@ -249,24 +251,24 @@ class Gateway:
             data.close()
 
     def ticket(self, session_id: str) -> str:
-        """With which the client of a session reconnects; empty if it does not."""
+        """Returns the ticket with which the client of a session reconnects; empty if it does not."""
         return self._sessions[session_id][0] if session_id in self._sessions else ""
 
     def replace_ticket(self, session_id: str, ticket: str) -> None:
-        """A session whose connection was another appliance's is its client's from here on."""
+        """Hands a session that came from another appliance to its client, with the client's ticket."""
         _, data = self._sessions[session_id]
         self._sessions[session_id] = ticket, data
         self._send({"op": "joined", "id": session_id, "ticket": ticket}, (data.fileno(),))
 
     def moved(self, any_id: str, ticket: str, to: str) -> None:
-        """Tell who asks for a session or lease with this ticket where it is."""
+        """Tells clients that ask for a session or lease with this ticket where it is."""
         self._moved[any_id] = ticket, to
         if len(self._moved) > _MOST_MOVED:
             del self._moved[next(iter(self._moved))]
         self._send({"op": "moved", "id": any_id, "ticket": ticket, "to": to})
 
     async def synced(self) -> None:
-        """Return when the gateway has carried out every order so far; one that is started again gets them anew."""
+        """Waits until the gateway has carried out every order so far; a restarted one gets the orders again."""
         self._syncs += 1
         done = self._synced[self._syncs] = asyncio.get_running_loop().create_future()
         self._send({"op": "sync", "number": self._syncs})
@@ -275,7 +277,7 @@ class Gateway:
                 await done
 
     def readmit_sessions(self) -> None:
-        """A new gateway knows no sessions; their clients connect again."""
+        """Tells a new gateway about the sessions; their clients connect again."""
         for any_id, (ticket, to) in self._moved.items():
             self._send({"op": "moved", "id": any_id, "ticket": ticket, "to": to})
         for session_id, (ticket, data) in self._sessions.items():
@@ -286,12 +288,12 @@ class Gateway:
             self._send({"op": "turns", "id": session_id, "lease": lease_id}, (turns.fileno(),))
 
     def set_parts(self, lease_id: str, parts: list[Part]) -> None:
-        """From here on a lease has these parts of its GPUs' time."""
+        """Sets a lease's parts of its GPUs' time."""
         self._parts[lease_id] = parts
         self._send({"op": "share", "lease": lease_id, "places": [dataclasses.asdict(part) for part in parts]})
 
     def admit_turns(self, session_id: str, lease_id: str, turns: socket.socket) -> None:
-        """Give the worker of a session turns on this socket, which is the gateway's from here on."""
+        """Gives the worker of a session turns on this socket, which belongs to the gateway from here on."""
         self._turns[session_id] = lease_id, turns
         self._send({"op": "turns", "id": session_id, "lease": lease_id}, (turns.fileno(),))
 
@@ -299,7 +301,7 @@ class Gateway:
         self._send({"op": "lease", "id": lease_id, "ticket": ticket})
 
     def admit_acceptor(self, session_id: str, asking: socket.socket) -> None:
-        """Give an acceptor connections when it asks on the other end of `asking`, which is the gateway's from here on.
+        """Gives an acceptor connections when it asks on the other end of `asking`, which the gateway owns from here on.
 
         Calls on them come from the peer `session:ID`.
         """
@@ -307,7 +309,7 @@ class Gateway:
         self._send({"op": "acceptor", "id": session_id}, (asking.fileno(),))
 
     def known(self, connection: int) -> None:
-        """A call on this connection of the control port has proved whose it is."""
+        """Tells the gateway that a call on this connection of the control port was authenticated."""
         self._send({"op": "known", "connection": connection})
 
     def forget(self, any_id: str) -> None:

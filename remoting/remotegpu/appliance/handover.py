@@ -1,7 +1,7 @@
-"""An appliance whose Python starts anew while its gateway and workers live on: what it tells itself.
+"""Restarts an appliance's Python while its gateway and workers go on, and passes its state to the new process image.
 
-The process executes itself (`execv`), so it keeps its number, its children and the descriptors that it lets through;
-everything else that is to be known afterwards is in a file that only this process has, and that has no name.
+The process executes itself (`execv`), so it keeps its pid, its children and the inheritable descriptors. All other
+state is in a file in memory that only this process has, and that has no name.
 """
 
 import asyncio
@@ -12,23 +12,23 @@ import subprocess
 import sys
 from typing import Any, Final, NoReturn, Protocol
 
-# Raised when newer code could not go on with what older code, gateway and workers know and say.
+# Increased when newer code could not go on with the state of older code, or with older gateways and workers.
 FORMAT: Final = 1
 
 _FORMAT_SECONDS: Final = 20
 _ENV: Final = "REMOTEGPU_HANDOVER_FD"
 _ASK: Final = "from remotegpu.appliance.handover import FORMAT; print(FORMAT)"
 
-# As JSON; descriptors are numbers.
+# JSON; descriptors are numbers.
 State = dict[str, Any]
 
 
 class NoHandoverError(Exception):
-    """The appliance cannot start anew; the message says why."""
+    """The appliance cannot restart in place; the message says why."""
 
 
 class Process(Protocol):
-    """A child, whoever started it."""
+    """A child process, also one that was started before a handover."""
 
     @property
     def pid(self) -> int: ...
@@ -64,19 +64,19 @@ class Adopted:
 
 
 def kept(descriptor: int) -> int:
-    """It stays open when this process executes itself."""
+    """Keeps a descriptor open when this process executes itself."""
     os.set_inheritable(descriptor, True)
     return descriptor
 
 
 def taken(descriptor: int) -> int:
-    """It stayed open, and goes no further."""
+    """Takes over a descriptor that stayed open; no further process inherits it."""
     os.set_inheritable(descriptor, False)
     return descriptor
 
 
 async def check_new_code() -> None:
-    """Raises NoHandoverError if the code that is installed now does not start, or could not go on."""
+    """Raises NoHandoverError if the installed code does not start, or could not go on."""
     asked = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _ASK, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -98,18 +98,18 @@ async def check_new_code() -> None:
 
 
 def execute(state: State) -> NoReturn:
-    """Go on as the code that is installed now, with the same command line. Raises OSError."""
+    """Replaces this program with the installed code, with the same command line. Raises OSError."""
     file = os.memfd_create("remotegpu-handover", 0)
     with open(file, "w", closefd=False) as writer:
         json.dump({"format": FORMAT, **state}, writer)
     os.environ[_ENV] = str(file)
-    # Nobody ends this process by asking again before it can listen.
+    # A second request must not end this process before it can handle one.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (no shell is wanted)
 
 
 def received() -> State | None:
-    """What this process told itself, once; None if it was started by somebody else."""
+    """Returns the state from before the handover, once; None if this is an ordinary start."""
     descriptor = os.environ.pop(_ENV, None)
     if descriptor is None:
         return None

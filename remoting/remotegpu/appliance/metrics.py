@@ -1,4 +1,4 @@
-"""What Prometheus can read: counters that the parts increment, gauges computed when asked. Base units throughout."""
+"""Metrics for Prometheus: counters that the parts increment, gauges computed when asked. Base units throughout."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ _WAIT_BUCKETS = (0.01, 0.1, 1, 10, 60, 600, 3600)
 
 
 class Counters:
-    """Everything that only grows."""
+    """All values that only grow."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -82,7 +82,7 @@ class Counters:
 
 
 class Gauges(Collector):
-    """What is true now, from the same inventory that `remotegpu ls` shows.
+    """Present values, from the same inventory that `remotegpu ls` shows.
 
     `readings` asks the driver about a GPU by its UUID; `processes` are the ids of all that run here, by part.
     """
@@ -140,7 +140,7 @@ class Gauges(Collector):
 
 
 def resident_bytes(process: int) -> int:
-    """Memory that a process holds, pages that it shares with others included; 0 if it has ended."""
+    """Returns the memory that a process holds, shared pages included; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
@@ -148,7 +148,7 @@ def resident_bytes(process: int) -> int:
 
 
 def _of_readings(by_gpu: Mapping[str, Readings]) -> Iterable[GaugeMetricFamily]:
-    """What the driver measures; nothing for what a GPU does not have."""
+    """Yields the driver's measurements, without those that a GPU does not have."""
     figures: dict[str, tuple[str, Callable[[Readings], float | None]]] = {
         "utilization_ratio": ("Part of the last moment in which a kernel ran.", _part("gpu_utilization_percent", 100)),
         "memory_utilization_ratio": (
@@ -177,7 +177,7 @@ def _part(field: str, divisor: int) -> Callable[[Readings], float | None]:
 
 
 def _of_claims(now: pb.InventoryReply) -> Iterable[Metric]:
-    """In Kubernetes: what each claim has on each GPU."""
+    """Yields each claim's values on each GPU, in Kubernetes."""
     labels = ("gpu", "namespace", "claim", "uid")
     leased = GaugeMetricFamily("remotegpu_claim_leased_bytes", "Memory that the claim has.", labels=labels)
     used = GaugeMetricFamily("remotegpu_claim_used_bytes", "Memory granted to its sessions.", labels=labels)

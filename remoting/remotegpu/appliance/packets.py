@@ -14,15 +14,15 @@ from typing import Any, Final
 
 _log = logging.getLogger(__name__)
 
-# Neither end reads a longer one (`MAX_PACKET` of the gateway, `PACKET` of the worker).
+# Neither end reads a longer packet (`MAX_PACKET` of the gateway, `PACKET` of the worker).
 MAX_PACKET: Final = 64 << 10
-# A worker may be under a tenant's control: it must not keep the event loop to itself by talking without a pause.
+# A worker may be under a tenant's control: it must not occupy the event loop by sending without a pause.
 _PACKETS_PER_TURN: Final = 32
-# Packets that wait for the other end, of which one that reads nothing is gone.
+# Packets that wait for the other end; one that reads none of so many counts as gone.
 _MOST_WAITING: Final = 1024
-# Rounds of so many packets.
+# Rounds of `_PACKETS_PER_TURN` packets.
 _MOST_UNHEARD: Final = 32
-# What the kernel lacks, or counts as too many descriptors under way, it has later.
+# Errors of the kernel that pass: no memory now, or too many descriptors in flight.
 _LATER: Final = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _LATER_SECONDS: Final = 0.02
 
@@ -36,9 +36,9 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class PacketChannel:
-    """Our end of such a socket. `on_close` is called once, when the other end is gone or talks nonsense.
+    """Our end of such a socket. `on_close` is called once, when the other end is gone or sends invalid data.
 
-    `most_waiting`: packets that may wait until the other end reads; it is taken for gone with more.
+    `most_waiting`: packets that may wait until the other end reads; with more it counts as gone.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PacketChannel:
         self._on_packet = on_packet
         self._on_close = on_close
         self._most_waiting = most_waiting
-        # With descriptors of their own.
+        # With duplicated descriptors.
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._later: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -63,16 +63,16 @@ class PacketChannel:
 
     @property
     def waits(self) -> bool:
-        """Has the other end yet to read something before it can be sent more?"""
+        """Whether packets wait until the other end reads."""
         return bool(self._waiting)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
-        """Send in order, without waiting: what the other end has no room for goes when it has read.
+        """Sends in order, without waiting: packets that do not fit go when the other end has read.
 
-        A packet that is too long is not sent, with a line in the log; the channel goes on.
+        A packet that is too long is not sent, with a line in the log; the channel stays open.
         """
         if self.closed:
             return
@@ -87,7 +87,7 @@ class PacketChannel:
             self._keep(data, fds)
 
     def _send_now(self, data: bytes, fds: Sequence[int]) -> bool:
-        """Returns whether the packet needs no more care."""
+        """Sends a packet now; false if it has to wait."""
         try:
             if fds:
                 socket.send_fds(self._socket, [data], list(fds))
@@ -121,7 +121,8 @@ class PacketChannel:
                 break
             data, fds = self._waiting[0]
             if not self._send_now(data, fds):
-                # It is full again, or the kernel lacks something: then it is writable all the time, so look later.
+                # The socket is full again, or the kernel lacks something: then it is writable all the time, so try
+                # later.
                 self._loop.remove_writer(self._socket)
                 self._later = self._loop.call_later(_LATER_SECONDS, self._again)
                 return
@@ -149,14 +150,14 @@ class PacketChannel:
             self._on_close()
 
     def hear_out(self) -> None:
-        """Hear what the other end, which has exited, had still to say."""
-        # More than a socket holds: a child that it left behind may talk on.
+        """Reads the remaining packets of the other end, which has exited."""
+        # More than a socket holds: a child process of it may go on sending.
         for _ in range(_MOST_UNHEARD):
             if not self._readable():
                 return
 
     def _readable(self) -> bool:
-        """Hear a few packets; returns whether there may be more."""
+        """Reads a few packets; returns whether there may be more."""
         for _ in range(_PACKETS_PER_TURN):
             if self.closed:
                 return False
@@ -175,7 +176,7 @@ class PacketChannel:
 
 
 def _files(fds: Sequence[int]) -> list[FileIO] | None:
-    """None, and nothing is left open, if one is no file that can be read."""
+    """Wraps the descriptors in files; None, with all closed, if one is not a readable file."""
     files: list[FileIO] = []
     for place, fd in enumerate(fds):
         try:
@@ -195,7 +196,7 @@ def _close_all(fds: Sequence[int]) -> None:
 
 
 def decode(data: bytes) -> Packet | None:
-    """The object, or None for anything that is none."""
+    """Returns the object; None if the data is not a JSON object."""
     try:
         packet = json.loads(data)
     except (ValueError, RecursionError):
@@ -204,6 +205,6 @@ def decode(data: bytes) -> Packet | None:
 
 
 def whole_number(packet: Packet, key: str) -> int:
-    """A number from 0 to 2^63 of a packet, 0 for anything else."""
+    """Returns a packet's number from 0 to 2^63 - 1; 0 for anything else."""
     value = packet.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else 0

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from remotegpu.appliance.backends.base import Backend
 from remotegpu.appliance.gateway import Gateway
-from remotegpu.appliance.hardware import Hardware
+from remotegpu.appliance.gpus.hardware import Hardware
+from remotegpu.appliance.machine.staging import Staging
+from remotegpu.appliance.machine.uids import Uids
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.sessions import Sessions
+from remotegpu.appliance.sessions.sessions import Sessions
 from remotegpu.appliance.settings import Settings
-from remotegpu.appliance.staging import Staging
-from remotegpu.appliance.uids import Uids
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class Parts:
     settings: Settings
     backend: Backend
     hardware: Hardware
-    shareable: Sequence[int]  # of each GPU, what leases can have of it, in bytes
+    shareable: Sequence[int]  # bytes of each GPU that leases can have
     uids: Uids
     staging: Staging
     counters: Counters
     gateway: Gateway
     sessions: Sessions
-    hidden: Sequence[Path]  # what no tenant's process may read
+    hidden: Sequence[Path]  # paths that no tenant's process may read

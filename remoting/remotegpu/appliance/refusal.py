@@ -1,4 +1,4 @@
-"""A request that is answered with a sentence instead of what it asked for, and the log of such."""
+"""Refusals: requests that are answered with a sentence, and their log."""
 
 import asyncio
 import logging
@@ -19,12 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 class RefusalError(Exception):
-    """The gRPC status code and one line that says the cause and the next step."""
+    """A refusal: the gRPC status code and one line with the cause and the next step."""
 
     def __init__(
         self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str], ...] = (), *, about: str = ""
     ) -> None:
-        """`metadata`: for a program, whose answer this is then. `about`: for the log, who asked and for what."""
+        """`metadata`: the answer for a program. `about`: caller and subject, for the log."""
         super().__init__(message)
         self.about = about
         self.code = code
@@ -33,22 +33,24 @@ class RefusalError(Exception):
 
 
 def refused(message: str) -> RefusalError:
-    """For what cannot be done as things are."""
+    """Returns a refusal of a request that is impossible in the present state."""
     return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
 class Refusals:
-    """Counts all that is refused to callers, and has some lines about each peer in the log; of the others, at the end
-    of a period, how many they are."""
+    """Counts all refusals, and logs some lines about each peer.
+
+    At the end of a period it logs how many more there were.
+    """
 
     def __init__(self, counted: Counted) -> None:
-        """`counted`: by reason."""
+        """`counted`: a counter by reason."""
         self._counted = counted
         self._seen: Counter[str] = Counter()
 
     def note(self, method: str, peer: str, refusal: RefusalError) -> None:
-        """`peer`: address and port."""
-        # Where a lease has moved is an answer.
+        """Counts and logs a refusal. `peer`: address and port."""
+        # The new place of a moved lease is an answer, not a refusal.
         if refusal.metadata:
             return
         self._counted.labels(reason=refusal.code.name.lower()).inc()

@@ -1,4 +1,4 @@
-"""Files by which this appliance proves who it is, and others who they are."""
+"""Files with secrets: those that identify this appliance, and those that identify its callers."""
 
 import contextlib
 import stat
@@ -8,14 +8,17 @@ from pathlib import Path
 from remotegpu.appliance.settings import Settings
 from remotegpu.rpc.own_token import OwnToken
 
-# A pod's own token for the API server lies beneath it.
+# The folder of a pod's own token for the API server.
 _SERVICE_ACCOUNT = Path("/var/run/secrets")
-# A group may read them: a Secret that is mounted in a pod is its group's.
+# A group may read them: a Secret that is mounted in a pod belongs to its group.
 _OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
 def secret_files(settings: Settings, own: OwnToken | None) -> list[Path]:
-    """What no tenant's process may read. An administrator's token and a CA's key often lie beside what we are given."""
+    """Returns files that no tenant's process may read.
+
+    Private files next to the given ones count too: an administrator's token and a CA's key often lie there.
+    """
     given = [path.absolute() for path in (settings.key, settings.tokens, settings.cert) if path is not None]
     beside = {path for folder in {each.parent for each in given} for path in _private_files(folder)}
     named = [settings.key, settings.tokens, _SERVICE_ACCOUNT, None if own is None else own.folder]
@@ -23,7 +26,7 @@ def secret_files(settings: Settings, own: OwnToken | None) -> list[Path]:
 
 
 def _private_files(folder: Path) -> Iterator[Path]:
-    """Those in it that not everybody may read."""
+    """Yields the folder's files that are not readable for all users."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             status = path.lstat()
@@ -32,7 +35,7 @@ def _private_files(folder: Path) -> Iterator[Path]:
 
 
 def open_to_others(settings: Settings) -> list[Path]:
-    """The key and the tokens, where other users of this machine may read or change them."""
+    """Returns the key and the tokens if other users of this machine may read or change them."""
     found = []
     for path in filter(None, (settings.key, settings.tokens)):
         with contextlib.suppress(OSError):

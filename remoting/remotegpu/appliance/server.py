@@ -1,4 +1,4 @@
-"""Puts the parts together, runs them, and takes them down in order."""
+"""Puts the parts together, runs them, and stops them in order."""
 
 import asyncio
 import contextlib
@@ -17,21 +17,12 @@ import grpc.aio
 from remotegpu.api.lines import one_line
 from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_bytes
-from remotegpu.appliance.allocation import GpuLeases
-from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.authority import Authority, SecretAuthority, WithAcceptors
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.backends.xids import Effect, classify
-from remotegpu.appliance.budgets import HostMemory
-from remotegpu.appliance.cgroups import Cgroups, LeaseGroups
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
-from remotegpu.appliance.claim_authority import ClaimAuthority, audiences
-from remotegpu.appliance.claim_leases import ClaimLeases
-from remotegpu.appliance.code_cache import CodeCache
-from remotegpu.appliance.dashboard import Dashboard, Source
-from remotegpu.appliance.departures import Departures
-from remotegpu.appliance.destinations import Destinations
-from remotegpu.appliance.drain import Drain
+from remotegpu.appliance.claims.authority import ClaimAuthority, audiences
+from remotegpu.appliance.claims.leases import ClaimLeases
+from remotegpu.appliance.claims.reviews import Reviews
 from remotegpu.appliance.gateway import (
     Event,
     Gateway,
@@ -44,42 +35,51 @@ from remotegpu.appliance.gateway import (
     SessionConnected,
     Used,
 )
-from remotegpu.appliance.gpu_health import GpuHealth
+from remotegpu.appliance.gpus.hardware import Hardware, SelfTest, probe, self_test, worker_environment
+from remotegpu.appliance.gpus.health import GpuHealth
 from remotegpu.appliance.handover import NoHandoverError, State, check_new_code, execute, received
-from remotegpu.appliance.hardware import Hardware, SelfTest, probe, self_test, worker_environment
-from remotegpu.appliance.http import HttpServer
-from remotegpu.appliance.images import Images
-from remotegpu.appliance.leases import Leases
-from remotegpu.appliance.memory_watch import MemoryWatch
+from remotegpu.appliance.http.dashboard import Dashboard, Source
+from remotegpu.appliance.http.probes import HttpServer
+from remotegpu.appliance.leases.authority import Authority, SecretAuthority, WithAcceptors
+from remotegpu.appliance.leases.drain import Drain
+from remotegpu.appliance.leases.leases import Leases
+from remotegpu.appliance.leases.suspension import Suspensions
+from remotegpu.appliance.leases.tokens import TokenFile, Tokens, UsersToken
+from remotegpu.appliance.machine.cgroups import Cgroups, LeaseGroups
+from remotegpu.appliance.machine.images import Images
+from remotegpu.appliance.machine.room import own_room
+from remotegpu.appliance.machine.shortage import Shortage
+from remotegpu.appliance.machine.staging import Staging, StagingError, sweep
+from remotegpu.appliance.machine.uids import NoUidsError, Uids
 from remotegpu.appliance.metrics import Counters, Gauges
+from remotegpu.appliance.moving.arrivals import Arrivals
+from remotegpu.appliance.moving.departures import Departures
+from remotegpu.appliance.moving.destinations import Destinations
 from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.refusal import Refusals
-from remotegpu.appliance.reviews import Reviews
-from remotegpu.appliance.room import own_room
 from remotegpu.appliance.secret_files import open_to_others, secret_files
 from remotegpu.appliance.service import PROGRAM, ControlService
-from remotegpu.appliance.sessions import Sessions
+from remotegpu.appliance.sessions.budgets import HostMemory
+from remotegpu.appliance.sessions.code_cache import CodeCache
+from remotegpu.appliance.sessions.memory_watch import MemoryWatch
+from remotegpu.appliance.sessions.sessions import Sessions
+from remotegpu.appliance.sessions.spares import Spares
+from remotegpu.appliance.sessions.workers import Workers
 from remotegpu.appliance.settings import Kubernetes, Settings, physical_bytes
-from remotegpu.appliance.shortage import shortage
-from remotegpu.appliance.spares import Spares
-from remotegpu.appliance.staging import Staging, StagingError, sweep
-from remotegpu.appliance.suspension import Suspensions
-from remotegpu.appliance.tokens import TokenFile, Tokens, UsersToken
-from remotegpu.appliance.uids import NoUidsError, Uids
-from remotegpu.appliance.workers import Workers
+from remotegpu.appliance.shares.allocation import GpuLeases
 from remotegpu.extensions import Environments, NoEnvironments, required_offload
 from remotegpu.paths import Dist, find_dist
 from remotegpu.rpc import own_token, pb, pb_grpc
 from remotegpu.rpc.own_token import OwnToken
 
 if TYPE_CHECKING:
-    from remotegpu.appliance.kubernetes import ApiServer
+    from remotegpu.appliance.claims.kubernetes import ApiServer
 
 _log = logging.getLogger(__name__)
 
 _CALLS_GRACE_SECONDS = 1.0
-# Of one connection, whoever it is: the gateway limits how many those are. Who calls nothing for long connects again.
-# Dead peers are found by the kernel's keepalive on the gateway's side: a stopped program is not dead.
+# Limits for one connection of any client: the gateway limits the number of connections. An idle client connects again.
+# The kernel's keepalive on the gateway's side finds dead peers: a stopped program is not dead.
 _CALL_LIMITS = [
     ("grpc.max_concurrent_streams", 64),
     ("grpc.max_receive_message_length", 256 << 10),
@@ -94,10 +94,10 @@ class StartError(Exception):
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal ends it, or nobody is left at the other end of `parent_fd`."""
-    # Whoever started us may have blocked signals for itself, as `remotegpu run` does; workers would inherit that.
+    """Serves until a signal ends it, or the other end of `parent_fd` is closed."""
+    # The process that started us may have blocked signals, as `remotegpu run` does; workers would inherit that.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    # Sessions, connections and what processes share keep descriptors open; one tenant must not leave none to another.
+    # Sessions, connections and shared memory keep descriptors open; one tenant must leave some to others.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     level = logging.ERROR if settings.quiet else logging.INFO
@@ -145,7 +145,7 @@ async def _run(settings: Settings, handed: State | None) -> None:
 
 
 def _without_cgroup(settings: Settings) -> None:
-    """Refuse to start, or say what is not enforced. Raises StartError."""
+    """Refuses to start, or logs what is not enforced. Raises StartError."""
     lacks = "no cgroup with a limit of memory can be made here"
     if settings.require_cgroup:
         raise StartError(
@@ -162,7 +162,7 @@ def _without_cgroup(settings: Settings) -> None:
 
 
 async def _hardware_again(backend: Backend, worker: Path, handed: State) -> Hardware:
-    """What was found at the start, of the GPUs that there are now; sessions use them, so they are not tested."""
+    """Returns the hardware of the first start, untested, as sessions use it. Raises NoHandoverError if GPUs differ."""
     snapshot = (await probe(backend, worker, test=False)).snapshot
     before, now = handed["gpus"], [gpu.uuid_text for gpu in snapshot.gpus]
     if before != now:
@@ -195,7 +195,7 @@ class Appliance:
         self._counters = Counters()
         gpus, overhead = hardware.snapshot.gpus, hardware.overhead_bytes
         limits = settings.limits
-        # A spare worker has a context as a session has.
+        # A spare worker has a context like a session.
         most = limits.sessions_per_gpu + settings.warm_contexts
         sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, most) for g in gpus]
         turns = settings.compute_mode is ComputeMode.TURNS
@@ -210,10 +210,10 @@ class Appliance:
             tells_recovery=lambda gpu: backend.tells_recovery(gpus[gpu].uuid_text),
         )
         hidden = [*secret_files(settings, own), staging.private("control")]
-        # Of the node: what a worker would write there is nobody's.
+        # A folder of the node: no file that a worker could write there belongs to a tenant.
         local = [] if settings.local_sockets is None else [settings.local_sockets.absolute()]
         if backend.opens_files:
-            # What zygotes load, and the folders of others' sessions. The software GPU's library may lie there, too.
+            # Code that zygotes load, and the folders of other sessions. The software GPU's library may be there too.
             local.append(staging.private("control").parent)
         workers = Workers(
             worker,
@@ -241,7 +241,7 @@ class Appliance:
             Parts(settings, backend, hardware, sizes, uids, staging, counters, gateway, sessions, hidden)
         )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
-        self._short = ""
+        self._shortage = Shortage(self._own_processes, own_room())
         self._leases.shortage = self._shortage
         self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
         snapshot = hardware.snapshot
@@ -249,11 +249,11 @@ class Appliance:
         self._departures = Departures(
             self._leases, self._sessions, self._suspensions, gateway, snapshot, settings.move_bytes_per_second
         )
-        # Only a lease that somebody opened is a need of its own; that of a claim may lie idle for days.
+        # Only a lease that a client opened keeps the appliance in use; that of a claim may lie idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
         self._unwatched = ""
-        # Programs reach it.
+        # Whether programs can reach it.
         self._listens = False
         self._claims: ClaimLeases | None = None
         self._reviews: Reviews | None = None
@@ -276,7 +276,7 @@ class Appliance:
         if handed is None:
             _require_free(settings.host, settings.port)
         server = _control_server(socket_file)
-        # Port 0 is any free one, for data as well.
+        # Port 0 is any free one, for data too.
         default = settings.port + 1 if settings.port else 0
         data_port = default if settings.data_port is None else settings.data_port
         refusals = Refusals(self._counters.refusals)
@@ -328,7 +328,7 @@ class Appliance:
             self._listens = True
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
             self._unwatched = self._follow_xids()
-            # Their self-tests open sessions, as tenants do.
+            # Their self-tests open sessions, like tenants.
             await self._environments.start()
             if self._spares is not None:
                 stack.push_async_callback(self._spares.close)
@@ -340,7 +340,7 @@ class Appliance:
             await self._until_stopped(server, asked, follow)
 
     def _keep_token(self, port: int, stack: contextlib.AsyncExitStack) -> None:
-        """From now on this user's programs find it; a handover leaves it as it is."""
+        """Puts the token where this user's programs find it, until the end; a handover leaves it as it is."""
         if self._own is None:
             return
         try:
@@ -361,7 +361,7 @@ class Appliance:
         _log.info("goes on as %s with %d leases and %d sessions", PROGRAM, leases, sessions)
 
     async def _start_anew(self, server: grpc.aio.Server, asked: asyncio.Event) -> NoReturn:
-        """Whenever it is asked for: go on as the code that is installed then, without ending a session."""
+        """Hands over to the installed code when that is requested, without ending a session."""
         while True:
             await asked.wait()
             asked.clear()
@@ -381,7 +381,7 @@ class Appliance:
             execute(self._handed())
 
     def _check_handover(self) -> None:
-        """Raises NoHandoverError if there is something that cannot be handed over."""
+        """Raises NoHandoverError if there is state that cannot be handed over."""
         if self._settings.kubernetes is not None or self._settings.offload:
             raise NoHandoverError("only an appliance without --kubernetes and --offload can; start it anew instead")
         if self._leases.draining:
@@ -406,7 +406,7 @@ class Appliance:
         }
 
     def _hear_hang_ups(self) -> asyncio.Event:
-        """Set whenever the appliance is asked to start anew. When its terminal hangs up it ends."""
+        """Returns an event that each request to restart sets. If the terminal hangs up, the appliance ends instead."""
         asked, had_terminal = asyncio.Event(), _has_terminal()
 
         def hear() -> None:
@@ -437,7 +437,7 @@ class Appliance:
             raise StartError(f"{self._gateway.failed.result()}; the appliance cannot run without it")
         for watch in watches:
             if watch.done():
-                watch.result()  # it ends only by a mistake of ours, which is not to be hidden
+                watch.result()  # it ends only by a bug of ours, which must not be hidden
             watch.cancel()
 
     def _follow_xids(self) -> str:
@@ -481,7 +481,7 @@ class Appliance:
                 self._gateway.readmit_sessions()
 
     def _turned_away(self) -> None:
-        """For any thread."""
+        """Counts a connection that was turned away, from any thread."""
         self._counters.refusals.labels(reason="page").inc()
 
     def _checks(self) -> list[pb.Check]:
@@ -501,10 +501,8 @@ class Appliance:
         )
         return list(checks(situation))
 
-    def _shortage(self) -> str:
-        own = [os.getpid(), *([] if self._gateway.pid is None else [self._gateway.pid])]
-        self._short = shortage(own, own_room(), before=bool(self._short))
-        return self._short
+    def _own_processes(self) -> list[int]:
+        return [os.getpid(), *([] if self._gateway.pid is None else [self._gateway.pid])]
 
     def _problem(self) -> str:
         if not self._listens:
@@ -512,7 +510,7 @@ class Appliance:
         return "; ".join(f"{check.name}: {check.message}" for check in self._checks() if check.status == "fail")
 
     def _processes(self) -> dict[str, list[int]]:
-        """What runs here, by part, without offload's acceptors, whose cgroups know them; for any thread."""
+        """Returns pids of running processes by part; offload's acceptors are in their cgroups. For any thread."""
         found = {"appliance": [os.getpid()]}
         if (gateway := self._gateway.pid) is not None:
             found["gateway"] = [gateway]
@@ -551,7 +549,7 @@ class Appliance:
 
 
 def _has_terminal() -> bool:
-    """Whether there is a terminal that this process ends with."""
+    """Whether there is a terminal whose end ends this process."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -562,7 +560,7 @@ def _has_terminal() -> bool:
 async def _api_server(ours: Kubernetes) -> "ApiServer":
     # Imported here: only an appliance in Kubernetes needs its client.
     try:
-        from remotegpu.appliance.kubernetes import ApiServer, NoClusterError  # noqa: PLC0415
+        from remotegpu.appliance.claims.kubernetes import ApiServer, NoClusterError  # noqa: PLC0415
     except ImportError as error:
         raise StartError(f"--kubernetes needs {error.name}: install `remotegpu[kubernetes]`") from None
     try:
@@ -572,15 +570,14 @@ async def _api_server(ours: Kubernetes) -> "ApiServer":
 
 
 def needs_landlock(settings: Settings) -> bool:
-    """Also where an administrator has asked for what only Landlock enforces."""
+    """Whether Landlock is required, or needed by another option."""
     return settings.landlock is Landlock.REQUIRE or settings.worker_writes is WorkerWrites.DEVICES
 
 
 def worker_arguments(
     settings: Settings, backend: Backend, context_bytes: int, shared_code_bytes: int, secret: list[Path]
 ) -> list[str]:
-    """What a worker is told beside its sockets: what it must not be able to read, whoever takes it over, and what its
-    session may have."""
+    """Returns a worker's arguments besides its sockets: files to hide from it even if it is hostile, and budgets."""
     hidden = [("--hide", str(path)) for path in secret]
     files = () if backend.opens_files else ("--no-files",)
     writes = ("--write-devices-only",) if settings.worker_writes is WorkerWrites.DEVICES else ()
@@ -589,7 +586,7 @@ def worker_arguments(
         f"image-bytes={settings.limits.image_bytes}",
         f"context-bytes={context_bytes}",
         f"shared-code-bytes={shared_code_bytes}",
-        # Memory of its client that it has too counts as held, and must not end a session.
+        # The worker's share of its client's memory counts as held too, and must not end a session.
         f"client-bytes={host_memory(settings).per_lease // 4}",
     )
     told = (("--budget", budget) for budget in (*budgets, *settings.limits.session_budgets))
@@ -599,7 +596,7 @@ def worker_arguments(
 
 
 def host_memory(settings: Settings) -> HostMemory:
-    """By default a lease may hold half of this machine's memory, and a tenant three quarters."""
+    """Returns the limits: by default half of this machine's memory for a lease, three quarters for a tenant."""
     whole, limits = physical_bytes(), settings.limits
     per_lease = whole // 2 if limits.host_bytes_per_lease is None else limits.host_bytes_per_lease
     per_tenant = whole * 3 // 4 if limits.host_bytes_per_tenant is None else limits.host_bytes_per_tenant
@@ -634,7 +631,7 @@ def _control_server(socket_file: Path) -> grpc.aio.Server:
 
 
 def _require_free(host: str, port: int) -> None:
-    """Said before the hardware is taken, in one line: the gateway's own would stand beside ours."""
+    """Checks the port before the hardware is probed, so that the error is one line and not also the gateway's."""
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
@@ -653,7 +650,7 @@ def _read_tokens(path: Path | None) -> TokenFile | None:
 
 
 def _own_token(settings: Settings, handed: State | None) -> OwnToken | None:
-    """What this user's programs show, where nothing else says who may call."""
+    """Returns the token for this user's programs, if no other option decides who may call."""
     if settings.tokens is not None or settings.kubernetes is not None or settings.anybody:
         return None
     try:
@@ -664,7 +661,7 @@ def _own_token(settings: Settings, handed: State | None) -> OwnToken | None:
 
 
 def _certificate(settings: Settings) -> tuple[Path, Path] | None:
-    """Certificate and key. As they were given: a mounted Secret is a link that points elsewhere after each change."""
+    """Returns certificate and key, paths as given: a mounted Secret is a link with a new target after each change."""
     if settings.cert is None and settings.key is None:
         return None
     if settings.cert is None or settings.key is None:

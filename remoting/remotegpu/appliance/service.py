@@ -1,4 +1,4 @@
-"""The control service: requests in, the parts' answers out. All decisions are theirs."""
+"""The control service: passes requests to the parts and returns their answers. The parts make all decisions."""
 
 import asyncio
 import contextlib
@@ -15,30 +15,30 @@ import grpc.aio
 
 from remotegpu import __version__
 from remotegpu.api.lines import one_line
-from remotegpu.appliance.arrivals import Arrivals
-from remotegpu.appliance.asks import ask_of, compute_of
-from remotegpu.appliance.authority import Authority, Caller, Tenant
 from remotegpu.appliance.backends.base import Backend
-from remotegpu.appliance.claims import refusal_of_mode
-from remotegpu.appliance.clients import Client
-from remotegpu.appliance.departures import Departures
-from remotegpu.appliance.destinations import Destination, Destinations
-from remotegpu.appliance.hardware import Hardware
-from remotegpu.appliance.inventory import gpus_now, leases_now
-from remotegpu.appliance.leases import Leases, Waiting
-from remotegpu.appliance.processes import Launch
+from remotegpu.appliance.gpus.hardware import Hardware
+from remotegpu.appliance.leases.authority import Authority, Caller, Tenant
+from remotegpu.appliance.leases.inventory import gpus_now, leases_now
+from remotegpu.appliance.leases.leases import Leases, Waiting
+from remotegpu.appliance.leases.suspension import Suspensions
+from remotegpu.appliance.moving.arrivals import Arrivals
+from remotegpu.appliance.moving.departures import Departures
+from remotegpu.appliance.moving.destinations import Destination, Destinations
 from remotegpu.appliance.refusal import RefusalError, Refusals, refused
-from remotegpu.appliance.returns import in_use, is_going
-from remotegpu.appliance.sessions import SessionRefusedError, Sessions
-from remotegpu.appliance.state import Lease, Session
-from remotegpu.appliance.suspension import Suspensions
+from remotegpu.appliance.sessions.clients import Client
+from remotegpu.appliance.sessions.processes import Launch
+from remotegpu.appliance.sessions.returns import in_use, is_going
+from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
+from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.shares.asks import ask_of, compute_of
+from remotegpu.appliance.shares.claims import refusal_of_mode
 from remotegpu.extensions import Environment, Environments, NoEnvironmentError
 from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
 
 _log = logging.getLogger(__name__)
 
 _MAX_NAME = 200
-# How long a request to open a session of a suspended lease is kept, before it is answered that it is.
+# How long a request to open a session of a suspended lease waits before the answer is that it is suspended.
 _SUSPENDED_SECONDS = 1.0
 
 PROGRAM: Final = f"remotegpu {__version__}"
@@ -52,7 +52,7 @@ Proof = TypeVar("Proof")
 def _answering(
     method: Callable[["ControlService", Request, Context], Awaitable[Reply]],
 ) -> Callable[["ControlService", Request, Context], Awaitable[Reply]]:
-    """A refusal ends the call with its status and sentence, and is counted and logged."""
+    """Ends a refused call with its status and sentence; the refusal is counted and logged."""
 
     @functools.wraps(method)
     async def answer(self: "ControlService", request: Request, context: Context) -> Reply:
@@ -69,7 +69,7 @@ def _answering(
 def _streaming(
     method: Callable[["ControlService", Request, Context], AsyncIterator[Reply]],
 ) -> Callable[["ControlService", Request, Context], AsyncIterator[Reply]]:
-    """As `_answering`, for calls that are answered again and again."""
+    """Does the same as `_answering` for calls with a stream of replies."""
 
     @functools.wraps(method)
     async def answer(self: "ControlService", request: Request, context: Context) -> AsyncIterator[Reply]:
@@ -148,7 +148,7 @@ class ControlService(pb_grpc.ControlServicer):
             self.note_refusal("Hello", context, refused(reply.refusal))
         elif request.lease_id:
             reply.devices.extend((await self._tenant("Hello", request, context)).lease.devices)
-            # A stranger does not learn which packages there are.
+            # A stranger does not learn the installed packages.
             reply.environments.extend(self._environments_now())
         return reply
 
@@ -169,7 +169,7 @@ class ControlService(pb_grpc.ControlServicer):
         caller = _caller("CloseLease", context)
         lease = await self._proven(caller, self._authority.owner(caller, request.lease_id, request.lease_secret))
         if ending := self._leases.end(lease.lease_id, "closed by its holder"):
-            # Answered when the share is free, so that the next caller finds it. A caller that leaves stops nothing.
+            # Answered when the share is free, so that the next caller finds it. It continues if the caller leaves.
             await asyncio.shield(ending)
         return pb.CloseLeaseReply()
 
@@ -265,7 +265,7 @@ class ControlService(pb_grpc.ControlServicer):
                 async with asyncio.timeout(_SUSPENDED_SECONDS):
                     await tenant.lease.running.wait()
             if not tenant.lease.running.is_set():
-                # Its program waits as the others of the lease do.
+                # Its program waits like the others of the lease.
                 reason = tenant.lease.suspended.reason if tenant.lease.suspended else "this moment"
                 return pb.OpenSessionReply(suspended=reason)
             if self._leases.by_id(tenant.lease.lease_id) is None:
@@ -294,7 +294,7 @@ class ControlService(pb_grpc.ControlServicer):
             grace_seconds=session.grace_seconds,
             wire=min(self._versions.wire, request.versions.wire),
             environment=pb.Environment(**environment.to_dict()) if environment else None,
-            # An acceptor's client is no process of this kind.
+            # An acceptor's client is not such a process.
             neighbours=[] if offload else _neighbours(session),
         )
 
@@ -325,7 +325,7 @@ class ControlService(pb_grpc.ControlServicer):
                 pb.DeviceState(
                     memory_used_bytes=in_use(lease, device),
                     memory_bytes=quota.limit,
-                    # What others do is not the share's; where turns are taken it is known what is.
+                    # Others' use is not the share's; with turns the share's own use is known.
                     gpu_utilization_percent=busy.percent() if divides_time else now.gpu_utilization_percent,
                     memory_utilization_percent=now.memory_utilization_percent,
                     temperature_celsius=now.temperature_celsius,
@@ -366,7 +366,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._refusals.note(method, peer_and_connection(context.peer())[0], refusal)
 
     def inventory(self, owner: str | None = None) -> pb.InventoryReply:
-        """What is there now, with the leases of `owner` or, if that is None, everybody's; for any thread."""
+        """Returns the present inventory, with the leases of `owner` or, if that is None, all leases. For any thread."""
         gpus = self._hardware.snapshot.gpus
         live = self._leases.all()
         allocator = self._leases.allocator
@@ -409,8 +409,10 @@ class ControlService(pb_grpc.ControlServicer):
     async def _seen(
         self, method: str, lease_id: str, context: Context, *, claimed: bool = False
     ) -> tuple[Lease, str | None]:
-        """A lease that the caller sees, and who that is: None for an administrator. `claimed`: it may be that of a
-        claim."""
+        """Returns a lease that the caller may see, and the caller's name: None for an administrator.
+
+        `claimed`: it may be that of a claim.
+        """
         owner = await self._onlooker(method, context)
         lease = self._leases.by_id(lease_id)
         if lease is None or owner not in (None, lease.owner):
@@ -426,7 +428,7 @@ class ControlService(pb_grpc.ControlServicer):
         return await self._proven(caller, self._authority.onlooker(caller))
 
     async def _proven(self, caller: Caller, proof: Awaitable[Proof]) -> Proof:
-        """What `proof` gives. If it is no refusal, the caller's connection is a stranger's no longer."""
+        """Awaits and returns `proof`. If it succeeds, the caller's connection counts as authenticated."""
         proven = await proof
         if caller.connection is not None:
             self._known(caller.connection)
@@ -448,7 +450,7 @@ async def _progress(events: AsyncIterator[Waiting | int]) -> AsyncIterator[pb.Pr
 
 
 def _neighbours(session: Session) -> list[pb.Neighbour]:
-    """Sessions of its lease and pod whose clients its own one sees by what they say."""
+    """Returns sessions of its lease and pod whose clients can see this one's client, by their own account."""
     return [
         pb.Neighbour(session_id=other.session_id, pid=other.client.pid, process=other.client.name)
         for other in session.lease.sessions.values()
@@ -458,7 +460,7 @@ def _neighbours(session: Session) -> list[pb.Neighbour]:
 
 
 def _named_caller(owner: str | None) -> str:
-    """Who that is, for people."""
+    """Returns the caller's name for people."""
     return "an administrator" if owner is None else owner
 
 
@@ -472,8 +474,9 @@ def _caller(method: str, context: Context) -> Caller:
 
 
 def peer_and_connection(name: str) -> tuple[str, int | None]:
-    """The address of a caller, and the gateway's number for the connection. The name, as gRPC gives it, is the one that
-    the gateway's end of the Unix socket has: `unix-abstract:.../NUMBER/ADDRESS`.
+    """Returns a caller's address, and the gateway's number for the connection.
+
+    The name, as gRPC gives it, is that of the gateway's end of the Unix socket: `unix-abstract:.../NUMBER/ADDRESS`.
     """
     parts = urllib.parse.unquote(name).rsplit("/", 2)
     if name.startswith("unix-abstract:") and len(parts) == len(("where", "number", "address")) and parts[1].isdigit():
@@ -482,8 +485,10 @@ def peer_and_connection(name: str) -> tuple[str, int | None]:
 
 
 def refusal_of_versions(ours: pb.Versions, theirs: pb.Versions) -> str:
-    """Empty if there is a version that both ends speak. Where both have the same newest one, it must be the same to
-    both; a table hash of 0 is someone who sends no frames, as the CLI.
+    """Returns why versions do not fit; empty if there is a version that both ends speak.
+
+    If both have the same newest one, its table must be equal on both ends; a table hash of 0 is a client that sends no
+    frames, as the CLI.
     """
     if ours.wire == theirs.wire:
         fits = not (ours.table_hash and theirs.table_hash) or ours.table_hash == theirs.table_hash
@@ -506,6 +511,6 @@ def _named(versions: pb.Versions) -> str:
 
 
 def choose_environment(environments: Environments, wish: pb.Offload) -> tuple[Environment, Launch]:
-    """Raises NoEnvironmentError."""
+    """Chooses the environment for a session. Raises NoEnvironmentError."""
     theirs = {"python": wish.python, **wish.packages}
     return environments.choose(wish.environment, wish.backends, theirs, allow_skew=wish.allow_skew)

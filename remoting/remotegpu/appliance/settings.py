@@ -1,17 +1,16 @@
-"""What the person who starts an appliance can choose."""
+"""The settings of an appliance, chosen by the person who starts it."""
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
-from remotegpu.api.profiles import Profile
-from remotegpu.appliance.images import ImageRoom
-from remotegpu.appliance.room import own_room
+from remotegpu.api.modes import ComputeMode, Landlock, Profile, WorkerWrites
+from remotegpu.appliance.machine.images import ImageRoom
+from remotegpu.appliance.machine.room import own_room
 
 
 def physical_bytes() -> int:
-    """Memory of this machine, or what of it our container may have."""
+    """Returns the memory of this machine, or our container's limit if that is lower."""
     whole, room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), own_room()
     return whole if room is None else min(whole, room.limit)
 
@@ -22,21 +21,21 @@ def default_code_cache_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What keeps one tenant from taking everything that is not memory of a GPU."""
+    """Limits that keep one tenant from taking all of a resource other than GPU memory."""
 
     leases: int = 256
     sessions_per_lease: int = 64
     sessions_per_gpu: int = 128
-    sessions_per_tenant: int | None = None  # of one namespace or token; None: as many as its leases have
+    sessions_per_tenant: int | None = None  # limit for one namespace or token; None: as many as its leases have
     image_bytes: int = 1 << 30  # device code that a worker keeps
     session_budgets: tuple[str, ...] = ()  # NAME=NUMBER, as `budgets.py` lists them
-    host_bytes_per_lease: int | None = None  # of this machine's memory; None: half of it
-    host_bytes_per_tenant: int | None = None  # of one namespace or token; None: three quarters
-    managed_mib: int | None = None  # of a program that sets nothing itself; None: the client's default
+    host_bytes_per_lease: int | None = None  # memory of this machine; None: half of it
+    host_bytes_per_tenant: int | None = None  # limit for one namespace or token; None: three quarters
+    managed_mib: int | None = None  # for a program that sets nothing itself; None: the client's default
 
 
 def default_sessions_per_gpu(backend: str) -> int:
-    """On a real GPU memory for a context is set aside for each allowed session; today that is half a gigabyte."""
+    """Returns a default. On a real GPU each allowed session reserves memory for a context, today half a gigabyte."""
     return 16 if backend == "cuda" else 128
 
 
@@ -46,7 +45,7 @@ class Kubernetes:
 
     name: str
     operator: str  # NAMESPACE:NAME of its service account
-    pool: str = ""  # whose pods' tokens it takes
+    pool: str = ""  # it accepts the tokens of this pool's pods
     believe_seconds: float = 3600.0  # an identity, while the API server does not answer
 
 
@@ -55,9 +54,9 @@ class EnvironmentOption:
     """An interpreter for offload sessions."""
 
     name: str
-    python: Path  # as it was given: a virtual environment is known by the link that lies in it
+    python: Path  # not resolved: the link inside a virtual environment identifies it
     backend: str = ""  # empty: the environment finds out
-    # CUDA without client and worker: sessions open the devices themselves, and nothing holds them to their share.
+    # CUDA without client and worker: sessions open the devices themselves, and no limit of the share is enforced.
     direct: bool = False
     # Sessions open the devices themselves, and each has every GPU of the appliance as a whole. ROCm and XPU need it.
     exclusive: bool = False
@@ -84,11 +83,11 @@ class Settings:
     kubernetes: Kubernetes | None = None
     drain_seconds: float = 20.0
     grace_seconds: int = 60  # sessions and leases without a connection; 0: they end with it
-    images: ImageRoom = field(default_factory=lambda: ImageRoom(physical_bytes() // 4))  # of suspended leases
+    images: ImageRoom = field(default_factory=lambda: ImageRoom(physical_bytes() // 4))  # for suspended leases
     warm_contexts: bool = False  # a spare worker with a context for each GPU
     code_cache_bytes: int = field(default_factory=default_code_cache_bytes)  # 0: no code is kept for later sessions
     public_code: str | None = None  # the tenant (namespace or token's name) whose code sessions of all others may have
-    move_bytes_per_second: int | None = None  # of a lease that moves to another appliance; None: no limit
+    move_bytes_per_second: int | None = None  # for a lease that moves to another appliance; None: no limit
     move_to: tuple[str, ...] = ()  # appliances to which users have their leases move; "any": all
     uid_base: int | None = None  # None: a block that no other appliance of this machine has
     landlock: Landlock = Landlock.REQUIRE
@@ -98,8 +97,8 @@ class Settings:
     self_test: bool = True
     limits: Limits = field(default_factory=Limits)
     offload: tuple[EnvironmentOption, ...] = ()
-    readable: tuple[Path, ...] = ()  # what sessions of offload may read, beside what their interpreters need
-    offload_memory_bytes: int | None = None  # of the machine, for each acceptor; None: half of it
+    readable: tuple[Path, ...] = ()  # readable for sessions of offload, besides their interpreters' files
+    offload_memory_bytes: int | None = None  # memory of the machine for each acceptor; None: half of it
     quiet: bool = False
     ready_fd: int | None = None
     parent_fd: int | None = None

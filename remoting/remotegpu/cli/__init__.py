@@ -1,4 +1,9 @@
-"""The command line: `remotegpu run/ls/smi/health/bench/appliance/version`. No logic of shares."""
+"""The command line: `remotegpu` and `kubectl remotegpu` (`kubectl`).
+
+`app` has the commands and their options; the work of each is in a module or folder next to it. `main` lets `run` start
+before the other commands are imported. The installed programs begin here; offload's command line and a notebook's share
+use some modules. Nothing else imports it. It has no logic of shares: appliances and the operator decide.
+"""
 
 import sys
 
@@ -6,7 +11,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    # Imported here: what a plain `run` needs is imported in some milliseconds, the rest takes a third of a second.
+    # Imported here: a plain `run` needs only imports of some milliseconds, the rest takes a third of a second.
     from remotegpu.cli.run import plain as plain_run  # noqa: PLC0415
 
     plain_run.start(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The commands and their options; what they do stands in the modules beside this one."""
+"""The commands and their options; the modules next to this one do the work."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from typer.main import get_group
 
 from remotegpu import extensions
 from remotegpu.api.failures import ApplianceError
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import Profile
 from remotegpu.cli import completion, exits
 from remotegpu.cli.appliance.serve import appliances
 from remotegpu.cli.options import (
@@ -45,7 +45,7 @@ LeaseArgument = Annotated[str, typer.Argument(help="The lease, as `smi` shows it
 
 
 class _Commands(TyperGroup):
-    """Ours, and those of `offload`, which are imported only where they are used or listed."""
+    """Our commands, and those of `offload`, which are imported only when used or listed."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         extension = extensions.offload() if cmd_name == extensions.OFFLOAD else None
@@ -474,9 +474,11 @@ def main() -> None:
 
 
 def start(commands: typer.Typer, program: str) -> None:
-    """An entry point: every error is one line on stderr and an exit code of `exits`."""
+    """Runs commands as a program: every error is one line on stderr and an exit code of `exits`."""
     try:
         result = commands(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name=program)
+    except exits.SaidError as error:
+        sys.exit(error.code)
     except exits.CliError as error:
         _fail(error.code, str(error))
     except ApplianceError as error:

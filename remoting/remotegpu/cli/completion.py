@@ -1,4 +1,4 @@
-"""Names of what is there now, for the completion of the shell. Where nobody can be asked there are none."""
+"""Names for the completion of the shell; none if no server answers."""
 
 import contextlib
 
@@ -6,7 +6,7 @@ import typer
 
 
 def leases(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Those of the appliances that are named before it or by the environment, each with its client."""
+    """Returns leases of the appliances named in the options or the environment, each with its client."""
     from remotegpu.api.failures import ApplianceError  # noqa: PLC0415
     from remotegpu.cli import exits  # noqa: PLC0415 (all of it only where it is asked for)
     from remotegpu.cli.options import read_access, split  # noqa: PLC0415
@@ -22,7 +22,7 @@ def leases(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 
 def pods_or_claims(context: typer.Context, incomplete: str) -> list[str]:
-    """Of the namespace and the cluster that are named before it."""
+    """Returns pods or claims of the namespace and cluster named in the options."""
     from remotegpu.cli import exits  # noqa: PLC0415
     from remotegpu.cli.cluster import claims  # noqa: PLC0415
     from remotegpu.cli.cluster.objects import Cluster, RefusedError  # noqa: PLC0415

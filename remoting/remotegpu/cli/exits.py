@@ -4,15 +4,15 @@ from typing import Final
 
 from remotegpu.api.failures import Failure
 
-USAGE: Final = 2  # what was asked for makes no sense
-# A program does otherwise than a recording says, or launches nothing that a null GPU's rule is for.
+USAGE: Final = 2  # the request makes no sense
+# A program deviates from a recording, or launches no kernel that matches a null GPU's rule.
 DIVERGED: Final = 65
 UNAVAILABLE: Final = 69  # no appliance, or not what it should be
-SOFTWARE: Final = 70  # something of ours is missing or broke
+SOFTWARE: Final = 70  # a part of remotegpu is missing or broke
 BUSY: Final = 75  # the share is not available
 MISMATCH: Final = 76  # versions do not fit
 DENIED: Final = 77  # the token is missing or wrong
-NOT_EXECUTABLE: Final = 126  # as shells do
+NOT_EXECUTABLE: Final = 126  # the code that shells use
 NOT_FOUND: Final = 127
 
 OF_FAILURE: Final = {
@@ -30,3 +30,10 @@ class CliError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class SaidError(CliError):
+    """A program of ours ended with this code, and has printed the reason."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code, "")

@@ -67,7 +67,7 @@ def top(
 
 
 def _of_claim(work: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options that name a claim, and its own. `work` gets a Target in their place."""
+    """Makes a command with the options that name a claim, and its own. `work` gets a Target in their place."""
     named = inspect.signature(_target).parameters
     own = [each for each in inspect.signature(work).parameters.values() if each.annotation is not Target]
     options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*named.values(), *own)]
@@ -76,7 +76,7 @@ def _of_claim(work: Callable[..., None]) -> Callable[..., None]:
     def command(**given: Any) -> None:
         work(_target(**{name: given.pop(name) for name in named}), **given)
 
-    # Where typer reads what the options are.
+    # Typer reads the options from here.
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in options}
     return command
@@ -96,7 +96,7 @@ def _target(
 @app.command()
 @_of_claim
 def describe(target: Target) -> None:
-    """What a claim asked for, where it is, its conditions and what happened to it."""
+    """Show a claim's request, place, conditions and events."""
     from remotegpu.cli.cluster.claims import describe  # noqa: PLC0415
 
     describe(target)
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def complete() -> None:
-    """What may stand in the place of the last argument, a line each, and kubectl's directive: no names of files."""
+    """Prints completions of the last argument, a line each, and kubectl's directive: no names of files."""
     from remotegpu.cli.cluster.claims import names  # noqa: PLC0415
 
     *before, last = sys.argv[1:] or [""]

@@ -1,4 +1,4 @@
-"""The options that several commands have, and what is made of them."""
+"""The options that several commands share, and their parsers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -74,7 +74,7 @@ ClaimsOfOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-# Of `remotegpu offload`.
+# Options of `remotegpu offload`.
 ConfigOption = Annotated[
     Path | None,
     typer.Option(

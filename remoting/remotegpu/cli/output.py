@@ -1,4 +1,4 @@
-"""Tables, JSON and plain text on standard output. Apart from what speaks to appliances, so that it imports no gRPC."""
+"""Tables, JSON and plain text on standard output. Apart from the clients of appliances, so that it imports no gRPC."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ WATCH_SECONDS: Final = 1.0
 
 
 def present(listing: Callable[[], str], *, watch: bool) -> None:
-    """A listing, once; with `watch` again after each change, until Ctrl-C. A terminal shows the latest only."""
+    """Prints a listing once; with `watch` again after each change, until Ctrl-C. A terminal shows the latest only."""
     out, before = console(), ""
     with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
         while True:
@@ -31,7 +31,7 @@ def present(listing: Callable[[], str], *, watch: bool) -> None:
 
 
 def console() -> Console:
-    """A terminal's width on a terminal; elsewhere lines are as long as they are."""
+    """Returns a console as wide as the terminal; elsewhere lines are not wrapped."""
     return Console(width=None if sys.stdout.isatty() else 1000, soft_wrap=True)
 
 
@@ -55,13 +55,13 @@ def add_row(table: Table, *cells: str) -> None:
 
 
 def say(out: Console, told: object) -> None:
-    """Lines in which words of other people may be."""
+    """Prints lines that may contain text of other people."""
     for line in str(told).split("\n"):
         out.print(plain(line))
 
 
 def plain(line: str) -> Text:
-    """Names come from other people, and are neither markup nor commands to a terminal."""
+    """Returns a line of other people's text, with neither markup nor commands to a terminal."""
     return Text("".join(c if c.isprintable() else "?" for c in line))
 
 

@@ -1,4 +1,4 @@
-"""Sessions, memory in use and load of GPUs and claims, as appliances say. Pure."""
+"""Sessions, memory in use and load of GPUs and claims, as appliances report them. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from remotegpu.dashboard.state import Json, Scope
 from remotegpu.rpc import pb
 from remotegpu.rpc.load import Busy, busy, busy_of
 
-# Of two readings further apart nobody wants the mean.
+# A mean over a longer time between two readings has no use.
 _LATELY_SECONDS: Final = 30.0
 
 
@@ -21,15 +21,17 @@ class Reading:
 
     @classmethod
     def after(cls, before: "Reading | None", inventory: pb.InventoryReply, now: float) -> "Reading":
-        """One that knows what was busy since `before`."""
+        """Returns a reading that knows what was busy since `before`."""
         if before is None or now - before.at > _LATELY_SECONDS:
             return cls(inventory, now)
         return cls(inventory, now, busy(before.inventory, inventory, now - before.at))
 
 
 def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
-    """Of GPUs for who may list pools, of claims for who may list those. `busy` is a part of one GPU's time; None where
-    time is not divided, or not known yet."""
+    """Returns the load of GPUs if the reader may list pools, and of the claims that the reader may list.
+
+    `busy` is a part of one GPU's time; None if time is not divided, or the part is not known yet.
+    """
     gpus: dict[str, Json] = {}
     claims: dict[str, Json] = {}
     for name, reading in readings.items():
@@ -37,7 +39,7 @@ def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
         leases = reading.inventory.leases
         for lease in leases:
             if lease.claim and scope.shows(lease.claim.split("/")[0]):
-                # Of a claim with GPUs of several appliances each has a lease.
+                # A claim with GPUs of several appliances has a lease on each.
                 others = claims.get(lease.claim, {"sessions": 0, "used": 0, "busy": None, "age": 0})
                 part = busy_of(reading.busy, lease=lease.lease_id)
                 claims[lease.claim] = {

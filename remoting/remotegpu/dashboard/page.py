@@ -1,4 +1,4 @@
-"""The page's files, and what each server of it answers alike."""
+"""The page's files, and parts that all its servers share."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from remotegpu.dashboard.state import Snapshot
 from remotegpu.paths import find_dist
 
 STATIC: Final = Path(__file__).parent / "static"
-# The API server takes Authorization away from what it passes on to a service, as `kubectl proxy` has it do.
+# The API server drops Authorization when it passes a request on to a service, as through `kubectl proxy`.
 TOKEN_HEADER: Final = "X-Remotegpu-Token"  # noqa: S105 (its name)
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
@@ -23,14 +23,14 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
 }
 INTERVAL_SECONDS: Final = 1.0
-# So that whatever lies between does not take the stream for dead.
+# Keeps proxies from closing a quiet stream.
 _QUIET_SECONDS: Final = 15.0
 # The page's module that is not ours.
 VENDORED: Final = "/static/vendor/htm.js"
 
 
 def vendored() -> Path:
-    """Raises FileNotFoundError if the build has not put it there."""
+    """Returns the module's file. Raises FileNotFoundError if the build has not put it there."""
     file = find_dist().dashboard / "htm.js"
     if not file.exists():
         raise FileNotFoundError(f"{file} does not exist: build it with `make build`")
@@ -38,25 +38,25 @@ def vendored() -> Path:
 
 
 def token_of(headers: Mapping[str, str]) -> str:
-    """Only in a header, which no other site's page can send; empty if there is none."""
+    """Returns the token; empty if there is none. Only from a header, which no other site's page can send."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     return headers.get(TOKEN_HEADER, "") or (token.strip() if scheme.lower() == "bearer" else "")
 
 
 def event(value: Any) -> bytes:
-    """A message of the stream."""
+    """Returns a message of the stream."""
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
 class Feed:
-    """What a page that shows `sent` has to be told, asked each `INTERVAL_SECONDS`."""
+    """The messages for a page that shows `sent`; `next` is called each `INTERVAL_SECONDS`."""
 
     def __init__(self, sent: Snapshot) -> None:
         self._sent = sent
         self._quiet = 0.0
 
     def next(self, seen: Snapshot) -> bytes:
-        """Empty if nothing."""
+        """Returns the next message; empty if there is none."""
         self._quiet += INTERVAL_SECONDS
         if changes := seen.since(self._sent):
             told = event({"changes": changes})

@@ -1,4 +1,4 @@
-"""What the page shows of one appliance without a cluster: leases stand where a cluster's claims do. Pure."""
+"""Builds the page of one appliance without a cluster, with leases in place of a cluster's claims. Pure."""
 
 import datetime
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ _APPLIANCE = "appliance"
 
 
 def named(inventory: pb.InventoryReply) -> pb.InventoryReply:
-    """A copy in which each lease has the name of a claim: its client's machine, and the first digits of its id."""
+    """Returns a copy in which each lease has a claim's name: its client's machine, and the first digits of its id."""
     made = pb.InventoryReply()
     made.CopyFrom(inventory)
     for lease in made.leases:
@@ -23,7 +23,7 @@ def named(inventory: pb.InventoryReply) -> pb.InventoryReply:
 
 
 def current(inventory: pb.InventoryReply, machine: str, now: datetime.datetime) -> Snapshot:
-    """`inventory` as `named` makes it, of the appliance on `machine`."""
+    """Returns the page's snapshot. `inventory` is from `named`, of the appliance on `machine`."""
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     return Snapshot(
         [_pool(inventory, machine)], {each.claim: _lease(each, gpus, machine, now) for each in inventory.leases}

@@ -1,4 +1,4 @@
-"""What a page shows, and what it has to learn when that has changed. Pure."""
+"""The data that a page shows, and their changes. Pure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a reader may list."""
+    """The pools and claims that a reader may list."""
 
-    namespaces: frozenset[str] | None  # of claims; None: all
+    namespaces: frozenset[str] | None  # namespaces with readable claims; None: all
     pools: bool
 
     def shows(self, namespace: str) -> bool:
@@ -25,14 +25,14 @@ class Snapshot:
     claims: dict[str, snapshot.Claim]  # by "namespace/name"
 
     def seen_by(self, scope: Scope) -> "Snapshot":
-        """Without what the reader may not list. The sums of a pool are the pool's, and so is a place in its queue."""
+        """Returns the snapshot without objects that the reader may not list. Sums and queue places stay whole."""
         if scope.namespaces is None and scope.pools:
             return self
         claims = {key: claim for key, claim in self.claims.items() if scope.shows(claim["namespace"])}
         return Snapshot(self.pools if scope.pools else [], claims)
 
     def since(self, before: "Snapshot") -> Json:
-        """What a page has to learn that shows `before`; empty if nothing."""
+        """Returns the changes for a page that shows `before`; empty if there are none."""
         if self is before:
             return {}
         claims = {key: claim for key, claim in self.claims.items() if before.claims.get(key) != claim}

@@ -1,4 +1,4 @@
-"""Imports gRPC in the way that suits us, whatever imports it later."""
+"""Imports gRPC with our settings, before any other module imports it."""
 
 import os
 

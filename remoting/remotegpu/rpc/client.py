@@ -1,4 +1,4 @@
-"""An appliance's control service for callers that want values or one sentence, never a gRPC exception."""
+"""A client of an appliance's control service: returns values or raises one sentence, never a gRPC exception."""
 
 import contextlib
 import socket
@@ -23,11 +23,11 @@ DEFAULT_PORT: Final = 7070
 # An answer and a diagnosis together stay under the five seconds that a person waits for an error.
 _CALL_SECONDS: Final = 2.0
 _DIAGNOSE_SECONDS: Final = 1.0
-# Closing waits for workers to end, which they are given two seconds for.
+# Closing waits for workers to end, which have two seconds for it.
 _CLOSE_SECONDS: Final = 4.0
-# An appliance says every second why a request waits.
+# An appliance reports every second why a request waits.
 _SILENCE_SECONDS: Final = 15.0
-# The kernel asks a quiet peer after 3 s, every second, five times; the gateway does the same on its side.
+# The kernel probes a quiet peer after 3 s, every second, five times; the gateway does the same on its side.
 _KEEPALIVE: Final = (
     ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 3),
@@ -48,7 +48,7 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """HOST, HOST:PORT or [V6]:PORT."""
+    """Parses HOST, HOST:PORT or [V6]:PORT."""
     try:
         host, port = addresses.split(text, DEFAULT_PORT)
     except ValueError:
@@ -60,7 +60,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to get in: the token, and for TLS the certificate authority and the name that the certificate bears."""
+    """Access to an appliance: the token, and for TLS the certificate authority and the name in the certificate."""
 
     token: str | None = None  # None: the own one of an appliance that this user has started here; empty: none at all
     ca: Path | None = None
@@ -81,7 +81,7 @@ class Access:
 
 
 def hello_with_versions(endpoint: str, *, wire: int, table_hash: int) -> pb.HelloReply:
-    """What an appliance answers a client of these versions, as for finding out which clients it takes."""
+    """Returns an appliance's answer to a client of these versions, to find out which clients it accepts."""
     client = ApplianceClient(parse_endpoint(endpoint), Access())
     try:
         return client.answer_to(pb.Versions(wire=wire, table_hash=table_hash, program="a test of versions"))
@@ -90,12 +90,12 @@ def hello_with_versions(endpoint: str, *, wire: int, table_hash: int) -> pb.Hell
 
 
 class ApplianceClient:
-    """One appliance, which has `call_seconds` for an answer. Closing the client leaves its leases as they are."""
+    """A client of one appliance. Each call has `call_seconds`. Closing the client leaves its leases as they are."""
 
     def __init__(self, endpoint: Endpoint, access: Access, call_seconds: float = _CALL_SECONDS) -> None:
         own = own_token.find(endpoint.host, endpoint.port) if access.token is None else None
         here, token = own or (endpoint.host, access.token)
-        # With TLS the certificate says who it is, by the name that was given.
+        # With TLS the certificate identifies it, by the given name.
         self.endpoint = endpoint if access.ca is not None else Endpoint(here, endpoint.port)
         self.access = access
         self._call_seconds = call_seconds
@@ -115,7 +115,7 @@ class ApplianceClient:
         return reply
 
     def answer_to(self, versions: pb.Versions) -> pb.HelloReply:
-        """What the appliance answers a client of these versions; a refusal is in the reply."""
+        """Returns the appliance's answer to a client of these versions; a refusal is in the reply."""
         reply: pb.HelloReply = self._ask(self._stub.Hello, pb.HelloRequest(versions=versions))
         return reply
 
@@ -128,11 +128,11 @@ class ApplianceClient:
         return reply
 
     def drain(self, seconds: float) -> None:
-        """No lease is opened any more. The appliance ends when those that it has are gone, or are ended by it then."""
+        """Stops new leases. The appliance ends when its leases are gone, and ends those left after `seconds`."""
         self._ask(self._stub.Drain, pb.DrainRequest(deadline_seconds=seconds))
 
     def open_lease(self, ask: Ask, client: str, *, wait: bool) -> AbstractContextManager[Iterator[pb.OpenLeaseReply]]:
-        """Why it waits, again and again, and at last what was granted. Fails if the appliance falls silent."""
+        """Streams why it waits, and at last the granted lease. Fails if the appliance falls silent."""
         fraction = {} if ask.memory_bytes else {"milli": ask.milli_per_gpu}
         request = pb.OpenLeaseRequest(
             versions=self.versions,
@@ -151,39 +151,39 @@ class ApplianceClient:
         self._call(lambda: self._stub.CloseLease(request, timeout=_CLOSE_SECONDS))
 
     def suspend_lease(self, lease_id: str) -> AbstractContextManager[Iterator[pb.Progress]]:
-        """What is waited for, again and again, and at last what was done. It goes on if the caller leaves."""
+        """Suspends a lease: streams what is waited for, and at last the result. It continues if the caller leaves."""
         return self._streaming(self._stub.SuspendLease, pb.SuspendLeaseRequest(lease_id=lease_id))
 
     def resume_lease(self, lease_id: str) -> AbstractContextManager[Iterator[pb.Progress]]:
-        """As `suspend_lease`."""
+        """Resumes a lease. Streams like `suspend_lease`."""
         return self._streaming(self._stub.ResumeLease, pb.ResumeLeaseRequest(lease_id=lease_id))
 
     def resize_lease(self, lease_id: str, ask: Ask) -> pb.ResizeLeaseReply:
-        """Another size of a lease's share of each of its GPUs."""
+        """Changes the size of a lease's share of each of its GPUs."""
         milli = 0 if ask.memory_bytes else ask.milli_per_gpu
         request = pb.ResizeLeaseRequest(lease_id=lease_id, milli=milli, memory_bytes=ask.memory_bytes)
         reply: pb.ResizeLeaseReply = self._ask(self._stub.ResizeLease, request)
         return reply
 
     def invite_lease(self, lease_id: str = "") -> str:
-        """An invitation, with which a lease of another appliance may move here; in Kubernetes that of a claim."""
+        """Returns an invitation for a lease of another appliance to move here; in Kubernetes for a claim's lease."""
         reply: pb.InviteLeaseReply = self._ask(self._stub.InviteLease, pb.InviteLeaseRequest(lease_id=lease_id))
         return reply.invitation
 
     def receive_lease(self, request: pb.ReceiveLeaseRequest) -> pb.ReceiveLeaseReply:
-        """For the appliance that has the lease: where its sessions are to be sent."""
+        """Prepares a move, for the appliance that has the lease; returns where to send its sessions."""
         request.versions.CopyFrom(self.versions)
         reply: pb.ReceiveLeaseReply = self._ask(self._stub.ReceiveLease, request)
         return reply
 
     def settle_lease(self, invitation: str, *, keep: bool) -> None:
-        """For the same: the lease is there from now on, or stays where it is."""
+        """Settles a move: the lease is there from now on, or stays where it is."""
         self._ask(self._stub.SettleLease, pb.SettleLeaseRequest(invitation=invitation, keep=keep))
 
     def move_lease(
         self, lease_id: str, to: "ApplianceClient", invitation: str
     ) -> AbstractContextManager[Iterator[pb.Progress]]:
-        """As `suspend_lease`; to an appliance that has given the invitation, and is reached as `to` is."""
+        """Moves a lease to the appliance of the invitation, reached like `to`. Streams like `suspend_lease`."""
         ca = b"" if to.access.ca is None else to.access.ca.read_bytes()
         request = pb.MoveLeaseRequest(
             lease_id=lease_id,
@@ -195,7 +195,7 @@ class ApplianceClient:
         return self._streaming(self._stub.MoveLease, request)
 
     def connect_data(self, port: int, *, tls: bool) -> socket.socket:
-        """A connection to the data port."""
+        """Opens a connection to the data port."""
         context = self.access.tls_context() if tls else None
         try:
             plain = socket.create_connection((self.endpoint.host, port), self._call_seconds)
@@ -216,7 +216,7 @@ class ApplianceClient:
 
     @contextlib.contextmanager
     def _streaming(self, method: Callable[..., Any], request: Any) -> Iterator[Iterator[Any]]:
-        """What the appliance tells, for as long as it is listened to."""
+        """Yields the appliance's replies; leaving the block cancels the call."""
         stream = method(request, metadata=self._metadata)
         try:
             yield self._events(stream)
@@ -246,7 +246,7 @@ class ApplianceClient:
         code, details = error.code(), " ".join((error.details() or "").split())
         match code:
             case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
-                # Another token may help against the one, nothing of the caller's against the other.
+                # Another token may help against the first, nothing of the caller's against the second.
                 hint = f"; give the right one with --token-file or {TOKEN_ENV}" if code.value[0] == 16 else ""
                 return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}{hint}")
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -264,7 +264,7 @@ class ApplianceClient:
 
 
 def diagnose(endpoint: Endpoint, access: Access, *, slow: bool) -> str:
-    """Why gRPC got no answer, found out by simpler means. `slow`: the time for an answer had passed."""
+    """Finds out by simpler means why gRPC got no answer. `slow`: the time for an answer had passed."""
     correct = (
         f"is the appliance running? Start one with `remotegpu appliance --listen {endpoint}`, or correct --appliance"
     )
@@ -309,7 +309,7 @@ def _channel(endpoint: Endpoint, access: Access) -> grpc.Channel:
 
 
 def _unverified() -> ssl.SSLContext:
-    """Only to find out whether somebody speaks TLS; nothing is sent."""
+    """Returns a context only to find out whether the peer speaks TLS; nothing is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""How much of GPUs' time was used, from what an appliance told at two times. Pure."""
+"""Computes the used part of GPUs' time from two reports of an appliance. Pure."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,12 @@ Busy = Mapping[tuple[str, str], float]
 
 
 def busy(before: pb.InventoryReply, after: pb.InventoryReply, seconds: float) -> Busy:
-    """Of the seconds between; empty where the appliance does not divide time."""
+    """Returns the used parts of the seconds between the reports; empty if the appliance does not divide time."""
     if after.compute_mode != "turns" or seconds <= 0:
         return {}
     had = _nanoseconds(before)
     return {
-        # A lease that comes back from another appliance begins anew.
+        # A lease that comes back from another appliance starts again.
         key: max(0, nanoseconds - had[key]) / 1e9 / seconds
         for key, nanoseconds in _nanoseconds(after).items()
         if key in had
@@ -22,7 +22,7 @@ def busy(before: pb.InventoryReply, after: pb.InventoryReply, seconds: float) ->
 
 
 def busy_of(parts: Busy, lease: str = "", gpu: str = "") -> float | None:
-    """Of all GPUs of a lease together, or of all leases on a GPU; None where nothing is known."""
+    """Sums the parts over all GPUs of a lease, or over all leases on a GPU; None if nothing is known."""
     found = [part for (one, other), part in parts.items() if lease in ("", one) and gpu in ("", other)]
     return sum(found) if found else None
 

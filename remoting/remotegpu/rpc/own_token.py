@@ -1,6 +1,7 @@
-"""The token of an appliance without --tokens. It makes one itself and leaves it in a file of its user's runtime
-folder, named by address, where that user's programs find it. `remotegpu-run` finds it alike
-(`remoting/run/src/own_token.rs`).
+"""The token of an appliance without --tokens.
+
+The appliance makes it and leaves it in a file of its user's runtime folder, named by address, where that user's
+programs find it. `remotegpu-run` finds it alike (`remoting/run/src/own_token.rs`).
 """
 
 import os
@@ -16,16 +17,16 @@ _LONGEST = 256
 
 
 class NoPlaceError(Exception):
-    """No folder is there that only this user can use; the message says what to do."""
+    """There is no folder that only this user can use; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnToken:
-    folder: Path  # nobody else opens it; sessions, which may have our user id, must not either
+    folder: Path  # closed to other users, and to sessions, which may have our user id
     text: str
 
     def keep(self, host: str, port: int) -> Path:
-        """Puts it where programs look that are given this address."""
+        """Stores the token where programs look for this address."""
         path = self.folder / addresses.joined(host, port)
         new = path.with_name(f".{path.name}.{os.getpid()}")
         new.unlink(missing_ok=True)
@@ -40,7 +41,7 @@ class OwnToken:
 
 
 def make() -> OwnToken:
-    """A new one."""
+    """Makes a new token."""
     for folder in _folders():
         try:
             folder.mkdir(0o700, exist_ok=True)
@@ -56,7 +57,7 @@ def make() -> OwnToken:
 
 
 def again(host: str, port: int) -> OwnToken | None:
-    """The one that is kept for this address."""
+    """Returns the token that is kept for this address; None if there is none."""
     for folder in filter(_private, _folders()):
         if text := _read(folder / addresses.joined(host, port)):
             return OwnToken(folder, text)
@@ -64,9 +65,9 @@ def again(host: str, port: int) -> OwnToken | None:
 
 
 def find(host: str, port: int) -> tuple[str, str] | None:
-    """Where to connect, and the token, if an appliance of this user has one for `host` and `port`.
+    """Returns where to connect and the token, if this user's appliance has one for `host` and `port`.
 
-    `localhost` is made the address that the appliance listens on: on another one somebody else may listen.
+    `localhost` becomes the address that the appliance listens on: another process may listen on another one.
     """
     if "/" in host:
         return None
@@ -83,7 +84,7 @@ def find(host: str, port: int) -> tuple[str, str] | None:
 
 
 def _folders() -> list[Path]:
-    """Where they may lie. A program of the same user may have another environment: by su, by cron, as a service."""
+    """Returns possible folders. The user's programs may have other environments: by su, by cron, as a service."""
     uid = os.geteuid()
     runtime = [Path(given) for given in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}") if given]
     found = [each / "remotegpu" for each in runtime if _owned(each)]
@@ -105,7 +106,7 @@ def _private(folder: Path) -> bool:
 
 
 def _read(path: Path) -> str:
-    """Empty if there is none. The folder is ours alone, and so is what lies there."""
+    """Returns the file's text; empty if there is none. The folder, with its files, is ours alone."""
     try:
         with path.open() as file:
             return file.read(_LONGEST).strip()

@@ -1,4 +1,4 @@
-//! Runs the user's command as if we were not there: signals, stops and the exit code pass through. As
+//! Runs the user's command transparently: signals, stops and the exit code pass through. Like
 //! `remotegpu.cli.run.child`.
 
 use std::ffi::{CString, OsStr, OsString, c_char};
@@ -34,7 +34,7 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// The signals are blocked; what the mask was before is the command's.
+/// The signals are blocked; the command gets the mask from before.
 pub struct Signals {
     before: sigset_t,
 }
@@ -53,7 +53,7 @@ impl Signals {
         Signals { before }
     }
 
-    /// A signal that has asked us to end. While the command does not run yet, somebody has to look.
+    /// A signal that has asked us to end. The caller has to poll while the command does not run yet.
     pub fn ending(&self) -> Option<i32> {
         let (wanted, at_once) = (set(ENDING), libc::timespec { tv_sec: 0, tv_nsec: 0 });
         // SAFETY: reads a set and a time; nothing is asked about the signal but its number.
@@ -123,7 +123,7 @@ pub fn run(
             continue;
         }
         let mut status = 0;
-        // SAFETY: fills `status`; the child is ours and nobody else waits for it.
+        // SAFETY: fills `status`; the child is ours and nothing else waits for it.
         if unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG | libc::WUNTRACED) } != pid {
             continue;
         }
@@ -175,12 +175,12 @@ fn spawn(path: &Path, command: &[OsString], environment: &Environment, signals: 
     if error == 0 { Ok(pid) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// What ends with a null pointer; good for as long as the strings are.
+/// A list that ends with a null pointer; valid as long as the strings are.
 fn pointers(strings: &[CString]) -> Vec<*mut c_char> {
     strings.iter().map(|text| text.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect()
 }
 
-/// Dies of the signal that ended the command; the exit code for the case that we live on.
+/// Kills this process by the signal that ended the command; returns the exit code in case it survives.
 pub fn die_of(number: i32) -> i32 {
     let (unblocked, no_core) = (set([number]), libc::rlimit { rlim_cur: 0, rlim_max: 0 });
     // SAFETY: takes numbers, a limit and a set.

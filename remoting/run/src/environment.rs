@@ -1,19 +1,22 @@
-//! What the environment of a command says so that it uses the share: as `remotegpu.cli.run.command` and `remotegpu.frameworks`.
+//! The environment of a command that uses a share, or software GPUs of its own process.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use remotegpu_client::connect::{Ca, Lease};
+use serde_json::{Value, json};
+
+use crate::native::Profile;
 
 pub type Environment = Vec<(OsString, OsString)>;
 
-/// Where the command is looked for: ours first, as `nvidia-smi` is.
+/// The folders of the command's PATH: ours first, which has `nvidia-smi`.
 pub fn path(inherited: &Environment, dist: &Path) -> OsString {
     let rest = get(inherited, "PATH").map_or_else(|| OsString::from("/bin:/usr/bin"), OsStr::to_owned);
     joined(dist.join("bin").as_os_str(), &rest)
 }
 
-/// What is preloaded in place of libraries that would make machine code where PTX is needed.
+/// Libraries to preload in place of those that would make machine code where PTX is needed.
 pub fn stand_ins(dist: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(dist.join("native/stand-ins")).into_iter().flatten().flatten();
     let mut found: Vec<_> = files
@@ -24,34 +27,20 @@ pub fn stand_ins(dist: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Makes a command use the leases: the client's library first, and where its appliances are.
 pub fn of_share(
     mut environment: Environment,
     dist: &Path,
     stand_ins: &[PathBuf],
-    lease: &Lease,
+    leases: &[&Lease],
     managed_mib: Option<u64>,
 ) -> Environment {
     let of = &mut environment;
-    set(of, "REMOTEGPU_SHARES", shares(lease).into());
-    if lease.software {
-        // Frameworks keep PTX, which the software GPU executes.
-        let ptxas = dist.join("native/ptxas");
-        set_default(of, "CUPY_COMPILE_WITH_PTX", "1".as_ref());
-        set_default(of, "TRITON_PTXAS_PATH", ptxas.as_os_str());
-        set_default(of, "TRITON_PTXAS_BLACKWELL_PATH", ptxas.as_os_str());
-        for library in stand_ins {
-            prepend(of, "LD_PRELOAD", library.as_os_str());
-        }
+    set(of, "REMOTEGPU_SHARES", shares(leases).into());
+    if leases.iter().any(|lease| lease.software) {
+        keep_ptx(of, dist, stand_ins);
     }
-    set_default(of, "NCCL_P2P_LEVEL", "SYS".as_ref());
-    set_default(of, "NCCL_RUNTIME_CONNECT", "0".as_ref());
-    set_default(of, "NCCL_SET_THREAD_NAME", "1".as_ref());
-    let frameworks = dist.join("frameworks").into_os_string();
-    let modules = match get(of, "PYTHONPATH") {
-        Some(paths) if !paths.is_empty() => joined(paths, &frameworks),
-        _ => frameworks,
-    };
-    set(of, "PYTHONPATH", modules);
+    suit_frameworks(of, dist);
     prepend(of, "LD_LIBRARY_PATH", dist.join("client").as_os_str());
     prepend(of, "PATH", dist.join("bin").as_os_str());
     if let Some(mib) = managed_mib {
@@ -62,22 +51,86 @@ pub fn of_share(
     environment
 }
 
-fn shares(lease: &Lease) -> String {
-    let share = &lease.share;
-    let ca = share.ca.as_ref().and_then(|ca| match ca {
-        // The command may change its folder.
-        Ca::File(file) => Some(Path::new(file).canonicalize().unwrap_or_else(|_| file.into())),
-        Ca::Pem(_) => None,
-    });
-    serde_json::json!([{
-        "endpoint": share.endpoint,
-        "lease_id": share.lease_id,
-        "lease_secret": share.lease_secret,
-        "ca": ca.map(|file| file.to_string_lossy().into_owned()),
-        "server_name": share.server_name,
-        "asking": null,
-    }])
-    .to_string()
+/// Makes a command use software GPUs of its own process, with the memory that a share has.
+pub fn native(
+    mut environment: Environment,
+    dist: &Path,
+    stand_ins: &[PathBuf],
+    profile: Profile,
+    (count, memory): (u32, u64),
+) -> Environment {
+    let of = &mut environment;
+    if !profile.is_null() {
+        keep_ptx(of, dist, stand_ins);
+    }
+    suit_frameworks(of, dist);
+    set(of, "REMOTEGPU_SOFTGPU_PROFILE", profile.name().into());
+    set(of, "REMOTEGPU_SOFTGPU_DEVICES", count.to_string().into());
+    set(of, "REMOTEGPU_SOFTGPU_MEMORY", memory.to_string().into());
+    prepend(of, "LD_LIBRARY_PATH", dist.join("native").as_os_str());
+    prepend(of, "PATH", dist.join("bin").as_os_str());
+    environment
+}
+
+/// Returns the differences of `environment` from `inherited` as JSON: a value for each name, null for a name that is gone.
+pub fn changes(inherited: &Environment, environment: &Environment) -> Value {
+    let text = |value: &OsString| Value::from(value.to_string_lossy());
+    let gone = inherited.iter().filter(|(name, _)| get(environment, &name.to_string_lossy()).is_none());
+    let changed = environment.iter().filter(|(name, value)| get(inherited, &name.to_string_lossy()) != Some(value));
+    gone.map(|(name, _)| (name, Value::Null))
+        .chain(changed.map(|(name, value)| (name, text(value))))
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+/// Makes frameworks keep PTX, which the software GPU executes, instead of machine code for a real GPU. Without
+/// nvJitLink, numba and cuda.core link with the driver. A library of its name that is loaded already is the one thing
+/// that they find before the real one in their own folder; in ours they find none of its functions.
+fn keep_ptx(of: &mut Environment, dist: &Path, stand_ins: &[PathBuf]) {
+    let ptxas = dist.join("native/ptxas");
+    set_default(of, "CUPY_COMPILE_WITH_PTX", "1".as_ref());
+    set_default(of, "TRITON_PTXAS_PATH", ptxas.as_os_str());
+    set_default(of, "TRITON_PTXAS_BLACKWELL_PATH", ptxas.as_os_str());
+    // Torch keeps on the disk what NVRTC made, under a key that says machine code, which with us is PTX.
+    set_default(of, "USE_PYTORCH_KERNEL_CACHE", "0".as_ref());
+    for library in stand_ins {
+        prepend(of, "LD_PRELOAD", library.as_os_str());
+    }
+}
+
+/// Sets what docs/frameworks.md lists: for ranks of NCCL, and for JAX, which looks for GPUs.
+fn suit_frameworks(of: &mut Environment, dist: &Path) {
+    set_default(of, "NCCL_P2P_LEVEL", "SYS".as_ref());
+    set_default(of, "NCCL_RUNTIME_CONNECT", "0".as_ref());
+    // By its name our client knows the thread that serves ranks which do not reach each other's memory.
+    set_default(of, "NCCL_SET_THREAD_NAME", "1".as_ref());
+    let frameworks = dist.join("frameworks").into_os_string();
+    let modules = match get(of, "PYTHONPATH") {
+        Some(paths) if !paths.is_empty() => joined(paths, &frameworks),
+        _ => frameworks,
+    };
+    set(of, "PYTHONPATH", modules);
+}
+
+fn shares(leases: &[&Lease]) -> String {
+    let share = |lease: &&Lease| {
+        let share = &lease.share;
+        let ca = share.ca.as_ref().and_then(|ca| match ca {
+            // The command may change its folder.
+            Ca::File(file) => Some(Path::new(file).canonicalize().unwrap_or_else(|_| file.into())),
+            Ca::Pem(_) => None,
+        });
+        json!({
+            "endpoint": share.endpoint,
+            "lease_id": share.lease_id,
+            "lease_secret": share.lease_secret,
+            "ca": ca.map(|file| file.to_string_lossy().into_owned()),
+            "server_name": share.server_name,
+            "asking": null,
+        })
+    };
+    Value::from(leases.iter().map(share).collect::<Vec<_>>()).to_string()
 }
 
 fn get<'a>(environment: &'a Environment, name: &str) -> Option<&'a OsStr> {

@@ -24,7 +24,7 @@ impl Failure {
     }
 }
 
-/// What the system says, without its number.
+/// The system's error message, without its number.
 pub fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" (os error").map_or(text.clone(), |(reason, _)| reason.to_owned())

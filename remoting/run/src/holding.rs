@@ -1,87 +1,21 @@
-//! Getting a lease, telling why it takes so long, and holding it.
+//! Holding a lease, and giving it back.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remotegpu_client::connect::{Access, ConnectError, Event, Lease, LeaseWish, open_lease};
+use remotegpu_client::connect::{ConnectError, Lease};
 
-use crate::child::Signals;
-use crate::exits::{Failure, UNAVAILABLE};
+use crate::exits::Failure;
 
-const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(100);
-const TELL_AGAIN: Duration = Duration::from_secs(30);
 const MORE_ATTEMPTS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// As long as an appliance keeps a lease whose holding connection ended through no fault of ours.
+/// The time for which an appliance keeps a lease whose holding connection broke.
 const RECONNECT: Duration = Duration::from_secs(10);
-
-pub enum Waited {
-    Granted(Box<Lease>),
-    /// By this signal.
-    Stopped(i32),
-}
-
-pub fn wait_for(endpoint: &str, access: &Access, wish: LeaseWish, signals: &Signals) -> Result<Waited, Failure> {
-    let events = open_lease(endpoint, access, wish)?;
-    let mut notice = Notice::new();
-    loop {
-        match events.recv_timeout(LOOK_FOR_SIGNALS) {
-            Ok(Ok(Event::Granted(lease))) => return Ok(Waited::Granted(lease)),
-            Ok(Ok(Event::Waiting(reason))) => notice.show(&reason),
-            Ok(Err(error)) => return Err(error.into()),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                let message = format!("the request to {endpoint} broke off; try again, and see the appliance's log");
-                return Err(Failure::new(UNAVAILABLE, message));
-            }
-        }
-        if let Some(number) = signals.ending() {
-            return Ok(Waited::Stopped(number));
-        }
-    }
-}
-
-/// Why and how long a share is waited for: one live line on a terminal, a line now and then elsewhere.
-struct Notice {
-    since: Instant,
-    live: bool,
-    told: Option<(String, Duration)>,
-}
-
-impl Notice {
-    fn new() -> Self {
-        Notice { since: Instant::now(), live: std::io::stderr().is_terminal(), told: None }
-    }
-
-    fn show(&mut self, reason: &str) {
-        let waited = self.since.elapsed();
-        let text = format!("waiting {} s for a share: {reason}", waited.as_secs());
-        let again = self.told.as_ref().is_none_or(|(told, when)| told != reason || waited >= *when + TELL_AGAIN);
-        if self.live {
-            // A line that wraps could not be taken back: the terminal cuts it.
-            eprint!("\r\x1b[2K\x1b[?7l{text}\x1b[?7h");
-        } else if again {
-            eprintln!("remotegpu: {text}");
-        }
-        if self.live || again {
-            self.told = Some((reason.to_owned(), waited));
-        }
-    }
-}
-
-impl Drop for Notice {
-    fn drop(&mut self) {
-        if self.live && self.told.is_some() {
-            eprint!("\r\x1b[2K");
-        }
-    }
-}
 
 /// A lease whose holding connection a thread keeps open.
 pub struct Held {
@@ -90,7 +24,8 @@ pub struct Held {
 }
 
 impl Held {
-    pub fn new(lease: Lease) -> Result<Self, Failure> {
+    /// `moved` is told each new place of the lease.
+    pub fn new(lease: Lease, moved: fn(&Lease)) -> Result<Self, Failure> {
         let connection = match hold(&lease) {
             Ok(connection) => connection,
             Err(error) => {
@@ -100,7 +35,7 @@ impl Held {
         };
         let closing = Arc::new(AtomicBool::new(false));
         let (kept, ends) = (lease.clone(), closing.clone());
-        thread::spawn(move || keep(&kept, connection, &ends));
+        thread::spawn(move || keep(&kept, connection, &ends, moved));
         Ok(Held { lease, closing })
     }
 
@@ -108,7 +43,7 @@ impl Held {
         &self.lease
     }
 
-    /// Gives it back. Where that fails, the end of this process ends it.
+    /// Gives the lease back. If that fails, the end of this process ends it.
     pub fn close(self) {
         self.closing.store(true, Ordering::Release);
         let _ = self.lease.close();
@@ -126,9 +61,10 @@ fn hold(lease: &Lease) -> Result<File, ConnectError> {
     lease.hold().map(File::from)
 }
 
-fn keep(lease: &Lease, mut connection: File, closing: &AtomicBool) {
+fn keep(lease: &Lease, mut connection: File, closing: &AtomicBool, moved: fn(&Lease)) {
+    let mut place = lease.endpoint();
     loop {
-        // Nothing comes but the end.
+        // The peer sends nothing; `read` returns at EOF.
         let _ = connection.read(&mut [0]);
         let deadline = Instant::now() + RECONNECT.max(lease.grace);
         connection = loop {
@@ -136,7 +72,13 @@ fn keep(lease: &Lease, mut connection: File, closing: &AtomicBool) {
                 return;
             }
             match lease.hold() {
-                Ok(again) => break again.into(),
+                Ok(again) => {
+                    if lease.endpoint() != place {
+                        place = lease.endpoint();
+                        moved(lease);
+                    }
+                    break again.into();
+                }
                 Err(_) if Instant::now() > deadline => {
                     let endpoint = lease.endpoint();
                     eprintln!("remotegpu: the appliance at {endpoint} ended the lease; its GPU answers no more");

@@ -1,22 +1,33 @@
-//! `remotegpu-run`: `remotegpu run` for machines without Python. A share of appliances' GPUs, the environment of the
-//! command, and the command. What it does not have, it names; the rest is as `remotegpu run` does it, which the tests
-//! compare (tests/cli/test_run.py).
+//! `remotegpu-run`: a share of appliances' GPUs, the environment of a command, and the command.
+//!
+//! `remotegpu run` of the Python package becomes this program. Where it starts an appliance of its own, or watches what
+//! the command does (`--report`, `--trace`), it has this program hold the share (`--hold`).
 
 mod child;
 mod environment;
 mod exits;
 mod holding;
+mod native;
 mod options;
 mod own_token;
+mod placement;
 mod quantities;
+mod waiting;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use child::{Ended, Signals};
 use exits::{Failure, SOFTWARE, USAGE};
-use options::{Job, Options};
-use remotegpu_client::connect::address;
+use holding::Held;
+use options::{Job, Options, Place};
+use remotegpu_client::connect::{Access, Lease, address};
+use serde_json::{Value, json};
+use waiting::Waited;
 
 fn main() {
     let signals = Signals::block();
@@ -44,43 +55,122 @@ fn run(signals: &Signals) -> Result<Ended, Failure> {
     let dist = dist();
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let path = environment::path(&inherited, &dist);
-    // Before a share is taken, or waited for.
-    child::find(&options.command[0], &path)?;
-    let library = dist.join("client/libcuda.so.1");
-    if !library.exists() {
-        let message = format!(
-            "{} does not exist: unpack the whole archive or build it with `make build`, or point REMOTEGPU_DIST at a \
-             folder that has it",
-            library.display()
-        );
-        return Err(Failure::new(SOFTWARE, message));
+    if !options.hold {
+        // Before a share is taken, or waited for.
+        child::find(&options.command[0], &path)?;
     }
-    let Options { mut endpoint, mut access, mut wish, managed_mib, command } = options;
-    if let Some(ca) = &access.ca {
-        check_authority(ca)?;
+    let Options { place, mut wish, managed_mib, command, hold } = options;
+    let stand_ins = environment::stand_ins(&dist);
+    let (held, environment) = match place {
+        Place::Native(profile) => {
+            check_library(&dist.join("native/libcuda.so.1"))?;
+            let memory = native::memory_of(&wish, profile, variable("REMOTEGPU_SOFTGPU_MEMORY").as_deref())?;
+            let size = (wish.count, memory);
+            (Vec::new(), environment::native(inherited.clone(), &dist, &stand_ins, profile, size))
+        }
+        Place::Appliances { endpoints, access } => {
+            check_library(&dist.join("client/libcuda.so.1"))?;
+            if let Some(ca) = &access.ca {
+                check_authority(ca)?;
+            }
+            let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+            wish.client = format!("{} pid {} {}", host_name(), std::process::id(), words.join(" "));
+            let runtime = variable("XDG_RUNTIME_DIR");
+            let places: Vec<_> =
+                endpoints.into_iter().map(|endpoint| with_own_token(endpoint, &access, runtime.clone())).collect();
+            let leases = match waiting::wait_for(&places, &wish, signals)? {
+                Waited::Granted(leases) => leases,
+                Waited::Stopped(number) => return Ok(Ended::Signal(number)),
+            };
+            let held = hold_all(leases, if hold { print_place } else { |_| () })?;
+            let leases: Vec<_> = held.iter().map(Held::lease).collect();
+            let environment = environment::of_share(inherited.clone(), &dist, &stand_ins, &leases, managed_mib);
+            (held, environment)
+        }
+    };
+    let ended = if hold {
+        print(&json!({ "environment": environment::changes(&inherited, &environment) }));
+        Ok(wait_for_end_of_input(signals))
+    } else {
+        child::run(&command, &path, &environment, signals)
+    };
+    for lease in held {
+        lease.close();
     }
+    ended
+}
+
+/// All or none: what is held already is given back where another one cannot be.
+fn hold_all(leases: Vec<Lease>, moved: fn(&Lease)) -> Result<Vec<Held>, Failure> {
+    let mut held = Vec::new();
+    let mut leases = leases.into_iter();
+    while let Some(lease) = leases.next() {
+        match Held::new(lease, moved) {
+            Ok(lease) => held.push(lease),
+            Err(failure) => {
+                held.into_iter().for_each(Held::close);
+                leases.for_each(|lease| drop(lease.close()));
+                return Err(failure);
+            }
+        }
+    }
+    Ok(held)
+}
+
+/// The appliance's own token, which its user finds on the same machine, where none was given.
+fn with_own_token(endpoint: String, access: &Access, runtime: Option<String>) -> (String, Access) {
+    let mut access = access.clone();
     if access.token.is_none()
         && let Some((host, port)) = address::split(&endpoint, None)
-        && let Some((here, token)) = own_token::find(host, port, variable("XDG_RUNTIME_DIR"))
+        && let Some((here, token)) = own_token::find(host, port, runtime)
     {
         access.token = Some(token);
         // With TLS the certificate says who it is, by the name that was given.
-        if access.ca.is_none() {
-            endpoint = address::joined(&here, port);
+        let endpoint = if access.ca.is_none() { address::joined(&here, port) } else { endpoint };
+        return (endpoint, access);
+    }
+    (endpoint, access)
+}
+
+/// Prints a JSON object as one line, for the program that had this one hold the share.
+fn print(object: &Value) {
+    let mut output = std::io::stdout().lock();
+    let _ = writeln!(output, "{object}").and_then(|()| output.flush());
+}
+
+fn print_place(lease: &Lease) {
+    print(&json!({ "lease_id": lease.share.lease_id, "endpoint": lease.endpoint() }));
+}
+
+/// Waits for a signal or the end of standard input: the program that had this one hold the share has the other end.
+fn wait_for_end_of_input(signals: &Signals) -> Ended {
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = sender.send(());
+    });
+    loop {
+        match ended.recv_timeout(Duration::from_millis(100)) {
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                if let Some(number) = signals.ending() {
+                    return Ended::Signal(number);
+                }
+            }
+            Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => return Ended::Code(0),
         }
     }
-    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    wish.client = format!("{} pid {} {}", host_name(), std::process::id(), words.join(" "));
-    let lease = match holding::wait_for(&endpoint, &access, wish, signals)? {
-        holding::Waited::Granted(lease) => lease,
-        holding::Waited::Stopped(number) => return Ok(Ended::Signal(number)),
-    };
-    let held = holding::Held::new(*lease)?;
-    let stand_ins = environment::stand_ins(&dist);
-    let environment = environment::of_share(inherited, &dist, &stand_ins, held.lease(), managed_mib);
-    let ended = child::run(&command, &path, &environment, signals);
-    held.close();
-    ended
+}
+
+fn check_library(library: &Path) -> Result<(), Failure> {
+    if library.exists() {
+        return Ok(());
+    }
+    let message = format!(
+        "{} does not exist: unpack the whole archive or build it with `make build`, or point REMOTEGPU_DIST at a folder \
+         that has it",
+        library.display()
+    );
+    Err(Failure::new(SOFTWARE, message))
 }
 
 /// `REMOTEGPU_DIST`, else the folder in whose `bin` this program lies.

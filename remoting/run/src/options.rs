@@ -5,14 +5,16 @@ use std::ffi::OsString;
 use remotegpu_client::connect::{Access, LeaseWish, address};
 
 use crate::exits::{Failure, USAGE, reason};
+use crate::native::Profile;
 use crate::quantities::{fraction, memory, part_of_time};
 
 pub const HELP: &str = "\
 Usage: remotegpu-run [OPTIONS] [--] COMMAND...
+       remotegpu-run --hold [OPTIONS] [-- NAME...]
 
 Runs a command on a share of a GPU of an appliance.
 
-  -a, --appliance HOST:PORT   the appliance, or REMOTEGPU_APPLIANCE
+  -a, --appliance HOST:PORT   the appliance, or several with commas, or REMOTEGPU_APPLIANCE
   -n, --count NUMBER          how many GPUs; 1
   -p, --fraction PART         part of each GPU, as 0.25
   -m, --memory SIZE           memory of each GPU, as 4GiB
@@ -20,6 +22,10 @@ Runs a command on a share of a GPU of an appliance.
       --compute-limit PART    of each GPU's time at most this
       --managed-memory SIZE   managed memory that the program may have
       --wait, --no-wait       wait until the share is free; --wait
+      --native                on a software GPU in the command's own process, without an appliance
+      --profile NAME          what that GPU is like: normal, hostile, slow or null-h100
+      --hold                  run nothing: print as JSON what makes a program use the share, and hold the share until
+                              standard input ends
       --token TOKEN           or REMOTEGPU_TOKEN; better by file or variable
       --token-file FILE       or REMOTEGPU_TOKEN_FILE
       --ca FILE               certificate authority of the appliance, turns TLS on; or REMOTEGPU_CA
@@ -29,7 +35,7 @@ Exit code: the command's own; before it runs 2 usage, 69 no appliance, 70 not co
 versions do not fit, 77 token, 126 not executable, 127 command not found.";
 
 const DEFAULT_PORT: u16 = 7070;
-const ONLY_IN_PYTHON: [&str; 5] = ["--native", "--profile", "--report", "--report-file", "--trace"];
+const ONLY_IN_PYTHON: [&str; 3] = ["--report", "--report-file", "--trace"];
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Job {
@@ -39,12 +45,23 @@ pub enum Job {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    pub endpoint: String,
-    pub access: Access,
+    pub place: Place,
     pub wish: LeaseWish,
     pub managed_mib: Option<u64>,
-    /// Not empty.
+    /// Not empty, but where the share is held for somebody else.
     pub command: Vec<OsString>,
+    pub hold: bool,
+}
+
+/// The place of the GPUs.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the process of the command.
+    Native(Profile),
+    Appliances {
+        endpoints: Vec<String>,
+        access: Access,
+    },
 }
 
 #[derive(Default)]
@@ -56,11 +73,14 @@ struct Given {
     compute: Option<String>,
     compute_limit: Option<String>,
     managed_memory: Option<String>,
+    profile: Option<String>,
     token: Option<String>,
     token_file: Option<String>,
     ca: Option<String>,
     server_name: Option<String>,
     no_wait: bool,
+    native: bool,
+    hold: bool,
 }
 
 /// `variable`: what the environment has, if it is not empty.
@@ -71,8 +91,10 @@ pub fn parse(
     let (mut arguments, mut given) = (arguments.into_iter().peekable(), Given::default());
     while let Some(argument) = arguments.next_if(|next| next.to_string_lossy().starts_with('-') && next != "-") {
         let argument = argument.to_string_lossy().into_owned();
-        let (name, value) = match argument.split_once('=') {
-            Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
+        let (name, value) = match (argument.split_once('='), argument.char_indices().nth(2)) {
+            (Some((name, value)), _) if name.starts_with("--") => (name, Some(value.to_owned())),
+            // As -p0.25.
+            (_, Some((end, _))) if !argument.starts_with("--") => (&argument[..end], Some(argument[end..].to_owned())),
             _ => (argument.as_str(), None),
         };
         match name {
@@ -80,6 +102,8 @@ pub fn parse(
             "--help" | "-h" => return Ok(Job::Help),
             "--wait" => given.no_wait = false,
             "--no-wait" => given.no_wait = true,
+            "--native" => given.native = true,
+            "--hold" => given.hold = true,
             _ if ONLY_IN_PYTHON.contains(&name) => {
                 return Err(usage(format!("{name} is an option of `remotegpu run` of the Python package; use that")));
             }
@@ -92,7 +116,7 @@ pub fn parse(
         }
     }
     let command: Vec<_> = arguments.collect();
-    if command.is_empty() {
+    if command.is_empty() && !given.hold {
         return Err(usage("Missing argument 'COMMAND...'".into()));
     }
     given.finish(command, variable).map(Job::Run)
@@ -112,6 +136,7 @@ impl Given {
             "--compute" => &mut self.compute,
             "--compute-limit" => &mut self.compute_limit,
             "--managed-memory" => &mut self.managed_memory,
+            "--profile" => &mut self.profile,
             "--token" => &mut self.token,
             "--token-file" => &mut self.token_file,
             "--ca" => &mut self.ca,
@@ -156,7 +181,27 @@ impl Given {
         let managed_mib = managed_mib
             .map_err(|Failure { code, message }| Failure::new(code, format!("--managed-memory: {message}")))?
             .map(|bytes| bytes >> 20);
-        let endpoint = endpoint(self.appliance.or_else(|| variable("REMOTEGPU_APPLIANCE")))?;
+        let (client, wait) = (String::new(), !self.no_wait);
+        let wish = LeaseWish { count, milli, memory_bytes, compute_milli, compute_limit_milli, client, wait };
+        let hold = self.hold;
+        Ok(Options { place: self.place_of(variable)?, wish, managed_mib, command, hold })
+    }
+
+    fn place_of(self, variable: impl Fn(&str) -> Option<String>) -> Result<Place, Failure> {
+        if self.native {
+            let given = self.profile.as_deref().map(Profile::read).transpose()?;
+            let inherited = || variable("REMOTEGPU_SOFTGPU_PROFILE").and_then(|name| Profile::named(&name));
+            return Ok(Place::Native(given.or_else(inherited).unwrap_or_default()));
+        }
+        if self.profile.is_some() {
+            return Err(Failure::new(USAGE, "--profile is for GPUs of this machine: appliances have their own"));
+        }
+        if let Some(check) = variable("REMOTEGPU_CHECK").filter(|check| check != "0") {
+            let message =
+                format!("REMOTEGPU_CHECK={check} checks nothing on a share, only natively: add --native, or unset it");
+            return Err(Failure::new(USAGE, message));
+        }
+        let endpoints = endpoints(self.appliance.or_else(|| variable("REMOTEGPU_APPLIANCE")))?;
         if self.token.as_ref().is_some_and(|token| !token.is_empty()) {
             let instead = "use --token-file or REMOTEGPU_TOKEN";
             eprintln!("remotegpu: warning: everybody on this machine sees --token in `ps`: {instead}");
@@ -169,9 +214,7 @@ impl Given {
             ca: self.ca.or_else(|| variable("REMOTEGPU_CA")),
             server_name: self.server_name.or_else(|| variable("REMOTEGPU_SERVER_NAME")).filter(|name| !name.is_empty()),
         };
-        let (client, wait) = (String::new(), !self.no_wait);
-        let wish = LeaseWish { count, milli, memory_bytes, compute_milli, compute_limit_milli, client, wait };
-        Ok(Options { endpoint, access, wish, managed_mib, command })
+        Ok(Place::Appliances { endpoints, access })
     }
 }
 
@@ -187,27 +230,21 @@ fn read_token(file: &str) -> Result<String, Failure> {
     Ok(token.to_owned())
 }
 
-/// HOST, HOST:PORT or [V6]:PORT, written as HOST:PORT.
-fn endpoint(appliance: Option<String>) -> Result<String, Failure> {
+/// HOST, HOST:PORT or [V6]:PORT, several with commas, each written as HOST:PORT.
+fn endpoints(appliance: Option<String>) -> Result<Vec<String>, Failure> {
     let text = appliance.unwrap_or_default();
     let parts: Vec<_> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
-    let only_in_python = "the Python package's `remotegpu run` has that";
-    let text = match *parts {
-        [only] => only,
-        [] => {
-            let next = "give --appliance HOST:PORT or set REMOTEGPU_APPLIANCE";
-            let message = format!("no appliance is named: {next}; or a software GPU of this machine: {only_in_python}");
-            return Err(Failure::new(USAGE, message));
-        }
-        _ => {
-            let message = format!("--appliance {text} names several: give one; {only_in_python}");
-            return Err(Failure::new(USAGE, message));
-        }
-    };
-    match address::split(text, Some(DEFAULT_PORT)) {
+    if parts.is_empty() {
+        let message = "no appliance is named: give --appliance HOST:PORT or set REMOTEGPU_APPLIANCE; or use a software \
+                       GPU of this machine: by --native, or by an appliance that the Python package's `remotegpu run` \
+                       starts";
+        return Err(Failure::new(USAGE, message));
+    }
+    let endpoint = |text: &str| match address::split(text, Some(DEFAULT_PORT)) {
         Some((host, port @ 1..)) => Ok(address::joined(host, port)),
         _ => Err(Failure::new(USAGE, format!("'{text}' is not the address of an appliance; write HOST:PORT"))),
-    }
+    };
+    parts.into_iter().map(endpoint).collect()
 }
 
 #[cfg(test)]
@@ -224,20 +261,37 @@ mod tests {
 
     #[test]
     fn options_end_where_the_command_begins() {
-        for text in ["-a gpu -p 0.25 -- sh -c -p", "--appliance=gpu:7070 --fraction=0.25 sh -c -p"] {
+        for text in
+            ["-a gpu -p 0.25 -- sh -c -p", "--appliance=gpu:7070 --fraction=0.25 sh -c -p", "-agpu -p0.25 sh -c -p"]
+        {
             let options = parsed(text).unwrap();
-            assert_eq!((options.endpoint.as_str(), options.wish.milli), ("gpu:7070", 250));
+            assert_eq!(options.wish.milli, 250);
             assert_eq!(options.command, ["sh", "-c", "-p"]);
-            assert_eq!(options.access.token.as_deref(), Some("secret"));
+            let access = Access { token: Some("secret".into()), ..Access::default() };
+            assert_eq!(options.place, Place::Appliances { endpoints: vec!["gpu:7070".into()], access });
         }
-        assert_eq!(parsed("-a [::1]:9 true").unwrap().endpoint, "[::1]:9");
+    }
+
+    #[test]
+    fn places() {
+        let endpoints = |text| match parsed(text).unwrap().place {
+            Place::Appliances { endpoints, .. } => endpoints,
+            Place::Native(profile) => panic!("{profile:?}"),
+        };
+        assert_eq!(endpoints("-a [::1]:9 true"), ["[::1]:9"]);
+        assert_eq!(endpoints("-a a:1,,b true"), ["a:1", "b:7070"]);
+        assert_eq!(parsed("--native true").unwrap().place, Place::Native(Profile::Normal));
+        assert_eq!(parsed("--native --profile slow true").unwrap().place, Place::Native(Profile::Slow));
+        let held = parsed("-a gpu --hold").unwrap();
+        assert!(held.hold && held.command.is_empty());
     }
 
     #[test]
     fn what_it_does_not_have_is_named() {
         for (text, word) in [
-            ("-a gpu --native true", "Python package"),
-            ("-a a:1,b:2 true", "several"),
+            ("-a gpu --trace f true", "Python package"),
+            ("-a gpu --profile slow true", "of this machine"),
+            ("--native --profile fast true", "null-h100"),
             ("true", "REMOTEGPU_APPLIANCE"),
             ("-a gpu", "COMMAND"),
             ("-a gpu -p", "-p"),

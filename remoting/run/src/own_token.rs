@@ -1,5 +1,5 @@
-//! The token of an appliance without --tokens: it leaves it in a file of its user's runtime folder, named by address.
-//! The Python side writes it, and finds it alike (`remotegpu/rpc/own_token.py`).
+//! The token of an appliance without --tokens: the appliance writes it to a file of its user's runtime folder, named by
+//! address. The Python side writes and finds it in the same way (`remotegpu/rpc/own_token.py`).
 
 use std::fs::{File, Metadata, read_dir, symlink_metadata};
 use std::io::Read;
@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use remotegpu_client::connect::address;
 
 const LONGEST: u64 = 256;
-/// Bits of a folder that others may open.
+/// Mode bits of a folder that others may open.
 const OTHERS: u32 = 0o077;
 
-/// Where to connect, and the token, if an appliance of this user has one for `host` and `port`. `localhost` is made the
-/// address that the appliance listens on: on another one somebody else may listen.
+/// Returns the address to connect to, and the token, if an appliance of this user has one for `host` and `port`.
+/// Replaces `localhost` by the address that the appliance listens on: another user may listen on another loopback
+/// address.
 pub fn find(host: &str, port: u16, runtime: Option<String>) -> Option<(String, String)> {
     let uid = symlink_metadata("/proc/self").ok()?.uid();
     if host.contains('/') {
@@ -32,7 +33,7 @@ pub fn find(host: &str, port: u16, runtime: Option<String>) -> Option<(String, S
     })
 }
 
-/// What may be meant, by the address that its appliance listens on.
+/// Candidate token files, by the address that each appliance listens on.
 fn kept(folder: &Path, host: &str, port: u16) -> Vec<(String, PathBuf)> {
     let mut found = vec![(host.to_owned(), folder.join(address::joined(host, port)))];
     if is_loopback(host) {

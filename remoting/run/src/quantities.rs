@@ -1,4 +1,6 @@
-//! What people write for a share, as `remotegpu.api.quantities` reads it.
+//! Parses a user's quantities of a share, as `remotegpu.api.quantities` does.
+
+use remotegpu_client::connect::LeaseWish;
 
 use crate::exits::{Failure, USAGE};
 
@@ -56,6 +58,30 @@ pub fn memory(text: &str) -> Result<u64, Failure> {
     }
 }
 
+/// A wish in words: "0.25 of a GPU", "4.0 GiB of each of 2 GPUs".
+pub fn in_words(wish: &LeaseWish) -> String {
+    let each = if wish.memory_bytes == 0 { part(wish.milli) } else { size(wish.memory_bytes) };
+    let gpus = if wish.count == 1 { "a GPU".into() } else { format!("each of {} GPUs", wish.count) };
+    format!("{each} of {gpus}")
+}
+
+/// Thousandths for people: 250 is "0.25".
+fn part(milli: u32) -> String {
+    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Bytes for people: "2.0 GiB".
+fn size(bytes: u64) -> String {
+    let (mut value, mut units) = (bytes as f64, ["B", "KiB", "MiB", "GiB", "TiB"].into_iter());
+    let mut unit = units.next().unwrap_or_default();
+    while value >= 1024.0 {
+        let Some(next) = units.next() else { break };
+        (value, unit) = (value / 1024.0, next);
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
 fn factor(unit: &str) -> Option<u128> {
     let prefix = unit.strip_suffix('B').unwrap_or(unit);
     let (letter, base) = match prefix.strip_suffix('i') {
@@ -73,7 +99,7 @@ fn factor(unit: &str) -> Option<u128> {
     Some(base.pow(power))
 }
 
-/// Exactly what was written: digits, and the power of ten that they are multiplied by.
+/// A number exactly as written: digits, and the power of ten that they are multiplied by.
 struct Decimal {
     digits: u128,
     exponent: i32,
@@ -129,6 +155,15 @@ mod tests {
         for text in ["0", "-1", "1.5", "abc", "nan", "1e-9", "", "0.0001", "1025", "1e300", "."] {
             assert!(fraction(text).unwrap_err().message.contains("0.25"), "{text}");
         }
+    }
+
+    #[test]
+    fn wishes_have_words() {
+        let quarter = LeaseWish { count: 1, milli: 250, ..LeaseWish::default() };
+        let memory = LeaseWish { count: 2, memory_bytes: 3 << 29, ..LeaseWish::default() };
+        assert_eq!(in_words(&quarter), "0.25 of a GPU");
+        assert_eq!(in_words(&LeaseWish { milli: 1000, ..quarter }), "1 of a GPU");
+        assert_eq!(in_words(&memory), "1.5 GiB of each of 2 GPUs");
     }
 
     #[test]

@@ -1,4 +1,8 @@
-//! seccomp: which system calls a process may not make any more. All others it may.
+//! seccomp: the system calls that a process may not make any more. It may make all others.
+//!
+//! [`Process`] says which calls: a worker and a session of offload need different ones. Called by the worker's
+//! `guard::sandbox`, and by acceptors through `exports`. The folder `calls` has only tests. `files` restricts which
+//! files can be reached.
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -6,7 +10,7 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// Who gives them up.
+/// The process that gives the calls up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Process {
     /// A worker, one process that was given its connections. `opens_files`: its driver still does after the start.
@@ -15,7 +19,7 @@ pub enum Process {
     Session { alone: bool },
 }
 
-/// The system's configuration, the kernel's rarely walked paths, a look into other processes: nobody's business.
+/// The system's configuration, the kernel's rarely used paths, access to other processes: forbidden to all.
 const SYSTEM: &[i64] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -57,7 +61,7 @@ const SYSTEM: &[i64] = &[
     libc::SYS_settimeofday,
 ];
 
-/// More of that kind, which a session is refused: it runs the tenant's own code, not a driver that was never asked.
+/// More of that kind, refused to a session: it runs the tenant's own code, not a driver that may need them.
 const SYSTEM_OF_SESSIONS: &[i64] = &[
     libc::SYS_move_mount,
     libc::SYS_open_tree,
@@ -80,7 +84,7 @@ const SYSTEM_OF_SESSIONS: &[i64] = &[
     libc::SYS_personality,
 ];
 
-/// For a process that is kept apart by nothing else: other programs and processes, connections, and what all processes
+/// For a process that nothing else separates: other programs and processes, connections, and objects that all processes
 /// of a user share.
 const OTHERS: &[i64] = &[
     libc::SYS_execve,
@@ -151,10 +155,10 @@ const FILES: &[i64] = &[
 
 const FCHMODAT2: i64 = 452;
 
-/// Which argument, compared how, with what. Only its lower 32 bits: the kernel looks at no more of these either.
+/// The argument, the comparison, and its value. Only its lower 32 bits: the kernel uses no more of these either.
 type Condition = (u8, SeccompCmpOp, u64);
 
-/// Of a socket's type: the rest are flags.
+/// The mask of a socket's type: the other bits are flags.
 const SOCKET_TYPE: u64 = 0xf;
 const F_SETOWN_EX: u64 = 15;
 const FIOSETOWN: u64 = 0x8901;
@@ -197,7 +201,7 @@ impl Denied {
     }
 }
 
-/// For a process that nothing else keeps apart. `own` is its process id.
+/// For a process that nothing else separates. `own` is its process id.
 fn alone(own: u64) -> Vec<(i64, Vec<Condition>)> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     vec![
@@ -220,7 +224,7 @@ fn alone(own: u64) -> Vec<(i64, Vec<Condition>)> {
 
 fn denied(process: Process, own: u64) -> Denied {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
-    // What the appliance may not look into it cannot count.
+    // The appliance cannot count the memory of a process that hides.
     let hiding = (libc::SYS_prctl, vec![(0, Eq, libc::PR_SET_DUMPABLE as u64)]);
     let mut denied = Denied { always: SYSTEM.to_vec(), partly: vec![hiding] };
     match process {
@@ -235,7 +239,7 @@ fn denied(process: Process, own: u64) -> Denied {
             denied.always.extend(SYSTEM_OF_SESSIONS);
             // Memory that no process need have mapped, nor a descriptor of.
             denied.always.push(libc::SYS_shmget);
-            // Typing into the terminal of somebody else.
+            // Typing into another process's terminal.
             denied.partly.extend([TIOCSTI, TIOCLINUX].map(|request| (libc::SYS_ioctl, vec![(1, Eq, request)])));
             if is_alone {
                 denied.always.extend(OTHERS);
@@ -252,8 +256,8 @@ fn denied(process: Process, own: u64) -> Denied {
     denied
 }
 
-/// Of the other way to make system calls on this processor, all "do not exist": their numbers are other ones, so that no
-/// list above would hold for them. `seccompiler` has no comparison of the number itself.
+/// Answers all calls by the other way of this processor (x32) with "does not exist": their numbers differ, so that no
+/// list above would hold for them. `seccompiler` cannot compare the number itself.
 fn no_x32() -> BpfProgram {
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
@@ -268,7 +272,7 @@ fn no_x32() -> BpfProgram {
     ]
 }
 
-/// Several filters, because each has one answer; the kernel takes the sternest of theirs.
+/// Several filters, because each has one answer; the kernel uses the strictest one.
 fn programs(process: Process, own: u64) -> Result<Vec<BpfProgram>, BackendError> {
     use SeccompCmpOp::Ne;
     // A clone3 that "does not exist" makes the C library use clone, whose flags can be looked at.

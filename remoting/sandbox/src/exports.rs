@@ -1,4 +1,4 @@
-//! What an acceptor calls, by ctypes, in the process that shuts itself in. It has one thread then.
+//! Functions that an acceptor calls, by ctypes, in the process that confines itself. It has one thread then.
 
 use crate::calls::{Process, give_up};
 use crate::files::{Writable, confine};
@@ -10,7 +10,7 @@ const DONE: i32 = 0;
 const NO_LANDLOCK: i32 = 1;
 const REFUSED: i32 = -1;
 
-/// Bytes of the caller; those of null are none.
+/// Bytes of the caller; null gives none.
 ///
 /// # Safety
 /// `size` bytes can be read there until the slice is dropped.
@@ -19,7 +19,7 @@ unsafe fn bytes<'a>(start: *const u8, size: usize) -> &'a [u8] {
     if start.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(start, size) } }
 }
 
-/// Why it was refused, as far as there is room, with a zero at the end.
+/// Writes the reason of a refusal, cut to the buffer's size, with a zero at the end.
 ///
 /// # Safety
 /// `size` bytes can be written there, or it is null.
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_message_is_cut_to_its_room() {
         let mut room = *b"xxxxxx";
-        // SAFETY: the buffer lives longer than the calls, and its size is said.
+        // SAFETY: the buffer lives longer than the calls, and no call may write beyond it.
         unsafe {
             assert_eq!(refuse("because", room.as_mut_ptr(), 5), REFUSED);
             assert_eq!(refuse("because", std::ptr::null_mut(), 5), REFUSED);

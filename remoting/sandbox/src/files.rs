@@ -1,4 +1,4 @@
-//! Landlock: which files a process may read and write, of any owner, and no way into processes outside of it.
+//! Landlock: the files that a process may read and write, of any owner; and no access to processes outside of it.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -6,30 +6,30 @@ use landlock::{
 };
 use std::path::{Path, PathBuf};
 
-/// What may be written to.
+/// The files that may be written.
 #[derive(Debug, Clone, Copy)]
 pub enum Writable<'a> {
-    /// What is not hidden, but of `/proc`, where the files of every process of our user lie, its own alone.
+    /// All that is not hidden; in `/proc`, which has the files of every process of our user, only the process's own.
     AllButHidden,
-    /// Device nodes that are there now, but none of the file systems in memory beside them; and `/proc/self`.
+    /// Device nodes that exist now, but none of the file systems in memory next to them; and `/proc/self`.
     Devices,
-    /// What lies beneath these paths. Such files may be read too.
+    /// Files beneath these paths, which may be read too.
     Beneath(&'a [PathBuf]),
 }
 
 /// File systems that a program fills without a disk.
 const IN_MEMORY: [&str; 3] = ["/dev/shm", "/dev/mqueue", "/dev/hugepages"];
 
-/// Does this kernel keep processes of one user from looking into each other if they ask for it?
+/// Whether this kernel keeps processes of one user from looking into each other if they ask for it.
 #[must_use]
 pub fn has_landlock() -> bool {
     let required = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     required.handle_access(AccessFs::ReadFile).and_then(Ruleset::create).is_ok()
 }
 
-/// For the calling thread and what it starts, for good: reads what lies beneath the `readable` paths, but the `hidden`
-/// files and what is beneath them, and has no rights over processes outside, whatever their uid is. An older kernel
-/// enforces what it knows.
+/// Confines the calling thread and its children, for good: they read files beneath the `readable` paths, but not the
+/// `hidden` files and those beneath them, and have no rights over processes outside, whatever their uid is. An older
+/// kernel enforces the rules that it knows.
 ///
 /// `network`: whether TCP stays possible. False is returned if this kernel has no Landlock.
 ///
@@ -65,20 +65,20 @@ pub fn confine(
         beside(&real(path), &hidden, &mut covered);
     }
     allowed.extend(covered.into_iter().map(|path| (path, read)));
-    // What cannot be opened went away, or we could not read it anyway.
+    // A path that cannot be opened is gone, or was not readable anyway.
     let rules = allowed.iter().filter_map(|(path, rights)| Some(PathBeneath::new(PathFd::new(path).ok()?, *rights)));
     let status = ruleset.create()?.add_rules(rules.map(Ok::<_, RulesetError>))?.restrict_self()?;
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// What lies beneath a path, but the closed ones; and what is a process's own.
+/// Paths beneath a path, without the closed ones; and the process's own in `/proc`.
 fn changed(path: &str, closed: &[PathBuf]) -> Vec<PathBuf> {
     let mut covered = vec!["/proc/self".into()];
     beside(Path::new(path), closed, &mut covered);
     covered
 }
 
-/// Without links, as far as the path exists: what is made later beneath a hidden folder's place is hidden too.
+/// The path without links, as far as it exists: a file created later beneath a hidden folder is hidden too.
 fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => real(parent).join(name),
@@ -86,8 +86,8 @@ fn real(path: &Path) -> PathBuf {
     })
 }
 
-/// The fewest paths that together cover all but the hidden ones. Links are left out: what they point to is covered where it
-/// really lies.
+/// The fewest paths that together cover all but the hidden ones. Links are left out: their targets are covered where
+/// they really are.
 fn beside(path: &Path, hidden: &[PathBuf], readable: &mut Vec<PathBuf>) {
     if !hidden.iter().any(|one| one.starts_with(path)) {
         readable.push(path.to_owned());

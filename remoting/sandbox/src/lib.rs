@@ -1,5 +1,5 @@
-//! What a process that runs a stranger's commands does not need, it gives up: system calls by seccomp ([`calls`]), files
-//! and other processes by Landlock ([`files`]).
+//! Drops rights that a process with a stranger's commands does not need: system calls by seccomp ([`calls`]), files and
+//! other processes by Landlock ([`files`]).
 //!
 //! The worker links it. An acceptor of offload, which is Python, loads it as `libremotegpu_sandbox.so` ([`exports`]).
 

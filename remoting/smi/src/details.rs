@@ -325,7 +325,7 @@ fn clock_reasons(gpu: &Gpu) -> Node {
     )
 }
 
-/// A process's values stand deeper than its id in the list, and beside it in XML.
+/// A process's values are one level deeper than its id in the list, and next to it in XML.
 fn process(process: &Process) -> Node {
     let none = None::<&str>;
     group(

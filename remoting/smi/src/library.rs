@@ -15,7 +15,7 @@ pub struct Library(*mut c_void);
 #[derive(Clone, Copy)]
 pub struct Device(nvmlDevice_t);
 
-/// Where a device is, and which card; a share is no vendor's card, and its ids are 0.
+/// A device's PCI address and card; a share is no vendor's card, and its ids are 0.
 pub struct Pci {
     pub bus_id: String,
     pub device_id: c_uint,
@@ -203,7 +203,7 @@ impl Library {
         call!(self, name, (nvmlDevice_t, nvmlDevice_t, *mut c_uint), one.0, other.0, &mut level).then_some(level)
     }
 
-    /// Memory with what the driver reserves apart, from drivers that tell.
+    /// Memory with the driver's reserved part separate, from drivers that report it.
     pub fn memory_v2(&self, device: Device) -> Option<nvmlMemory_v2_t> {
         let mut memory = nvmlMemory_v2_t { version: struct_version::<nvmlMemory_v2_t>(2), ..Default::default() };
         call!(self, c"nvmlDeviceGetMemoryInfo_v2", (nvmlDevice_t, *mut nvmlMemory_v2_t), device.0, &mut memory)

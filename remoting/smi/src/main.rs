@@ -1,10 +1,14 @@
-//! A small `nvidia-smi`: what scripts and people ask of it most, from whatever `libnvidia-ml.so.1` is loaded.
-//! Tools that call NVIDIA's program find this one in a pod that has no GPU of its own.
+//! A small `nvidia-smi`: what scripts and people ask of it most, from whatever `libnvidia-ml.so.1` is loaded. Tools
+//! that call NVIDIA's program find this one in a pod that has no GPU of its own.
+//!
+//! `library` loads NVML, `snapshot` reads it once, and `table`, `query`, `details`, `monitor` and `topology` print. It
+//! must not know whose NVML that is: the client's, the software GPU's or NVIDIA's.
 
 mod clock;
 mod details;
 mod fields;
 mod library;
+mod manual;
 mod monitor;
 mod options;
 mod query;
@@ -69,8 +73,7 @@ fn main() -> ExitCode {
 fn shown(output: &Output, system: &System) -> String {
     match output {
         Output::List => table::list(system),
-        Output::Gpus(query) => query.gpus(system),
-        Output::Processes(query) => query.processes(system),
+        Output::Fields(query) => query.lines(system),
         Output::Details { xml: true, sections } => details::xml(system, sections),
         Output::Details { xml: false, sections } => details::text(system, sections),
         Output::Monitor(monitor) => monitor.values(system),

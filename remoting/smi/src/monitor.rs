@@ -6,7 +6,8 @@ use std::fmt::Write;
 /// A column: what stands above it, its unit, and its value.
 type Column<Row> = (&'static str, &'static str, fn(&Row) -> Option<String>);
 
-/// Metrics by the letter of `-s`, in the order of columns. What no NVML function here tells is a dash, as NVIDIA's is.
+/// Metrics by the letter of `-s`, in the order of columns. A value that no NVML function here returns is a dash, as in
+/// NVIDIA's program.
 const OF_GPUS: &[(char, &[Column<Gpu>])] = &[
     (
         'p',

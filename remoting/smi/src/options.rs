@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::details::SECTIONS;
-use crate::fields;
+use crate::fields::Subject;
 use crate::monitor::Monitor;
 use crate::query::Query;
 use std::iter::Peekable;
@@ -12,8 +12,7 @@ use std::time::Duration;
 pub enum Output {
     Table,
     List,
-    Gpus(Query),
-    Processes(Query),
+    Fields(Query),
     /// Everything, or the named sections.
     Details {
         xml: bool,
@@ -30,11 +29,11 @@ pub struct Options {
     pub output: Output,
     /// Indices, UUIDs or PCI bus ids, with commas between them.
     pub device: Option<String>,
-    /// How long to wait before it is all shown again.
+    /// How long to wait before all is shown again.
     pub repeat: Option<Duration>,
-    /// After how many times it ends.
+    /// The number of times after which it ends.
     pub count: Option<u64>,
-    /// Where it is written in place of standard output.
+    /// A file to write to, in place of standard output.
     pub file: Option<PathBuf>,
 }
 
@@ -45,8 +44,9 @@ nvidia-smi of remotegpu: shows the GPUs that CUDA programs started here see.
     nvidia-smi -L, --list-gpus                  one line per GPU
     nvidia-smi -q, --query [-x] [-d SECTIONS]   all values, as XML (-x, --xml-format), of SECTIONS (-d, --display)
     nvidia-smi --query-gpu=FIELDS --format=csv[,noheader][,nounits]
-    nvidia-smi --query-compute-apps=FIELDS --format=csv[,noheader][,nounits]
-    nvidia-smi --help-query-gpu                 the fields
+    nvidia-smi --query-compute-apps=FIELDS ...  the same of processes; also -accounted-apps, -retired-pages,
+                                                -remapped-rows, -supported-clocks
+    nvidia-smi --help-query-gpu                 the fields; the same for each query
     nvidia-smi dmon [-s pucvmet] [-d SECONDS] [-c COUNT]   a line per GPU, each second
     nvidia-smi pmon [-s um] [-d SECONDS] [-c COUNT]        a line per process
     nvidia-smi topo -m                          how GPUs reach each other
@@ -55,7 +55,7 @@ Options: -i, --id=INDEX|UUID|BUS-ID[,...]  only these GPUs;  -f, --filename=FILE
 Settings of a GPU cannot be changed with this program.
 ";
 
-/// What the last word on a line without a value of its own takes, as NVIDIA's program does.
+/// The interval of `--loop` if it is the last word, without a value; as in NVIDIA's program.
 const LOOP: Duration = Duration::from_secs(5);
 
 impl Options {
@@ -115,22 +115,21 @@ impl Options {
                     let version = concat!("nvidia-smi of remotegpu ", env!("CARGO_PKG_VERSION"), "\n");
                     options.output = Output::Text(version.to_owned());
                 }
-                "--help-query-gpu" | "--help-query-compute-apps" => options.output = Output::Text(fields::help()),
                 "-L" | "--list-gpus" => options.output = Output::List,
                 "-q" | "--query" => options.output = Output::Details { xml: false, sections: Vec::new() },
                 "-x" | "--xml-format" => xml = true,
                 "-d" | "--display" => sections = Some(chosen_sections(&words.value(&name)?)?),
-                "--query-gpu" => options.output = Output::Gpus(Query::of_gpus(&words.value(&name)?)?),
-                "--query-compute-apps" => {
-                    options.output = Output::Processes(Query::of_processes(&words.value(&name)?)?)
-                }
                 "--format" => format = Some(words.value(&name)?),
                 "-i" | "--id" => options.device = Some(words.value(&name)?),
                 "-f" | "--filename" => options.file = Some(words.value(&name)?.into()),
                 "-l" | "--loop" if words.is_last_of_its_own() => options.repeat = Some(LOOP),
                 "-l" | "--loop" => options.repeat = Some(Duration::from_secs(words.number(&name)?)),
                 "-lms" | "--loop-ms" => options.repeat = Some(Duration::from_millis(words.number(&name)?)),
-                _ => return Err(unknown(&name)),
+                _ => match (Subject::of(&name, "--query-"), Subject::of(&name, "--help-query-")) {
+                    (Some(subject), _) => options.output = Output::Fields(Query::new(subject, &words.value(&name)?)?),
+                    (_, Some(subject)) => options.output = Output::Text(subject.help()),
+                    _ => return Err(unknown(&name)),
+                },
             }
         }
         match (&mut options.output, xml || sections.is_some()) {
@@ -141,8 +140,8 @@ impl Options {
             _ => {}
         }
         match (&mut options.output, format) {
-            (Output::Gpus(query) | Output::Processes(query), Some(format)) => query.set_format(&format)?,
-            (Output::Gpus(_) | Output::Processes(_), None) => {
+            (Output::Fields(query), Some(format)) => query.set_format(&format)?,
+            (Output::Fields(_), None) => {
                 return Err("A query needs --format=csv[,noheader][,nounits].".to_owned());
             }
             (_, Some(_)) => return Err("--format goes with a query.".to_owned()),
@@ -215,7 +214,7 @@ mod tests {
         assert_eq!(parse("-L").unwrap().output, Output::List);
         let query = parse("--query-gpu=name,memory.total --format=csv,noheader,nounits -i 0").unwrap();
         assert_eq!(query.device.as_deref(), Some("0"));
-        assert!(matches!(query.output, Output::Gpus(_)));
+        assert!(matches!(query.output, Output::Fields(_)));
         assert_eq!(parse("--query-gpu name --format csv").unwrap(), parse("--query-gpu=name --format=csv").unwrap());
         assert_eq!(parse("-l 2").unwrap().repeat, Some(Duration::from_secs(2)));
         assert_eq!(parse("-lms 500").unwrap().repeat, Some(Duration::from_millis(500)));

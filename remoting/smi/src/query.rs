@@ -1,10 +1,11 @@
-//! `--query-gpu` and `--query-compute-apps`: chosen fields as comma-separated lines.
+//! `--query-gpu` and the other queries: chosen fields as comma-separated lines.
 
-use crate::fields::{Field, GPU_FIELDS, PROCESS_FIELDS, without_value};
-use crate::snapshot::{Gpu, System};
+use crate::fields::Subject;
+use crate::manual;
+use crate::snapshot::System;
 use std::fmt::Write;
 
-/// What scripts see where there is no value.
+/// The text for scripts where there is no value.
 const NOT_AVAILABLE: &str = "[N/A]";
 
 #[derive(Debug, PartialEq)]
@@ -12,40 +13,32 @@ enum Column {
     /// Position in the table of fields.
     Field(usize),
     /// A field of the manual that is never told.
-    Empty { name: String, unit: &'static str },
+    Empty { name: &'static str, unit: &'static str },
 }
 
 #[derive(Debug, PartialEq)]
 pub struct Query {
+    subject: Subject,
     columns: Vec<Column>,
     header: bool,
     units: bool,
 }
 
 impl Query {
-    pub fn of_gpus(names: &str) -> Result<Self, String> {
-        Self::new(names, GPU_FIELDS, without_value)
-    }
-
-    pub fn of_processes(names: &str) -> Result<Self, String> {
-        Self::new(names, PROCESS_FIELDS, |_| None)
-    }
-
-    fn new<Row>(
-        names: &str,
-        table: &[Field<Row>],
-        without_value: fn(&str) -> Option<&'static str>,
-    ) -> Result<Self, String> {
+    pub fn new(subject: Subject, names: &str) -> Result<Self, String> {
         let column = |name: &str| {
             let name = name.trim();
-            let found = table.iter().position(|field| field.names.contains(&name)).map(Column::Field);
-            found
-                .or_else(|| Some(Column::Empty { name: name.to_owned(), unit: without_value(name)? }))
-                .ok_or_else(|| format!("Field \"{name}\" is not a valid field to query.\n"))
+            let told = subject.fields().iter().position(|field| field.names.contains(&name)).map(Column::Field);
+            let empty = || {
+                let (unit, names) = manual::without_value(subject).find(|(_, names)| names.contains(&name))?;
+                Some(Column::Empty { name: names[0], unit })
+            };
+            told.or_else(empty).ok_or_else(|| format!("Field \"{name}\" is not a valid field to query.\n"))
         };
         // NVIDIA's program takes a comma at the end.
         let names = names.strip_suffix(',').unwrap_or(names);
-        Ok(Self { columns: names.split(',').map(column).collect::<Result<_, _>>()?, header: true, units: true })
+        let columns = names.split(',').map(column).collect::<Result<_, _>>()?;
+        Ok(Self { subject, columns, header: true, units: true })
     }
 
     pub fn set_format(&mut self, format: &str) -> Result<(), String> {
@@ -61,37 +54,25 @@ impl Query {
         if csv { Ok(()) } else { Err("The format is csv[,noheader][,nounits].".to_owned()) }
     }
 
-    pub fn gpus(&self, system: &System) -> String {
-        self.lines(GPU_FIELDS, system, system.gpus.iter().map(|gpu| (gpu, &())))
-    }
-
-    pub fn processes(&self, system: &System) -> String {
-        let rows = system.gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |process| (gpu, process)));
-        self.lines(PROCESS_FIELDS, system, rows)
-    }
-
-    fn lines<'a, Row: 'a>(
-        &self,
-        table: &[Field<Row>],
-        system: &System,
-        rows: impl Iterator<Item = (&'a Gpu, &'a Row)>,
-    ) -> String {
+    pub fn lines(&self, system: &System) -> String {
+        let table = self.subject.fields();
         let mut out = String::new();
         if self.header {
             let names = self.columns.iter().map(|column| {
                 let (name, unit) = match column {
                     Column::Field(place) => (table[*place].names[0], table[*place].unit),
-                    Column::Empty { name, unit } => (name.as_str(), *unit),
+                    Column::Empty { name, unit } => (*name, *unit),
                 };
                 if unit.is_empty() { name.to_owned() } else { format!("{name} [{unit}]") }
             });
             let _ = writeln!(out, "{}", names.collect::<Vec<_>>().join(", "));
         }
-        for (gpu, row) in rows {
+        let lines = |gpu| self.subject.lines(gpu).into_iter().map(move |line| (gpu, line));
+        for (gpu, line) in system.gpus.iter().flat_map(lines) {
             let values = self.columns.iter().map(|column| {
                 let Column::Field(place) = column else { return NOT_AVAILABLE.to_owned() };
                 let field = &table[*place];
-                match ((field.read)(system, gpu, row), field.unit) {
+                match ((field.read)(system, gpu, &line), field.unit) {
                     (None, _) => NOT_AVAILABLE.to_owned(),
                     (Some(value), unit) if self.units && !unit.is_empty() => format!("{value} {unit}"),
                     (Some(value), _) => value,
@@ -106,7 +87,7 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Process;
+    use crate::snapshot::{Gpu, Process};
 
     fn system() -> System {
         let process = Process { id: 77, name: Some("python3".to_owned()), memory: Some(300) };
@@ -124,9 +105,9 @@ mod tests {
     }
 
     fn gpus(fields: &str, format: &str) -> String {
-        let mut query = Query::of_gpus(fields).unwrap();
+        let mut query = Query::new(Subject::Gpu, fields).unwrap();
         query.set_format(format).unwrap();
-        query.gpus(&system())
+        query.lines(&system())
     }
 
     #[test]
@@ -142,8 +123,8 @@ mod tests {
 
     #[test]
     fn processes_of_all_gpus() {
-        let query = Query::of_processes("pid,name,used_memory").unwrap();
-        assert_eq!(query.processes(&system()), "pid, process_name, used_gpu_memory [MiB]\n77, python3, 300 MiB\n");
+        let query = Query::new(Subject::ComputeApps, "pid,name,used_memory").unwrap();
+        assert_eq!(query.lines(&system()), "pid, process_name, used_gpu_memory [MiB]\n77, python3, 300 MiB\n");
     }
 
     #[test]
@@ -157,7 +138,23 @@ mod tests {
 
     #[test]
     fn a_field_of_no_manual_is_refused_in_nvidias_words() {
-        let refused = Query::of_gpus("name,colour").unwrap_err();
+        let refused = Query::new(Subject::Gpu, "name,colour").unwrap_err();
         assert_eq!(refused, "Field \"colour\" is not a valid field to query.\n");
+    }
+
+    #[test]
+    fn of_what_is_not_told_there_are_the_lines_that_nvidias_program_prints() {
+        let lines = |subject, fields| Query::new(subject, fields).unwrap().lines(&system());
+        assert_eq!(
+            lines(Subject::RetiredPages, "gpu_name,retired_pages.address,retired_pages.cause"),
+            "gpu_name, retired_pages.address, retired_pages.cause\n\
+             Soft GPU, [N/A], Single Bit ECC\nSoft GPU, [N/A], Double Bit ECC\n"
+        );
+        assert_eq!(
+            lines(Subject::AccountedApps, "pid,gpu_util,max_memory_usage,time"),
+            "pid, gpu_utilization [%], max_memory_usage [MiB], time [ms]\n"
+        );
+        assert_eq!(lines(Subject::SupportedClocks, "mem,gr"), "memory [MHz], graphics [MHz]\n[N/A], [N/A]\n");
+        assert_eq!(lines(Subject::RemappedRows, "remapped_rows.sbe"), "remapped_rows.correctable\n[N/A]\n");
     }
 }

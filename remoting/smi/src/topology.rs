@@ -12,7 +12,7 @@ const LEVELS: [(u32, &str, &str); 6] = [
     (50, "SYS", "PCIe and what connects NUMA nodes or machines"),
 ];
 
-/// The columns about CPUs are empty: the CPUs beside a remote GPU are another machine's.
+/// The columns about CPUs are empty: the CPUs next to a remote GPU are another machine's.
 pub fn matrix(system: &System) -> String {
     let names: Vec<String> = system.gpus.iter().map(|gpu| format!("GPU{}", gpu.index)).collect();
     let mut out = format!("\t{}\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n", names.join("\t"));

@@ -1,11 +1,11 @@
-//! Says which kernels the engine can execute: `cargo run --example ptx_check -- FILE...`. A file is PTX, or anything that
-//! has fat binaries in it, such as one of NVIDIA's libraries; of each fat binary the newest PTX counts.
+//! Lists which kernels the engine can execute: `cargo run --example ptx_check -- FILE...`. A file is PTX, or anything
+//! that has fat binaries in it, such as one of NVIDIA's libraries; of each fat binary the newest PTX counts.
 
 use driverapi::fatbin::{self, Kind};
 use softgpu::engine::Program;
 use std::collections::BTreeMap;
 
-/// What has been seen so far.
+/// The results so far.
 #[derive(Default)]
 struct Tally {
     supported: usize,

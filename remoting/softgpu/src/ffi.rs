@@ -27,7 +27,7 @@ pub fn edge(body: impl FnOnce() -> R) -> CUresult {
     }
 }
 
-/// As `edge`, for an entry point that has a name to be reported by.
+/// Like `edge`, for an entry point that has a name for reports.
 pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
     let code = edge(body);
     if code == CUDA_ERROR_NOT_SUPPORTED {
@@ -37,12 +37,13 @@ pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
     code
 }
 
-/// Writes a line in one write, so that lines of several processes do not mix. Nothing can be done about a closed stream.
+/// Writes a line in one write, so that lines of several processes do not mix. Nothing can be done about a closed
+/// stream.
 pub fn print(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Counts and says that an attribute or option is why a call failed, if it is.
+/// Counts and logs an attribute or option that made a call fail, if one did.
 #[cold]
 pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
     if !is_of_worker() {
@@ -50,8 +51,8 @@ pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
     }
 }
 
-/// Is this an appliance's worker? It asks for every attribute of a kernel before a program does, and that program's client
-/// says what the program does not get.
+/// Whether this process is an appliance's worker. Its failed calls are not reported: it asks for all attributes of a
+/// kernel in advance, and the client reports those that a program asked for and did not get.
 fn is_of_worker() -> bool {
     static WORKER: OnceLock<bool> = OnceLock::new();
     *WORKER.get_or_init(|| {
@@ -60,7 +61,7 @@ fn is_of_worker() -> bool {
     })
 }
 
-/// Where an answer goes.
+/// The destination of an answer.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -95,7 +96,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// For answers a program may leave out.
+    /// Stores an answer that a program may leave out.
     pub fn set_if_wanted(self, value: T) {
         let _ = self.set(value);
     }
@@ -104,7 +105,7 @@ impl<T> Out<T> {
         self.0.addr().is_multiple_of(bytes)
     }
 
-    /// Null is refused before any work is done, so that nothing is created that nobody can name.
+    /// Refuses null before any work is done, so that nothing is created that the program cannot name.
     pub fn required(self) -> R<Self> {
         if self.0.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(self) }
     }
@@ -123,7 +124,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// For arguments that are read and then answered, such as sizes and versions.
+    /// Reads an in/out argument, such as a size or a version, before the answer is written to it.
     pub fn get(self) -> R<T> {
         In(self.0.cast_const()).get()
     }

@@ -1,5 +1,6 @@
-//! What machine code tells of kernels and variables against the PTX of the same source. `kernels.fatbin` was made from
-//! `kernels.cu` by nvcc and fatbinary 13.5: machine code for four architectures and PTX for two, all compressed.
+//! The description of kernels and variables in machine code, compared with the PTX of the same source. `kernels.fatbin`
+//! was made from `kernels.cu` by nvcc and fatbinary 13.5: machine code for four architectures and PTX for two, all
+//! compressed.
 
 use driverapi::cubin::{self, Cubin};
 use driverapi::fatbin::{Entry, Kind, Suffix};
@@ -19,7 +20,7 @@ fn bytes(entry: &Entry) -> Vec<u8> {
     entry.data().unwrap().into_owned()
 }
 
-/// With the PTX of the newest architecture that this one has.
+/// Returns each cubin and the program of the newest PTX that is not newer than the cubin.
 fn pairs() -> Vec<(Cubin, Program)> {
     let ptx = entries(Kind::Ptx);
     let of = |entry: &Entry| {
@@ -30,7 +31,7 @@ fn pairs() -> Vec<(Cubin, Program)> {
     entries(Kind::Elf).iter().map(of).collect()
 }
 
-/// What a launch must know: offsets and sizes of parameters, their total, shared memory, a required block.
+/// The facts that a launch needs: offsets and sizes of parameters, their total, shared memory, a required block.
 type Signature = (Vec<(u32, u32)>, u32, u32, Option<[u32; 3]>);
 
 fn signatures(kernels: &[Kernel]) -> BTreeMap<&str, Signature> {
@@ -97,7 +98,7 @@ fn bounds_clusters_and_local_memory_are_as_the_source_says() {
     }
 }
 
-/// Every byte that says where something is, made wrong in turn: an error or another description, never a panic.
+/// Corrupts every byte that holds a location, one after the other: an error or another description, never a panic.
 #[test]
 fn damaged_machine_code_is_refused_or_read_without_harm() {
     let whole = bytes(&entries(Kind::Elf)[1]);

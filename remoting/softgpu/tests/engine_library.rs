@@ -1,4 +1,5 @@
-//! Instructions that NVIDIA's libraries use more than compilers do: f64 and 8-bit matrices, pairs, `mbarrier`, bulk copies.
+//! Instructions that NVIDIA's libraries use more than compilers do: f64 and 8-bit matrices, pairs, `mbarrier`, bulk
+//! copies.
 
 mod engine_support;
 
@@ -10,7 +11,7 @@ fn pair(low: f32, high: f32) -> u64 {
 
 #[test]
 fn pairs_of_f32_are_computed_each_by_itself() {
-    // ISA 9.7.3: as the f32 operation on both halves, with its rounding and flushing.
+    // ISA 9.7.3: like the f32 operation on both halves, with its rounding and flushing.
     let (a, b) = (pair(1.5, -2.0), pair(0.25, 8.0));
     assert_eq!(doubles("add.rn.f32x2 %d0, %d1, %d2;", &[a, b]), pair(1.75, 6.0));
     assert_eq!(doubles("sub.f32x2 %d0, %d1, %d2;", &[a, b]), pair(1.25, -10.0));
@@ -73,7 +74,7 @@ fn matrices_are_stored_as_they_are_loaded() {
         );
         for (lane, row) in (0u32..).zip(rows(&body, &vec![vec![]; 32])) {
             assert_eq!(row[..4], [lane, lane + 100, lane + 200, lane + 300]);
-            // Of row 0 elements 2 and 3: lane 1's pair, or, transposed, the low halves of lanes 8 and 12.
+            // Elements 2 and 3 of row 0: lane 1's pair, or, transposed, the low halves of lanes 8 and 12.
             assert_eq!(row[4], if trans.is_empty() { 1 } else { 8 | 12 << 16 });
         }
     }
@@ -81,8 +82,8 @@ fn matrices_are_stored_as_they_are_loaded() {
 
 #[test]
 fn a_matrix_is_transposed_as_by_a_transposing_load() {
-    // ISA 9.7.14.5.17: lane l has row l/4, columns 2 (l mod 4) and the next, here elements 2l and 2l + 1; the same register
-    // may take the result.
+    // ISA 9.7.14.5.17: lane l has row l/4, columns 2 (l mod 4) and the next, here elements 2l and 2l + 1; the same
+    // register may take the result.
     let body = ".shared .align 16 .b8 s[128]; mov.u32 %r9, s; mad.lo.u32 %r10, %t, 4, %r9;
         mad.lo.u32 %r1, %t, 0x20002, 0x10000; st.shared.u32 [%r10], %r1; bar.sync 0;
         and.b32 %r2, %t, 7; mad.lo.u32 %r2, %r2, 16, %r9;
@@ -98,8 +99,8 @@ fn a_matrix_is_transposed_as_by_a_transposing_load() {
 
 #[test]
 fn a_barrier_counts_arrivals_and_bytes() {
-    // ISA 9.7.13.15: the phase ends with the last expected arrival and the last expected byte. Without a space the address
-    // is a generic one.
+    // ISA 9.7.13.15: the phase ends with the last expected arrival and the last expected byte. Without a space the
+    // address is a generic one.
     for (space, bar) in [(".shared::cta", "%r1"), (".shared", "%r1"), ("", "%d3")] {
         let body = format!(
             ".shared .align 16 .b8 s[256]; .shared .align 8 .b64 bar; mov.u32 %r1, bar; mov.u32 %r2, s;

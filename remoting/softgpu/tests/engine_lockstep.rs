@@ -1,5 +1,5 @@
-//! Blocks of several warps, whose warps run in step while they can: values that grow evenly from thread to thread, where
-//! they wrap, and where warps part and meet.
+//! Blocks of several warps, whose warps run in step while they can: values that grow evenly from thread to thread,
+//! where they wrap, and where warps part and meet.
 
 mod engine_support;
 

@@ -4,7 +4,8 @@ mod engine_support;
 
 use engine_support::{Arg, Buffer, Gpu};
 
-/// One warp: ldmatrix loads A (row-major 16 x 16) and, transposed, B (row-major 16 x 8) from shared memory; D = A B + C.
+/// One warp: ldmatrix loads A (row-major 16 x 16) and, transposed, B (row-major 16 x 8) from shared memory; D = A B +
+/// C.
 fn program(ty: &str) -> String {
     format!(
         ".version 8.4\n.target sm_80\n.address_size 64\n

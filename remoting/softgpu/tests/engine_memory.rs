@@ -85,7 +85,8 @@ fn dynamic_shared_memory_follows_the_static() {
     assert_eq!(gpu.image.program().kernels()[0].static_shared, 20);
 }
 
-/// Where a kernel with so many static bytes finds each of its dynamic arrays, and what came back from their ends.
+/// Returns where a kernel with `fixed` static bytes finds each of its dynamic arrays, and what came back from their
+/// ends.
 fn dynamic_starts(fixed: u32, aligns: [u32; 3]) -> Vec<u32> {
     let [first, second, third] = aligns;
     let text = format!(
@@ -137,7 +138,7 @@ fn shared_variables_of_other_kernels_cost_nothing() {
     assert!((40..=104).contains(&sizes[5]), "{sizes:?}");
 }
 
-/// What clang emits: every shared variable is weak, whoever uses it.
+/// The code that clang emits: every shared variable is weak, whichever kernel uses it.
 #[test]
 fn weak_shared_variables_count_for_their_kernels_alone() {
     let text = ".version 8.4\n.target sm_80\n.address_size 64\n.weak .shared .align 4 .b8 a[40000];\n.weak .shared .align 4 .b8 b[30000];
@@ -163,7 +164,7 @@ fn weak_shared_variables_count_for_their_kernels_alone() {
     assert!(joined[0] >= 40016 && joined[2] >= 20000 && joined[4] >= 60000, "{joined:?}");
 }
 
-/// An array that is said to be elsewhere, with a size, and that no unit has: dynamic shared memory.
+/// An array declared to be elsewhere, with a size, that no unit has: dynamic shared memory.
 #[test]
 fn an_external_shared_array_may_say_its_size() {
     let text = ".version 8.4\n.target sm_80\n.address_size 64\n.extern .shared .align 8 .b8 sized[1024];\n.shared .align 4 .b8 fixed[20];

@@ -1,4 +1,4 @@
-//! The parser on what compilers emit, and on what nobody should.
+//! The parser on what compilers emit, and on invalid text.
 
 mod engine_support;
 

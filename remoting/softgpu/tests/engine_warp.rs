@@ -56,7 +56,8 @@ fn predicated_accesses_do_not_touch_memory() {
 
 #[test]
 fn shuffles() {
-    // 9.7.9.9: c holds the clamp (low) and the segment mask (from bit 8); the predicate tells whether the lane was in range.
+    // 9.7.9.9: c holds the clamp (low) and the segment mask (from bit 8); the predicate tells whether the lane was in
+    // range.
     let body = "add.u32 %r1, %t, 100;
         shfl.sync.up.b32 %r2|%p1, %r1, 3, 0, -1; selp.u32 %r3, 1, 0, %p1;
         shfl.sync.down.b32 %r4|%p2, %r1, 2, 0x181f, -1; selp.u32 %r5, 1, 0, %p2;
@@ -157,7 +158,8 @@ fn a_block_may_wait_for_a_later_one() {
     assert_eq!(output.u32s()[0], 7);
 }
 
-/// Block 0 stores vectors of equal elements until block 1 has loaded 100,000: how often that found two numbers in one.
+/// Block 0 stores vectors of equal elements until block 1 has loaded 100,000; returns how often a load found two
+/// numbers in one vector.
 fn torn(access: &str, element: &str, registers: &[&str]) -> u32 {
     let (first, last) = (registers[0], registers[registers.len() - 1]);
     let (equal, all) = (vec![first; registers.len()].join(", "), registers.join(", "));
@@ -242,6 +244,40 @@ fn atomics() {
         output.u32s().chunks(16).map(|row| row[0]).collect::<Vec<_>>(),
         (0..33).map(|i| 2 * i).collect::<Vec<_>>()
     );
+}
+
+#[test]
+fn atomics_on_vectors() {
+    // 9.7.13.3, 9.7.13.5: each element by itself; 33 threads each add the same. A result may be where a later source was.
+    let body = "ld.param.u64 %d3, [in]; mov.f32 %f1, 0f3F000000; mov.f32 %f2, 0f3F800000; mov.b32 %r3, 0x3c003800;
+        mov.b32 %r4, 0x4000bc00; mov.b32 {%h1, %h2}, %r3; mov.b32 %r5, 0x3f80bf80; mov.b32 {%h3, %h4}, %r5;
+        red.global.add.v2.f32 [%d3], {%f1, %f2}; red.global.add.noftz.v2.f16x2 [%d3+8], {%r3, %r4};
+        red.global.max.noftz.v2.f16 [%d3+16], {%h1, %h2}; red.global.min.noftz.v4.bf16 [%d3+24], {%h3, %h4, %h4, %h3};
+        atom.global.max.noftz.v2.bf16x2 {%r6, _}, [%d3+32], {%r5, %r5};
+        atom.global.add.v4.f32 {%f2, %f1, %f3, %f4}, [%d3+48], {%f1, %f2, %f2, %f1};
+        st.global.u32 [%out], %r6; st.global.v4.f32 [%out+16], {%f2, %f1, %f3, %f4};";
+    let (input, output) = (Buffer::of_u32(&[0; 16]), Buffer::new(33 * 64));
+    let gpu = Gpu::new(&[&kernel(body)]);
+    gpu.run("k", 1, 33, &[Arg::Ptr(&input), Arg::Ptr(&output)]);
+    let (words, floats) = (input.u32s(), input.f32s());
+    assert_eq!(floats[..2], [16.5, 33.0]);
+    // 33 * (1, 0.5) and 33 * (2, -1) in f16, and the larger of 0 and (1, 0.5).
+    assert_eq!(words[2..5], [0x5020_4c20, 0x5420_d020, 0x3c00_3800]);
+    // The smaller of 0 and (-1, 1, 1, -1) in bf16, and the larger of 0 and (1, -1) twice.
+    assert_eq!(words[6..10], [0x0000_bf80, 0xbf80_0000, 0x3f80_0000, 0x3f80_0000]);
+    assert_eq!(floats[12..], [16.5, 33.0, 33.0, 16.5]);
+    // The last thread saw what the others left.
+    assert_eq!(output.u32s()[32 * 16], 0x3f80_0000);
+    assert_eq!(output.f32s()[32 * 16 + 4..32 * 16 + 8], [16.0, 32.0, 32.0, 16.0]);
+    for (text, why) in [
+        ("red.global.add.v2.u32 [%d3], {%r1, %r2};", "no such vector"),
+        ("red.global.add.v8.f32 [%d3], {%f1, %f1, %f1, %f1, %f1, %f1, %f1, %f1};", "no such vector"),
+        ("red.global.add.v4.f32 [%d3], {%f1, %f2};", "another length"),
+        ("red.global.min.f16x2 [%d3], %r1;", "the type is not supported"),
+    ] {
+        let program = softgpu::engine::Program::compile(&[&kernel(text)]).unwrap();
+        assert!(program.kernels()[0].unsupported.as_ref().unwrap().contains(why), "{text}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One call's arguments and answers as values, and values back into the program's memory.
 //!
-//! All pointers are the program's or the driver's; what lies behind them is what the table says, as CUDA asks for it.
+//! All pointers are the program's or the driver's; the table describes the memory behind them, as CUDA requires it.
 
 use crate::below::place_of;
 use crate::copies::Copy;
@@ -50,7 +50,7 @@ impl Call<'_> {
         product.fold(1, u64::saturating_mul)
     }
 
-    /// A whole number: given, or answered.
+    /// A whole number: an input, or an output.
     fn number(&self, place: usize) -> u64 {
         let described = &self.function.parameters.unwrap_or_default()[place];
         let Type::Integer(size, signed) = described.of else { return 0 };
@@ -84,7 +84,7 @@ impl Call<'_> {
                 Type::File => describe_file(&memory::text(word).unwrap_or_default()),
                 Type::Bytes(length) => Area::line(word, self.length(length)).describe(false),
                 Type::Data(length) | Type::From(length) => match (names.address(word), names.allocation_at(word)) {
-                    // What a stream reads later from page-locked memory may not be there yet.
+                    // Page-locked memory that a stream reads later may not be filled yet.
                     (at, Some(found)) if !found.hosts || self.function.is_asynchronous() => at,
                     (at, _) => Value::Map(vec![
                         ("at".into(), at),
@@ -111,7 +111,7 @@ impl Call<'_> {
         }
     }
 
-    /// What an attribute's value is, by the attribute that was asked for.
+    /// The type of an attribute's value, by the requested attribute.
     fn variable(&self, of: &Type) -> Option<Type> {
         match *of {
             Type::PointerAttribute(place) => signature::pointer_attribute(self.number(place)),
@@ -121,7 +121,7 @@ impl Call<'_> {
         }
     }
 
-    /// What the driver answered, after a call that worked; new handles and allocations get their names.
+    /// The driver's outputs, after a call that worked; new handles and allocations get their names.
     pub fn outputs(&self, names: &mut Names) -> Fields {
         let mut outputs = Fields::new();
         for (place, described) in self.parameters(Direction::Out).filter(|(place, _)| self.word(*place) != 0) {
@@ -220,12 +220,12 @@ impl Call<'_> {
         self.parameters(Direction::In).find(|(_, p)| matches!(p.of, Type::Freed)).map(|(place, _)| self.word(place))
     }
 
-    /// Answers a replayed call as recorded, from what names stand for in this process.
+    /// Answers a replayed call as recorded, with the objects that names mean in this process.
     ///
     /// # Errors
-    /// What the recording does not hold.
+    /// For data that the recording does not contain.
     pub fn restore(&self, recorded: &Value, world: &mut dyn World) -> Result<(), String> {
-        // Sizes first: an allocation may be of a size that is answered beside it.
+        // Sizes first: an allocation's size may be another answer of the same call.
         let (allocating, plain): (Vec<_>, Vec<_>) =
             self.parameters(Direction::Out).partition(|(_, p)| matches!(p.of, Type::Memory(_) | Type::PageLocked(_)));
         for (place, described) in plain.into_iter().chain(allocating).filter(|(place, _)| self.word(*place) != 0) {
@@ -293,7 +293,7 @@ impl Call<'_> {
     }
 }
 
-/// What a replay has in place of the driver's objects.
+/// A replay's substitutes for the driver's objects.
 pub trait World {
     fn handle(&mut self, kind: &'static str, name: &Value) -> Option<u64>;
     fn address(&mut self, name: &Value) -> Option<u64>;
@@ -308,7 +308,7 @@ fn entry_of(symbol: &Value) -> u64 {
     place.map_or(0, |place| FUNCTIONS[place].entry as usize as u64)
 }
 
-/// Memory that stays until the process ends, as what a driver points to does.
+/// Memory that stays until the process ends, like a driver's.
 fn kept(bytes: Vec<u8>) -> u64 {
     bytes.leak().as_ptr() as usize as u64
 }
@@ -359,7 +359,7 @@ unsafe fn put(of: &Type, at: u64, value: &Value, world: &mut dyn World) -> Optio
             return fields
                 .try_for_each(|(offset, name, of)| unsafe { put(of, at + *offset as u64, value.field(name)?, world) });
         }
-        // Left as the program has it.
+        // Left unchanged.
         _ => return Some(()),
     };
     // SAFETY: as promised.
@@ -438,7 +438,7 @@ unsafe fn describe_extra(at: u64, names: &Names) -> Value {
     describe_bytes(unsafe { memory::slice(buffer, size as usize) }, names)
 }
 
-/// Hex digits, but addresses by their names: one text where it is all of one sort, else a list.
+/// Hex digits, but addresses by their names: one text where all is of one sort, else a list.
 fn describe_bytes(bytes: &[u8], names: &Names) -> Value {
     let mut parts: Vec<Value> = Vec::new();
     let mut plain = String::new();
@@ -466,7 +466,7 @@ fn addresses<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
-/// How many bytes a parameter had that was described so.
+/// The number of bytes of a parameter with this description.
 pub fn described_size(value: &Value) -> usize {
     match value {
         Value::Text(text) if text.starts_with("memory#") => 8,

@@ -1,5 +1,5 @@
-//! When what streams write to the program's memory has arrived, as far as the program's own calls tell: a small model of
-//! CUDA's order. It never says that something is there before it is.
+//! When streams' writes to the program's memory have arrived, as far as the program's own calls tell: a small model of
+//! CUDA's order. It never reports a write before it has arrived.
 
 use crate::arguments::Call;
 use crate::memory::{Area, value, word};
@@ -11,7 +11,7 @@ pub type Stream = (u64, u64);
 pub const LEGACY: Stream = (0, 0);
 /// The stream's flag by which the null stream does not wait for it.
 const NON_BLOCKING: u64 = 1;
-/// Up to which moment of each stream something is known to be done.
+/// The moment of each stream up to which everything is known to be done.
 type Moments = HashMap<Stream, u64>;
 
 #[derive(Clone)]
@@ -21,7 +21,7 @@ pub struct Arrival {
     pub name: String,
     pub area: Area,
     pub context: u64,
-    /// Something that has arrived as well was written over it.
+    /// Another write that has arrived as well covers it.
     pub covered: bool,
     stream: Stream,
     moment: u64,
@@ -31,7 +31,7 @@ pub struct Arrival {
 pub struct Arrivals {
     now: u64,
     expected: Vec<Arrival>,
-    /// What a stream has waited for.
+    /// The work that each stream has waited for.
     streams: HashMap<Stream, Moments>,
     events: HashMap<u64, Moments>,
     apart: HashSet<u64>,
@@ -44,17 +44,17 @@ impl Arrivals {
         self.expected.push(Arrival { record, name, area, context, stream, moment, covered: false });
     }
 
-    /// Memory that is gone.
+    /// Forgets memory that was freed.
     pub fn forget(&mut self, base: u64) {
         self.expected.retain(|known| known.area.address != base || !known.name.starts_with("memory#"));
     }
 
-    /// Expects again what only some of the program has seen.
+    /// Expects again arrivals that only some of the program has seen.
     pub fn put_back(&mut self, arrivals: Vec<Arrival>) {
         self.expected.extend(arrivals);
     }
 
-    /// What the program knows to be done after a call that worked.
+    /// Returns the arrivals that the program knows after a call that worked.
     pub fn follow(&mut self, call: &Call, stream: Stream, context: u64) -> Vec<Arrival> {
         let event = || call.named("event").unwrap_or(0);
         match call.function.base() {
@@ -68,11 +68,11 @@ impl Arrivals {
                 // SAFETY: where the driver has put the new stream.
                 self.set_apart(unsafe { word(call.word(0), 8) }.unwrap_or(0));
             }
-            // It waits for who uses the memory.
+            // It waits for the work that uses the memory.
             "cuMemHostUnregister" => {
                 return self.take(|known| known.area.address == call.word(0) && known.name.starts_with("memory#"));
             }
-            // Of page-locked memory: what it wrote is there when it returns, and says nothing of the stream.
+            // Of page-locked memory: its bytes are there when it returns, and the stream's other work may not be done.
             base if base.starts_with("cuMemset") && !call.function.is_asynchronous() => {
                 let written = self.expected.iter().filter(|known| known.moment == self.now);
                 // It stays expected: a driver that did not wait has not written it yet.
@@ -83,7 +83,7 @@ impl Arrivals {
         Vec::new()
     }
 
-    /// What has to be done before something that comes to a stream now.
+    /// Returns the records that have to be done before the next work of a stream.
     pub fn before(&self, stream: Stream) -> Vec<usize> {
         let moments = self.reached(stream);
         self.expected.iter().filter(|known| known.is_reached(&moments)).map(|known| known.record).collect()

@@ -1,11 +1,11 @@
-//! The driver that the program would have got without us.
+//! The driver that the program would have got without the recorder.
 
 use crate::functions_generated::FUNCTIONS;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
-/// Where a driver lies if no variable says it (Debian, Red Hat, containers with NVIDIA's toolkit, WSL).
+/// Folders of a driver if no variable names it (Debian, Red Hat, containers with NVIDIA's toolkit, WSL).
 const USUAL: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
 const NAME: &str = "libcuda.so.1";
@@ -48,7 +48,7 @@ impl Below {
         self.address(place_of(symbol)?)
     }
 
-    /// Which function of the driver lies at an address that was asked for by this base name.
+    /// The driver's function at an address that was requested by this base name.
     pub fn place_at(&self, address: u64, base: &str) -> Option<usize> {
         let places = self.places.get(&(address as usize))?;
         places.iter().find(|place| FUNCTIONS[**place].symbol.starts_with(base)).or(places.first()).copied()

@@ -5,10 +5,10 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Something that a stream does when it comes to it.
+/// A function that a stream runs when it comes to it.
 pub struct Callback {
     pub number: usize,
-    /// Those that have to have run.
+    /// The callbacks that have to run first.
     pub after: Vec<usize>,
     pub run: Box<dyn FnOnce() + Send>,
 }
@@ -22,7 +22,7 @@ pub struct Callbacks {
 #[derive(Default)]
 struct State {
     queues: HashMap<Stream, VecDeque<Callback>>,
-    /// Not run to their end.
+    /// Callbacks that have not ended.
     open: HashSet<usize>,
 }
 
@@ -47,7 +47,7 @@ impl Callbacks {
         }
     }
 
-    /// Until these have run; a host function itself waits for none.
+    /// Waits until these have run; a host function itself waits for none.
     pub fn wait(&self, numbers: &[usize]) {
         if !IN_CALLBACK.get() {
             let waits = |state: &mut State| numbers.iter().any(|number| state.open.contains(number));

@@ -1,4 +1,4 @@
-//! What this process does with its calls: decided at the first one.
+//! The mode of this process, chosen at its first call: record, replay, or pass calls on.
 
 use crate::below::Below;
 use crate::functions_generated::FUNCTIONS;
@@ -18,7 +18,7 @@ enum Mode {
     Pass(Below),
 }
 
-/// The exit codes of `remotegpu` (cli/exits.py): the program does otherwise than the recording, and it cannot start.
+/// The exit codes of `remotegpu` (cli/exits.py): the program differs from the recording, and it cannot start.
 pub const DIVERGED: i32 = 65;
 const SOFTWARE: i32 = 70;
 
@@ -64,7 +64,7 @@ fn start() -> &'static Mode {
     mode
 }
 
-/// A forked process is one of its own: with another file.
+/// A forked process gets a file of its own.
 extern "C" fn in_child() {
     MODE.store(ptr::null_mut(), Ordering::Release);
 }
@@ -81,7 +81,7 @@ fn choose() -> Result<Mode, String> {
     Ok(Mode::Record(Box::new(Recorder::create(&of_process(file), below, contents, times)?)))
 }
 
-/// The first process that calls the driver has the file as it was named, others have their number after it.
+/// The first process that calls the driver uses the file's own name, others add their number.
 fn of_process(file: PathBuf) -> PathBuf {
     let Some(claims) = std::env::var_os("REMOTEGPU_TRACE_CLAIMS") else { return file };
     let free = |number: &usize| match std::fs::create_dir(Path::new(&claims).join(number.to_string())) {

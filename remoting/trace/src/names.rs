@@ -8,7 +8,7 @@ const CONSTANTS: u64 = 16;
 
 #[derive(Default)]
 pub struct Names {
-    /// Whether the names come from a recording, so that what is unknown must not get one here.
+    /// Whether the names come from a recording, so that unknown objects must not get one here.
     given: bool,
     handles: HashMap<(&'static str, u64), u64>,
     raw: HashMap<String, u64>,
@@ -54,7 +54,7 @@ impl Names {
         self.handles.contains_key(&("kernel", raw))
     }
 
-    /// Names a handle that was just made; whatever had it before is gone.
+    /// Names a new handle, and forgets an older one with the same value.
     pub fn new_handle(&mut self, kind: &'static str, raw: u64) -> Value {
         if raw < CONSTANTS {
             return Value::integer(raw, 8, false);
@@ -91,7 +91,7 @@ impl Names {
         (address - found.base < found.bytes.max(1)).then_some(*found)
     }
 
-    /// What a name of an address stands for.
+    /// The address that a name means.
     pub fn address_of(&self, name: &str) -> Option<u64> {
         let (number, offset) = name.strip_prefix("memory#")?.split_once('+')?;
         self.bases.get(&number.parse().ok()?)?.checked_add(offset.parse().ok()?)

@@ -1,4 +1,4 @@
-//! The file of a recording, through shared memory: what was written is in it however the process ends.
+//! The file of a recording, through shared memory: it contains all writes however the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,12 +13,12 @@ const PAGE: u64 = 4096;
 pub struct Output {
     file: File,
     window: *mut u8,
-    /// Where in the file the window lies.
+    /// The window's offset in the file.
     start: u64,
     size: u64,
     length: u64,
     lines: usize,
-    /// The process is ending: no room is kept any more.
+    /// The process is ending: no more room is reserved.
     closed: bool,
 }
 
@@ -59,7 +59,8 @@ impl Output {
         Ok(self.lines)
     }
 
-    /// Room for so many bytes more, which the disk has: a shared page without one would be a signal.
+    /// Opens room for so many bytes more, for which the disk has space: otherwise a write to a shared page would be a
+    /// signal.
     fn open_window(&mut self, needed: u64) -> io::Result<()> {
         self.close_window();
         self.start = self.length / PAGE * PAGE;
@@ -88,7 +89,7 @@ impl Output {
         (self.window, self.size) = (std::ptr::null_mut(), 0);
     }
 
-    /// Cuts off the room that was kept.
+    /// Cuts off the reserved room.
     pub fn close(&mut self) -> io::Result<()> {
         self.closed = true;
         self.close_window();

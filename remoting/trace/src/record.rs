@@ -26,13 +26,13 @@ pub struct Recorder {
     below: Below,
     path: PathBuf,
     contents: bool,
-    /// When the recording began, if it tells times.
+    /// When the recording began, if it contains times.
     began: Option<Instant>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// `None`: it could not be written any more, which was said.
+    /// `None`: writing failed, which was reported.
     output: Option<Output>,
     names: Names,
     arrivals: Arrivals,
@@ -124,7 +124,7 @@ impl Recorder {
             }
         } else {
             // The driver took neither.
-            // SAFETY: what `wrap` made, and nobody else has.
+            // SAFETY: made by `wrap`, and not shared.
             wrapped.into_iter().for_each(|wrapped| drop(unsafe { Box::from_raw(wrapped) }));
             if let Some(allocation) = freed.filter(|it| state.names.allocation_at(it.base).is_none()) {
                 state.names.insert(allocation);
@@ -134,7 +134,7 @@ impl Recorder {
         code
     }
 
-    /// What a call that worked gave, with our own functions in place of the driver's.
+    /// The outputs of a call that worked, with our own functions in place of the driver's.
     fn answers(&self, call: &Call, state: &mut State) -> Fields {
         let mut outputs = call.outputs(&mut state.names);
         if let Some(entry) = self.replace_entry(call) {
@@ -153,7 +153,7 @@ impl Recorder {
         fields
     }
 
-    /// Puts our function where `cuGetProcAddress` has put the driver's.
+    /// Replaces the driver's function by ours in the answer of `cuGetProcAddress`.
     fn replace_entry(&self, call: &Call) -> Option<Value> {
         let described = call.function.parameters?;
         let place = described.iter().position(|parameter| matches!(parameter.of, Type::Entry))?;
@@ -180,7 +180,7 @@ impl Recorder {
         }
     }
 
-    /// A kernel may be passed for its function; only one of the two questions is answered for it.
+    /// A kernel may be passed for its function; the driver answers only one of the two queries for it.
     fn layout(&self, function: u64, kernel: bool) -> Option<Vec<usize>> {
         let sizes = |question: &str| {
             let mut sizes = Vec::new();
@@ -221,7 +221,7 @@ impl Recorder {
 
     fn told(&self, arrived: &[Arrival]) -> Value {
         let told = arrived.iter().filter_map(|arrival| {
-            // Of what kernels write only a replay makes use.
+            // Only a replay uses the kernels' writes.
             let kernels = arrival.name.starts_with("memory#");
             let data = match arrival.covered {
                 true if kernels => return None,
@@ -238,7 +238,7 @@ impl Recorder {
         Value::List(told.collect())
     }
 
-    /// Puts a function of ours in place of the program's host function, so that it tells when it runs.
+    /// Replaces the program's host function by ours, which notes when it runs.
     fn wrap(&'static self, call: &Call, stream: Stream, arguments: &mut Arguments) -> Option<*mut Wrapped> {
         let described = call.function.parameters?;
         let place = described.iter().position(|parameter| matches!(parameter.of, Type::Callback(_)))?;
@@ -260,7 +260,7 @@ impl Recorder {
     fn arrived_at(&self, wrapped: &Wrapped) {
         let mut state = self.lock();
         let arrived = state.arrivals.event_is_done(std::ptr::from_ref(wrapped) as u64);
-        // What kernels write a replay gives to the program's threads, when they wait for it.
+        // A replay delivers the kernels' writes to the program's threads, when they wait for them.
         let (kernels, arrived): (Vec<_>, Vec<_>) = arrived.into_iter().partition(|it| it.name.starts_with("memory#"));
         state.arrivals.put_back(kernels);
         if !arrived.is_empty() {
@@ -276,7 +276,7 @@ impl Recorder {
         }
     }
 
-    /// Notes what the call writes to the program's memory when its stream comes to it.
+    /// Notes the call's writes to the program's memory, which come when its stream reaches it.
     fn expect(&self, call: &Call, inputs: &Value, stream: Stream, line: usize, state: &mut State) {
         let State { names, arrivals, .. } = state;
         if let Some((name, area)) = call.host_target(names).filter(|_| call.function.is_asynchronous()) {
@@ -327,7 +327,7 @@ struct Wrapped {
     recorder: &'static Recorder,
 }
 
-/// When a host function runs, what was before it in its stream is there.
+/// Runs the program's host function, after noting that its stream's earlier writes have arrived.
 ///
 /// # Safety
 /// Called by the driver, with what `wrap` gave it.
@@ -352,7 +352,7 @@ unsafe extern "C" fn run_callback(stream: u64, status: u32, wrapped: *mut Wrappe
     }
 }
 
-/// Asks the driver below for a word, for ourselves. `arguments` are given where the answer goes.
+/// Queries the driver below for a word. `arguments` gets the place of the answer.
 fn ask(below: &Below, symbol: &str, arguments: impl FnOnce(u64) -> Vec<u64>) -> Result<u64, u32> {
     let mut answer = 0u64;
     let given = arguments((&raw mut answer) as u64);

@@ -3,14 +3,14 @@
 use crate::value::Value;
 use std::collections::HashMap;
 
-/// In place of contents: another copy came before the program could see them.
+/// Replaces contents: another copy came before the program could see them.
 pub const COVERED: &str = "written over";
 
 pub struct Recording {
-    /// Of the CUDA interface that the driver answered.
+    /// The version of the CUDA interface that the driver reported.
     pub version: u32,
     pub records: Vec<Record>,
-    /// What was written to the program's memory later, by the number of the record and the parameter's name.
+    /// Later writes to the program's memory, by the number of the record and the parameter's name.
     pub arrived: HashMap<(usize, String), Value>,
     /// The last line was being written when the process ended.
     pub torn: bool,
@@ -31,7 +31,7 @@ pub struct Record {
 }
 
 /// # Errors
-/// What is wrong with which line.
+/// The error, and its line.
 pub fn read(bytes: &[u8]) -> Result<Recording, String> {
     // The room that was kept for more.
     let written = bytes.iter().position(|byte| *byte == 0).map_or(bytes, |end| &bytes[..end]);

@@ -1,4 +1,4 @@
-//! Replay: a driver that answers as recorded, and ends the program where it does otherwise.
+//! Replay: a driver that answers as recorded, and ends the program where it differs.
 
 use crate::arguments::{Call, described_size};
 use crate::arrivals::{Arrivals, Stream, stream_of};
@@ -29,14 +29,14 @@ pub struct Replayer {
 struct State {
     made: Made,
     threads: Vec<Thread>,
-    /// Of host functions, by which it is known for which of them a call waits.
+    /// Arrivals of host functions, which show for which of them a call waits.
     arrivals: Arrivals,
 }
 
 /// One recorded thread.
 struct Thread {
     name: String,
-    /// Places of its records, without those that the driver made itself.
+    /// Indices of its records, without those that the driver made itself.
     records: VecDeque<usize>,
     taken: bool,
 }
@@ -98,7 +98,7 @@ impl Replayer {
         record.code
     }
 
-    /// Gives the program what it was given then.
+    /// Gives the program the recorded answer.
     fn answer(&self, call: &Call, record: &Record, stream: Stream, state: &mut State) {
         let lacking = |what: &str| -> ! {
             self.diverged(&format!("record {} ({}): {what}", record.number, record.function));
@@ -111,14 +111,14 @@ impl Replayer {
             let data = record.outputs.field("written").or(self.recording.arrived.get(&(record.number, name.into())));
             let bytes = contents(area, data).unwrap_or_else(|what| lacking(&what));
             let copy = move || fill(area, bytes.as_deref());
-            // A host function may still want what is there now; what no one can wait for may come at once.
+            // A host function may still need the present content; a write that nothing can wait for may come at once.
             if call.function.is_asynchronous() && !state.arrivals.before(stream).is_empty() {
                 self.enqueue(record.number, stream, state, Box::new(copy));
             } else {
                 copy();
             }
         }
-        // What it wrote to page-locked memory is there once the program knows it.
+        // Its writes to page-locked memory are there once the program knows it.
         for told in &record.arrived {
             let at = told.field("at").and_then(Value::as_text).and_then(|name| state.made.names.address_of(name));
             let alive = at.and_then(|address| state.made.names.allocation_at(address)).filter(|found| found.hosts);
@@ -162,7 +162,8 @@ impl Replayer {
         self.callbacks.add(stream, Callback { number, after, run });
     }
 
-    /// Which recorded thread makes this call: the one of that name; without one the first whose first call this is.
+    /// The recorded thread that makes this call: the one of that name; otherwise the first one that begins with this
+    /// call.
     fn thread(&self, call: &Call, state: &mut State) -> usize {
         if TAKEN.get() == 0 {
             let State { made, threads, .. } = state;
@@ -188,7 +189,7 @@ impl Replayer {
         stop(DIVERGED, &format!("replay of {}: {sentence}", self.path.display()));
     }
 
-    /// When the program ends: has it made all calls?
+    /// Checks at the program's end that it has made all calls.
     pub fn check_end(&self) {
         let Ok(state) = self.state.try_lock() else { return };
         let left = state.threads.iter().filter_map(|thread| thread.records.front()).min();
@@ -201,7 +202,7 @@ impl Replayer {
     }
 }
 
-/// What was written to an area; `None`: nobody could see it.
+/// The recorded contents of an area; `None`: the program could not see them.
 fn contents(area: Area, data: Option<&Value>) -> Result<Option<Vec<u8>>, String> {
     if data.and_then(Value::as_text) == Some(COVERED) {
         return Ok(None);
@@ -223,7 +224,7 @@ fn fill(area: Area, contents: Option<&[u8]>) {
     }
 }
 
-/// Where a call differs from its record; `None`: it does not, and new names are bound.
+/// The difference between a call and its record; `None`: there is none, and new names are bound.
 fn difference(record: &Record, call: &Call, names: &mut Names) -> Option<String> {
     if record.function != call.function.symbol {
         return Some("another function".into());

@@ -1,4 +1,4 @@
-//! What a replay has in place of a driver's objects: numbers for handles, mappings for memory, private tables.
+//! A replay's substitutes for a driver's objects: numbers for handles, mappings for memory, private tables.
 
 use crate::arguments::World;
 use crate::memory;
@@ -86,11 +86,11 @@ impl World for Made {
     }
 }
 
-/// What the private tables, whose calls are not recorded, tell of the recorded driver.
+/// The recorded driver's answers for the private tables, whose calls are not recorded.
 pub struct Tables {
     version: u32,
     devices: Vec<DeviceIdentity>,
-    /// By device.
+    /// One for each device.
     primaries: Vec<Option<u64>>,
 }
 

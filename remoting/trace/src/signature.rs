@@ -1,4 +1,4 @@
-//! What the table says of a function: `remoting/registry/parameters.yaml` explains the types.
+//! The table's description of a function: `remoting/registry/parameters.yaml` explains the types.
 
 /// One exported symbol.
 pub struct Function {
@@ -9,7 +9,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// The name without what tells its variants apart.
+    /// The name without the suffixes of its variants.
     pub fn base(&self) -> &'static str {
         let name = self.symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
         ["_v2", "_v3", "_v4"].iter().find_map(|version| name.strip_suffix(version)).unwrap_or(name)
@@ -20,12 +20,12 @@ impl Function {
         self.symbol.ends_with("_ptsz") || self.symbol.ends_with("_ptds")
     }
 
-    /// Whether what it writes to the program's memory may come after it returned.
+    /// Whether its writes to the program's memory may come after it returned.
     pub fn is_asynchronous(&self) -> bool {
         self.base().ends_with("Async")
     }
 
-    /// Whether it makes handles stale, or memory of modules.
+    /// Whether it invalidates handles, or memory of modules.
     pub fn unloads(&self) -> bool {
         matches!(self.base(), "cuModuleUnload" | "cuLibraryUnload" | "cuCtxDestroy" | "cuCtxDetach")
             || self.base().starts_with("cuDevicePrimaryCtxRe")
@@ -81,7 +81,7 @@ pub enum Type {
     /// Kernel parameters of the function at that place.
     Params(usize),
     Extra,
-    /// Whether it is given stream and status.
+    /// A host function. True: the driver also passes it the stream and a status.
     Callback(bool),
     Entry,
     Table,
@@ -104,7 +104,7 @@ pub enum Factor {
 const INT: Type = Type::Integer(4, true);
 const WORD: Type = Type::Integer(8, false);
 
-/// What `cuPointerGetAttribute` writes for an attribute; `None`: not known.
+/// The type that `cuPointerGetAttribute` writes for an attribute; `None`: not known.
 pub fn pointer_attribute(attribute: u64) -> Option<Type> {
     use driverapi::attributes::*;
     let Ok(attribute) = u32::try_from(attribute) else { return None };
@@ -155,7 +155,7 @@ pub fn pool_attribute(attribute: u64) -> Option<Type> {
     })
 }
 
-/// What a stream's or a launch's attribute holds.
+/// The type of a stream's or a launch's attribute.
 pub fn launch_attribute(attribute: u64) -> Option<Type> {
     use driverapi::attributes::*;
     const EVENT: Type = Type::Handle("event");

@@ -1,6 +1,6 @@
-//! Names of threads that are the same in every run: who made it, what file its function is of, and the how manieth.
+//! Names of threads that are the same in every run: the parent, the file of the thread's function, and a count.
 //!
-//! Preloaded, this library stands before the C library, so that every `pthread_create` passes here.
+//! Preloaded, this library comes before the C library, so that every `pthread_create` passes here.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-// What needs no destructor can be used to the very end of a thread, and programs call the driver there.
+// A value without a destructor can be used to the very end of a thread, and programs call the driver there.
 thread_local! {
     static NAME: Cell<Option<&'static str>> = const { Cell::new(None) };
     static MADE: Cell<Option<&'static RefCell<HashMap<String, u64>>>> = const { Cell::new(None) };
@@ -18,10 +18,10 @@ thread_local! {
 }
 
 static OTHERS: AtomicU64 = AtomicU64::new(0);
-/// How the names of threads begin that were not seen being made; they are numbered as they come.
+/// The prefix of names of threads whose creation was not seen; they are numbered as they come.
 pub const OTHER: &str = "other ";
 
-/// Runs a call of the driver, and tells whether it is inside of another one.
+/// Runs a call of the driver. Returns its result, and whether it is inside another one.
 pub fn inside<T>(call: impl FnOnce() -> T) -> (T, bool) {
     let depth = DEPTH.replace(DEPTH.get() + 1);
     let result = call();
@@ -43,7 +43,7 @@ fn first() -> Option<&'static str> {
     unsafe { libc::gettid() == libc::getpid() }.then_some("main")
 }
 
-/// What tells this thread from the others that live.
+/// A number that distinguishes this thread from the others that live.
 pub fn number() -> u64 {
     // SAFETY: no preconditions.
     unsafe { libc::pthread_self() }

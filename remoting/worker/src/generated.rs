@@ -60,8 +60,8 @@ impl From<u32> for Failure {
     }
 }
 
-/// Calls a function in the order of `stream`, where it has one. Its result is what the driver says, or why it could not
-/// be asked; `out` gets the output of a successful call.
+/// Calls a function in the order of `stream`, if it has one. Returns the driver's result, or the reason why the driver
+/// could not be called; `out` gets the output of a successful call.
 ///
 /// # Errors
 /// If the fields are not those of the function.

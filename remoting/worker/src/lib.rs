@@ -1,9 +1,9 @@
-//! The worker: executes the commands of one session on a libcuda that it loads by path. And the gateway, a program of its own
-//! that hands data connections to workers.
+//! The worker: executes the commands of one session on a libcuda that it loads by path. Also the gateway, a separate
+//! program that hands data connections to workers.
 //!
-//! `session` takes frames and hands them to `driver`, in the order that `order` keeps. `memory`, `copying` and `code` are
-//! what commands act on, `moving` suspends a session or makes it anew elsewhere, `io` is the connection, `guard` is what
-//! keeps tenants from harm, and `turns` is how workers share a GPU's time.
+//! `session` takes frames and hands them to `driver`, in the order that `order` keeps. Commands act on `memory`,
+//! `copying` and `code`; `moving` suspends a session or recreates it at another worker; `io` is the connection; `guard`
+//! protects tenants; `turns` shares a GPU's time among workers.
 
 pub mod code;
 mod copying;

@@ -25,7 +25,7 @@ enum Mode {
     Session(Place),
 }
 
-/// What the appliance gives a worker.
+/// Descriptors, limits and options that the appliance passes to a worker.
 struct Place {
     control: RawFd,
     data: RawFd,
@@ -33,14 +33,14 @@ struct Place {
     files: Files,
     writes: Writes,
     landlock: Landlock,
-    /// Of this process's uid, at most.
+    /// Limit on the threads of this process's uid.
     threads: Option<u64>,
     /// How long the session lives without a connection.
     grace: Duration,
     budgets: Budgets,
-    /// Where turns at the GPUs are given, if they are.
+    /// The socket on which turns at the GPUs are given, if they are.
     turns: Option<RawFd>,
-    /// It has a context before there is a client.
+    /// The worker creates a context before there is a client.
     warm: bool,
 }
 
@@ -98,7 +98,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     // SAFETY: as above.
     let turns = place.turns.map(|turns| unsafe { OwnedFd::from_raw_fd(turns) });
     sandbox::limit(place.threads).map_err(line)?;
-    // Later this process must not be looked into, and this is not its own any more.
+    // Opened first: the sandbox may make this process non-dumpable, and then it can no longer open the file.
     let pagemap = File::open(PAGEMAP);
     sandbox::prepare(&place.hidden, place.writes, place.landlock)?;
     // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because that may
@@ -110,7 +110,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let text = Text::capture().map_err(line)?;
     let driver = Arc::new(open_driver(path)?);
     if let Ok(pagemap) = pagemap {
-        // Where it cannot, mirrors are read whole.
+        // A driver that cannot do this has its mirrors read whole.
         let _ = driver.follow_writes(pagemap.as_fd());
     }
     let mut session = Session::new(driver, Some(text), place.budgets.clone())?;

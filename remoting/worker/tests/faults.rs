@@ -25,7 +25,7 @@ fn a_fault_is_told_and_stays() {
     }
 }
 
-/// Waits for the session's end; its code and reason.
+/// Waits for the session's end; returns its code and reason.
 fn ending(client: &mut Client<Socket>) -> (u32, String) {
     for _ in 0..5000 {
         if let Some(r) = client.inbox.iter().find(|r| r.code == Ending::CODE) {
@@ -69,7 +69,7 @@ fn sessions_end_with_a_reason() {
 
 #[test]
 fn a_context_that_cannot_be_made_answers_why() {
-    // Each context takes 64 MiB of the hostile profile's memory, in which no twelve fit.
+    // Each context takes 64 MiB of the hostile profile's memory: twelve do not fit.
     let memory = (512u64 << 20).to_string();
     let mut t = start_on(Worker::start_with("hostile", LIMIT, &[("REMOTEGPU_SOFTGPU_MEMORY", &memory)]));
     for context in 2..12 {

@@ -1,4 +1,4 @@
-//! Large memory that a process gives back while it lives is offered to others of its lease before it is overwritten.
+//! Large memory that a running process gives back is offered to other processes of its lease first.
 
 mod common;
 
@@ -17,7 +17,7 @@ const LARGE: u64 = 64 << 20;
 const GRANTED: u64 = 3 * LARGE;
 const SECRET: &[u8] = b"what only its owner may read";
 
-/// A session with this memory, which holds a secret, and where it is.
+/// Starts a session with this memory, which holds a secret. Returns its address, too.
 fn with_secret(size: u64) -> (Worker, u64) {
     let mut worker = Worker::start("normal", GRANTED);
     let base = worker.client.open().arena_base;
@@ -46,7 +46,7 @@ fn read(worker: &mut Worker, address: u64) -> Vec<u8> {
 fn give_back(worker: &mut Worker, address: u64, size: u64) {
     worker.client.send(0, &SlabUnmap { address, size }, &[]);
     worker.client.send(0, &GrantReturn { device: 0, size }, &[]);
-    // The appliance has heard of it when it answers, whatever that is.
+    // When the appliance answers, whatever that is, it has received the messages before.
     worker.client.call(0, &Grant { device: 0, least: 0, want: 0 }, &[]);
 }
 
@@ -54,7 +54,7 @@ fn ask(worker: &Worker, least: u64) {
     worker.order(&json!({"op": "handon", "device": 0, "least": least}), None);
 }
 
-/// What a worker has given back, and hands on.
+/// Returns a worker, its base address, and memory that it has given back and hands on.
 fn handed_on() -> (Worker, u64, File) {
     let (mut worker, base) = with_secret(LARGE);
     let file = hand_on(&mut worker, base, true);
@@ -89,7 +89,7 @@ fn what_was_returned_goes_to_another_of_the_lease_that_waits_for_it() {
     assert_eq!(read(&mut next, there), vec![0; SECRET.len()]);
     write(&mut next, there);
     assert!(is_in(&file), "it is the same memory");
-    // The first one goes on, and returns nothing that is another's.
+    // The first one continues, and returns nothing that is another's.
     assert_eq!(first.client.call(0, &Grant { device: 0, least: SMALL, want: SMALL }, &[]).0, 0);
     first.client.map(base, SMALL);
     write(&mut first, base);
@@ -136,7 +136,7 @@ fn a_session_that_ends_waits_until_it_is_known_whose_it_is() {
         let (mut first, _, file) = handed_on();
         first.client.link.stream.shutdown(Shutdown::Both).expect("connected");
         first.wait_told("ending", 0);
-        // As who gets it may.
+        // The next owner may write to it, too.
         file.write_all_at(SECRET, 0).expect("written");
         assert!(first.process.try_wait().expect("a process").is_none() && is_in(&file));
         first.order(&json!({"op": "handedon", "taken": taken}), None);

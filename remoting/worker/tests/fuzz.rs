@@ -1,6 +1,6 @@
-//! Sessions that get what no client of ours would send: no crash, no hang, no large allocation.
+//! Sessions that get frames which no client of ours would send: no crash, no hang, no large allocation.
 //!
-//! `REMOTEGPU_FUZZ_SECONDS` makes it go on for longer; a failing seed is in the message.
+//! `REMOTEGPU_FUZZ_SECONDS` lets it run longer; the message names a failing seed.
 
 mod common;
 
@@ -20,7 +20,7 @@ const ALLOWED: usize = 64 << 20;
 
 struct Watching;
 
-// SAFETY: hands everything to the system's allocator.
+// SAFETY: passes everything to the system's allocator.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Random {
         self.next() % n
     }
 
-    /// A number as it may stand in a field: mostly small, so that ids meet; sometimes an address, sometimes absurd.
+    /// Returns a number for a field: mostly small, so that ids meet; sometimes an address, sometimes absurd.
     fn field(&mut self, base: u64) -> u64 {
         match self.below(12) {
             0..=6 => self.below(6),
@@ -65,7 +65,7 @@ impl Random {
     }
 }
 
-/// A message of the right length for its code, filled with such numbers.
+/// Makes a message of the right length for its code, filled with such numbers.
 fn payload(random: &mut Random, sample: &[u8], base: u64) -> Vec<u8> {
     let mut bytes = sample.to_vec();
     let mut at = 0;
@@ -83,7 +83,7 @@ fn payload(random: &mut Random, sample: &[u8], base: u64) -> Vec<u8> {
     bytes
 }
 
-/// A session, and where its arena begins.
+/// Opens a session. Returns the base of its arena, too.
 fn open_session(seq: &mut u64) -> (Session, u64) {
     let mut session = Session::new(fake::driver(), None, Budgets::default()).expect("session");
     let open = Open { wire_version: WIRE_VERSION, table_hash: TABLE_HASH, client_pid: 1, client_name: String::new() };
@@ -141,7 +141,7 @@ fn run(seed: u64, samples: &[(u32, Vec<u8>)]) {
 #[test]
 fn sessions_survive_whatever_is_sent() {
     let samples: Vec<_> = protocol::samples().into_iter().filter(|(code, _)| (0x8001..0xc000).contains(code)).collect();
-    // A helper's panic would go unnoticed otherwise.
+    // Otherwise a helper's panic would go unnoticed.
     std::panic::set_hook(Box::new(|info| {
         eprintln!("{info}");
         std::process::abort();

@@ -1,4 +1,4 @@
-//! The gateway as the appliance, clients and strangers see it, on real sockets.
+//! The gateway as the appliance, clients and unauthenticated peers see it, on real sockets.
 
 use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const ID: [u8; 16] = [0xa1; 16];
 const TICKET: [u8; 32] = [0xb2; 32];
 
-/// Tests fail rather than hang.
+/// Limit on each wait: tests fail rather than hang.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Packets(OwnedFd);
@@ -45,7 +45,7 @@ impl Packets {
         rustix::net::sendmsg(&self.0, &parts, &mut ancillary, SendFlags::empty()).unwrap();
     }
 
-    /// The next packet and its descriptor; `None` at the end.
+    /// Returns the next packet and its descriptor; `None` at the end.
     fn receive(&self) -> Option<(Value, Option<OwnedFd>)> {
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -140,7 +140,7 @@ fn accepted(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut answer), Ok(1)) && answer == *b"K"
 }
 
-/// Orders travel beside the data port: tries until the gateway has heard of the session or lease.
+/// Orders do not come through the data port: tries until the gateway knows of the session or lease.
 fn admitted(house: &House, preface: &Preface) -> TcpStream {
     loop {
         let mut stream = house.connect_with(preface);
@@ -151,7 +151,7 @@ fn admitted(house: &House, preface: &Preface) -> TcpStream {
     }
 }
 
-/// The peer has ended the connection, one way or the other.
+/// Whether the peer has ended the connection, with or without a reset.
 fn at_end(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0]) {
         Ok(len) => len == 0,
@@ -186,7 +186,7 @@ fn a_session_s_own_socket_reaches_its_worker() {
     assert!(worker.receive().is_none(), "the gateway keeps no way to the worker of a session that is over");
 }
 
-/// What an acceptor is given when it asks.
+/// Asks for a connection as an acceptor does, and returns it.
 fn handed(acceptor: &Packets) -> UnixStream {
     acceptor.send(json!({}), None);
     let (_, descriptor) = acceptor.receive().expect("an answer");
@@ -326,7 +326,7 @@ fn who_only_knocks_is_no_refusal() {
     let mut probe = house.connect();
     probe.shutdown(Shutdown::Write).unwrap();
     assert!(at_end(&mut probe));
-    // The next thing that the gateway reports is the next stranger, not the probe.
+    // The gateway's next report is about the next stranger, not the probe.
     let mut stranger = house.connect();
     stranger.write_all(b"RG").unwrap();
     stranger.shutdown(Shutdown::Write).unwrap();
@@ -372,7 +372,7 @@ fn random_bytes_neither_stop_nor_confuse_the_gateway() {
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    // All but those that said nothing are told of or counted.
+    // All but the silent ones are reported or counted.
     let mut refusals = 0;
     while refusals < rounds as u64 - silent {
         let event = house.event();
@@ -403,7 +403,7 @@ fn the_gateway_leaves_with_the_appliance() {
 #[test]
 fn strangers_leave_room_for_who_has_a_ticket() {
     let house = House::open();
-    // More than there are places, from several addresses, which all say nothing.
+    // More connections than there are places, from several addresses, none of which sends a byte.
     let strangers: Vec<_> = (0..400u16).map(|number| house.connect_from(2 + (number % 8) as u8)).collect();
     let _worker = house.expect_session();
     let mut newcomer = house.connect_with(&preface(PrefaceKind::Session));
@@ -442,7 +442,7 @@ fn a_worker_that_reads_nothing_has_few_connections_waiting_and_others_have_their
     assert!(accepted(&mut house.connect_with(&preface(PrefaceKind::Session))));
     assert_eq!(house.event()["op"], "session_connected");
     let mut waiting = Vec::new();
-    // Where there is no room one is closed at once; before that each waits for the worker.
+    // Without room a connection is closed at once; before that each one waits for the worker.
     while waiting.len() < 200 {
         let mut stripe = house.connect_with(&Preface::stripe(ID, &TICKET, 1 + waiting.len() as u64));
         stripe.set_read_timeout(Some(Duration::from_millis(50))).unwrap();

@@ -6,7 +6,7 @@ use remotegpu_worker::generated::{call, class};
 use remotegpu_worker::session::calls::Objects;
 use std::ptr::null_mut;
 
-/// Has every object.
+/// A table in which every object exists.
 struct Everything;
 
 impl Objects for Everything {

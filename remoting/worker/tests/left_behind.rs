@@ -1,5 +1,5 @@
-//! Memory that one session leaves and the next one gets. A file plays the GPU's memory (`softgpu/src/memory/frames.rs`), so a
-//! test can see what is really there, and write where a kernel waits.
+//! Memory that one session leaves and the next one gets. A file plays the GPU's memory
+//! (`softgpu/src/memory/frames.rs`), so a test can see its contents, and write where a kernel waits.
 
 mod common;
 
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 const SLAB: u64 = 2 << 20;
 const MEMORY: u64 = 16 << 20;
 const GRANTED: u64 = 3 * SLAB + CODE;
-/// What another tenant left everywhere.
+/// The byte that another tenant left everywhere.
 const CANARY: u8 = 0xc5;
 const SECRET: &[u8] = b"what only its owner may read";
 
-/// Waits until the flag is set, then takes eight bytes from another address.
+/// A kernel that waits until the flag is set, then copies eight bytes from another address.
 const PEEK: &str = r#"
 .version 7.0
 .target sm_70
@@ -56,7 +56,7 @@ struct Gpu {
 }
 
 impl Gpu {
-    /// With somebody's bytes in all of it.
+    /// Makes a GPU whose memory is full of another tenant's bytes.
     fn used(name: &str) -> Gpu {
         let path = std::env::temp_dir().join(format!("remotegpu-left-{name}-{}", std::process::id()));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a file");
@@ -116,7 +116,7 @@ impl Session {
         self.client().call(stream, &StreamSynchronize { launches: UNCOUNTED }, &[]).0
     }
 
-    /// Starts a kernel that reads `from` when `flag` is set, and writes what it got to `to`.
+    /// Starts a kernel that reads `from` when `flag` is set, and writes the bytes to `to`.
     fn peek(&mut self, flag: u64, from: u64, to: u64) {
         self.peek_at([flag, from, to].map(|offset| self.base + offset));
     }
@@ -147,7 +147,7 @@ fn a_kernel_that_runs_already_does_not_read_what_is_not_zeroed_yet() {
     tenant.peek(4096, SLAB, 8192);
     let base = tenant.base;
     tenant.client().map(base + SLAB, SLAB);
-    // Its answer comes when the memory is there for the tenant, if not for its streams.
+    // The answer comes when the memory is there for the tenant, but not yet for its streams.
     assert_eq!(tenant.client().call(0, &MemoryQuery { device: 0 }, &[]).0, 0);
     gpu.file.write_all_at(&[1], flag).expect("written");
     assert_eq!(tenant.synchronize(A), 0);
@@ -168,7 +168,7 @@ fn memory_is_overwritten_before_it_is_given_back() {
     assert_eq!(gpu.find(SECRET), None);
 }
 
-/// A session with a secret in memory that other processes of the lease may import, and the memory.
+/// Starts a session with a secret in memory that other processes of the lease may import. Returns the memory, too.
 fn sharing() -> (Session, File) {
     let mut worker = Worker::start("normal", GRANTED);
     let base = worker.client.open().arena_base;
@@ -247,7 +247,7 @@ fn what_a_broken_context_leaves_is_told_to_the_appliance() {
     assert_eq!(gpu.session(&[]).read(0, SLAB), vec![0; SLAB as usize]);
 }
 
-/// A worker of the same lease, which has mapped nothing yet.
+/// Starts a worker of the same lease, which has mapped nothing yet.
 fn next_of_the_lease() -> Session {
     let mut worker = Worker::start("normal", GRANTED);
     let base = worker.client.open().arena_base;
@@ -255,7 +255,7 @@ fn next_of_the_lease() -> Session {
     Session { worker, base }
 }
 
-/// A session with a secret in memory ends, and is asked for so much of that; what it hands on.
+/// Ends a session with a secret in memory, and asks it for memory of a size. Returns the memory that it hands on.
 fn left(asked: u64) -> (Session, Option<File>) {
     let mut tenant = next_of_the_lease();
     assert_eq!(tenant.client().call(0, &Grant { device: 0, least: GRANTED, want: GRANTED }, &[]).0, 0);
@@ -314,7 +314,7 @@ fn what_was_inherited_and_does_not_fit_is_overwritten_before_it_is_released() {
     file.write_all_at(SECRET, 0).expect("written");
     let mut next = next_of_the_lease();
     next.worker.order(&json!({"op": "inherit", "device": 0, "size": SLAB}), Some(file.as_fd()));
-    // With it, it was granted as much as it maps, and that is no slab of this size.
+    // With the inherited memory it was granted as much as it maps, but that memory does not have the slab's size.
     assert_eq!(next.client().call(0, &Grant { device: 0, least: SLAB, want: SLAB }, &[]).0, 0);
     let base = next.base;
     next.client().map(base, 2 * SLAB);

@@ -31,7 +31,7 @@ fn order(worker: &Worker, op: &str) {
     send(&worker.control, format!(r#"{{"op":"{op}"}}"#).as_bytes(), SendFlags::NOSIGNAL).expect("sent");
 }
 
-/// Has the session move to the other worker; what became of that.
+/// Moves the session to the other worker; returns the report, or the reason why it stays.
 fn depart(test: &Test, to: &Worker, seconds: u64) -> Result<Value, String> {
     let refused = test.worker.told("notmoved").len();
     send_ahead(test, to, refused)?;
@@ -41,7 +41,7 @@ fn depart(test: &Test, to: &Worker, seconds: u64) -> Result<Value, String> {
     Ok(moved)
 }
 
-/// Has its memory sent to the other worker, to which it will move.
+/// Sends its memory to the other worker, to which it will move.
 fn send_ahead(test: &Test, to: &Worker, refused: usize) -> Result<Value, String> {
     let earlier = test.worker.told("ahead").len();
     pass(&test.worker.control, to.client.link.stream.as_fd(), br#"{"op":"ahead"}"#);
@@ -53,7 +53,8 @@ fn move_away(test: &Test, seconds: u64) {
     send(&test.worker.control, packet.as_bytes(), SendFlags::NOSIGNAL).expect("sent");
 }
 
-/// What the worker tells by this name after `earlier` times, or why it does not move, after `refused` refusals.
+/// Returns the report with this name after `earlier` ones, or the reason why it does not move, after `refused`
+/// refusals.
 fn told_or_refused(test: &Test, op: &str, earlier: usize, refused: usize) -> Result<Value, String> {
     loop {
         if let Some(told) = test.worker.told(op).get(earlier) {
@@ -66,7 +67,7 @@ fn told_or_refused(test: &Test, op: &str, earlier: usize, refused: usize) -> Res
     }
 }
 
-/// The client goes on with the other worker.
+/// Lets the client continue with the other worker.
 fn follow(test: &mut Test, to: Worker) {
     order(&test.worker, "leave");
     test.client().link.data = Arc::clone(&to.client.link.data);
@@ -133,7 +134,7 @@ fn a_session_goes_on_where_it_moved_to() {
     let other = worker("normal");
     let moved = depart(&test, &other, 60).expect("moved");
     assert!(moved["bytes"].as_u64().is_some_and(|bytes| (4 << 20..SLAB / 2).contains(&bytes)), "{moved}");
-    // Commands that arrive meanwhile are carried out there.
+    // Commands that arrive meanwhile are executed there.
     count(&mut test, A, kernel);
     let awaited = test.client().send(A, &StreamSynchronize { launches: UNCOUNTED }, &[]);
     follow(&mut test, other);
@@ -144,7 +145,7 @@ fn a_session_goes_on_where_it_moved_to() {
     assert_eq!(test.synchronize(A), 0);
     assert!(test.read(B, 0, 4 << 20) == pattern());
     let counted = u32::from_le_bytes(test.read(B, COUNTER, 4).try_into().expect("4 bytes"));
-    // 3, 2 between the events, 1 on the way, 2 of the graph, and one that may have run beside these.
+    // 3, 2 between the events, 1 on the way, 2 of the graph, and one that may have run at the same time.
     assert!((8..=9).contains(&counted), "{counted}");
     assert_eq!(variable(&mut test), counter);
     let address = test.base;
@@ -162,7 +163,7 @@ fn a_session_goes_on_where_it_moved_to() {
     assert_eq!(test.synchronize(A), 0);
     assert!(elapsed(&mut test, 80, 81) > before);
     assert_eq!(test.client().call(A, &EventQuery { event: 81, generation: 8 }, &[]).0, 0);
-    // What was granted is the session's there, too: its share is full.
+    // The grant belongs to the session there, too: its share is full.
     let more = Grant { device: 0, least: LIMIT, want: LIMIT };
     assert_eq!(test.client().call(0, &more, &[]).0, CUDA_ERROR_OUT_OF_MEMORY);
     let (code, _) = test.client().call(LEGACY, &StreamSynchronize { launches: UNCOUNTED }, &[]);
@@ -218,7 +219,7 @@ fn only_what_changed_since_it_was_sent_is_sent_again() {
     let other = worker("normal");
     let ahead = send_ahead(&test, &other, 0).expect("sent")["bytes"].as_u64().expect("bytes");
     assert!(ahead >= 4 << 20, "{ahead}");
-    // It runs, and changes one word.
+    // The session runs, and changes one word.
     count(&mut test, A, kernel);
     assert_eq!(test.synchronize(A), 0);
     move_away(&test, 60);
@@ -241,7 +242,7 @@ fn what_cannot_be_the_same_there_is_a_reason_to_stay() {
         assert!(why.starts_with(reason), "{why}");
         assert_eq!(test.synchronize(A), 0);
     }
-    // Somebody who reads nothing and goes.
+    // A worker that reads nothing and ends.
     let gone = worker("normal");
     gone.client.link.stream.shutdown(std::net::Shutdown::Both).expect("connected");
     let why = depart(&test, &gone, 60).expect_err("it stays");

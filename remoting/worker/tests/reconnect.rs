@@ -1,4 +1,5 @@
-//! Sessions whose connection breaks: everything is done once, and every answer comes once, as on a connection that holds.
+//! Sessions whose connection breaks: everything is done once, and every answer comes once, as on a connection that
+//! holds.
 
 mod common;
 
@@ -18,7 +19,7 @@ fn started(profile: &str, grace: &str) -> Test {
     start_on(Worker::start_told(profile, LIMIT, &[], &["--grace", grace]))
 }
 
-/// What a run did: the counters that its kernels left, and what came, by command.
+/// The result of a run: the memory that its kernels left, and the number of messages, by command.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     memory: Vec<u8>,
@@ -44,7 +45,7 @@ fn work(t: &mut Test) -> Outcome {
     assert_eq!((t.synchronize(A), t.synchronize(B)), (0, 0));
     let memory = t.read(A, 0, 8192);
     let mut came = BTreeMap::new();
-    // Where bytes are cut into pieces, and how often is acknowledged, is not the session's business.
+    // How bytes are cut into pieces, and how often they are acknowledged, does not matter to the session.
     let counts = |r: &&Received| ![Acknowledge::CODE, protocol::HostBytes::CODE].contains(&r.code);
     for received in t.worker.client.inbox.iter().filter(counts) {
         *came.entry((received.code, received.seq)).or_default() += 1;
@@ -79,7 +80,7 @@ fn only_the_newest_attempt_that_can_be_true_wins() {
     for (epoch, received) in [(5, received), (4, received), (0, received), (6, received + 1), (7, u64::MAX)] {
         assert!(link.attempt(epoch, received).is_none(), "epoch {epoch}, received {received}");
     }
-    // The loser has changed nothing: the winner's connection still works, and what it kept is still there.
+    // The loser has changed nothing: the winner's connection still works, and what was kept for it is still there.
     assert_eq!(t.synchronize(A), 0);
     t.worker.client.link.reconnect();
     assert_eq!(t.synchronize(A), 0);
@@ -90,7 +91,7 @@ fn a_later_connection_ends_the_one_before() {
     let mut t = started("normal", "60");
     assert_eq!(t.synchronize(A), 0);
     let mut before = t.worker.client.link.stream.try_clone().expect("a socket");
-    // Nobody said that the old connection is over: it is half open.
+    // The old connection was not closed: it is half open.
     let link = &mut t.worker.client.link;
     let (after, _) = link.attempt(1, link.received()).expect("taken");
     before.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
@@ -149,7 +150,7 @@ fn a_client_that_has_closed_its_connection_for_memory_has_ended() {
         }
         let mut told = (0..2).map(|number| t.worker.wait_told("connection", number));
         assert!(told.any(|told| told["connected"] == false && told["closed"] == true));
-        // Long before the grace is over.
+        // This is long before the grace is over.
         assert!(t.worker.process.wait().expect("ended").success());
     }
 }
@@ -197,7 +198,7 @@ fn copy_of_a_mebibyte(address: u64) -> CopyToHost {
 #[test]
 fn what_a_client_does_not_take_is_bounded() {
     let mut t = started("normal", "60");
-    // Answers that nobody reads: the worker stops taking commands before it keeps more than its bound.
+    // Answers that are not read: the worker stops taking commands before it keeps more than its bound.
     let copy = copy_of_a_mebibyte(t.base);
     t.worker.client.link.stream.set_write_timeout(Some(Duration::from_millis(500))).expect("timeout");
     let mut bytes = Vec::new();

@@ -1,6 +1,7 @@
-//! A worker that a tenant has taken over meets its neighbour: a process of the same user, here even one that hides nothing.
+//! A worker that a tenant has taken over meets its neighbour: a process of the same user, here even one that hides
+//! nothing.
 //!
-//! The process is its own attacker: the test starts its own program again, which shuts itself in and then tries.
+//! The test is its own attacker: it starts its own program again, which enters the sandbox and then tries.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -17,18 +18,18 @@ const NEIGHBOUR: &str = "REMOTEGPU_TEST_NEIGHBOUR";
 const SECRETS: &str = "REMOTEGPU_TEST_SECRETS";
 const SANDBOX: &str = "REMOTEGPU_TEST_SANDBOX";
 
-/// How the attacker is shut in.
+/// The attacker's sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sandbox {
     None,
     /// The driver still opens files.
     Files,
-    /// And changes nothing but device nodes.
+    /// The driver still opens files, and may change only device nodes.
     Devices,
     Whole,
 }
 
-/// The last system call's failure as a word.
+/// Returns the result of the last system call as a word.
 fn outcome(result: i64) -> String {
     if result < 0 { std::io::Error::last_os_error().kind().to_string() } else { "done".into() }
 }
@@ -37,7 +38,7 @@ fn opened(path: impl AsRef<Path>) -> String {
     std::fs::File::open(path).map_or_else(|error| error.kind().to_string(), |_| "done".into())
 }
 
-/// A file of its own is made there, and goes again.
+/// Creates a file in the folder and removes it again.
 fn written(folder: &Path) -> String {
     let path = folder.join(format!("remotegpu-written-{}", std::process::id()));
     let made = OpenOptions::new().write(true).create_new(true).open(&path);
@@ -45,7 +46,7 @@ fn written(folder: &Path) -> String {
     made.map_or_else(|error| error.kind().to_string(), |_| "done".into())
 }
 
-/// Everything that a process may try on another one of its user, and what came of it.
+/// Tries everything that a process may try on another one of its user. Returns the outcomes.
 fn attempts(neighbour: i32) -> Vec<(&'static str, String)> {
     let (ours, _theirs) = UnixStream::pair().expect("sockets");
     let mut word = 0u64;
@@ -93,7 +94,7 @@ fn attempts(neighbour: i32) -> Vec<(&'static str, String)> {
     }
 }
 
-/// That of a container's user, where the tests may choose: root has rights of its own over other processes.
+/// The user of a container, where the tests may choose: root has rights of its own over other processes.
 fn user() -> u32 {
     // SAFETY: takes nothing.
     match unsafe { libc::geteuid() } {
@@ -102,7 +103,7 @@ fn user() -> u32 {
     }
 }
 
-/// The attacker. Prints what came of each attempt.
+/// The attacker. Prints the outcome of each attempt.
 #[test]
 #[ignore = "started by the other tests"]
 fn attacker() {
@@ -110,7 +111,7 @@ fn attacker() {
     let secrets = std::env::var_os(SECRETS).map(PathBuf::from).expect("secrets");
     let sandbox = std::env::var(SANDBOX).expect("sandbox");
     let (done, result) = std::sync::mpsc::channel();
-    // In a thread of its own: what Landlock takes from this one, the test's other threads keep.
+    // A thread of its own: the rights that Landlock takes from it stay with the test's other threads.
     std::thread::spawn(move || {
         let uid = user();
         // SAFETY: takes numbers. By the system call itself it changes this thread only.
@@ -143,7 +144,7 @@ fn attacker() {
                     .open("/dev/null")
                     .map_or_else(|e| e.kind().to_string(), |_| "done".into()),
             ),
-            // What it needs itself still works.
+            // Calls that the worker itself needs still work.
             ("thread", std::thread::spawn(|| "done".to_owned()).join().expect("joined")),
             // SAFETY: signal 0 to itself.
             ("itself", outcome(unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), std::process::id(), 0) })),

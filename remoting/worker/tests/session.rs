@@ -1,4 +1,4 @@
-//! A session against a driver that can be stopped: who waits for whom, and in which order what is told.
+//! A session against a driver that can be stopped: which command waits for which, and the order of the reports.
 
 mod common;
 #[path = "session/graphs.rs"]
@@ -21,7 +21,7 @@ use remotegpu_worker::session::budgets::Budgets;
 use remotegpu_worker::session::commands::Session;
 use std::sync::{Mutex, MutexGuard};
 
-/// The fake driver's streams go on all together, so one test at a time.
+/// All streams of the fake driver continue together, so one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 struct Direct(Session);
@@ -62,7 +62,7 @@ const CODE: u64 = 1 << 10;
 const NON_BLOCKING: u32 = 1;
 const MODULE: u64 = 5;
 
-/// A session with memory, a module with one kernel, a stopped stream `A` and a stream `B` that goes on.
+/// Starts a session with memory, a module with one kernel, a stopped stream `A` and a stream `B` that runs.
 fn start() -> Test {
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     fake::world().launches.clear();
@@ -184,7 +184,7 @@ fn a_gate_holds_its_stream_until_it_is_opened_whichever_comes_first() {
     t.launch(B, 2);
     t.client.stream(13, NON_BLOCKING, 0);
     t.launch(13, 3);
-    // The second before its stream gets there.
+    // The second gate opens before its stream reaches it.
     t.client.send(0, &GateOpen { token: 71 }, &[]);
     assert_eq!(t.synchronize(13), 0);
     assert_eq!(t.launched(), [3]);
@@ -205,7 +205,7 @@ fn a_copy_whose_bytes_will_not_come_lets_its_stream_continue() {
     t.client.send(0, &SupplyCancel { command: copy }, &[]);
     assert_eq!(t.synchronize(B), 0);
     assert_eq!(t.launched(), [1]);
-    // It cannot be given up twice.
+    // A copy cannot be cancelled twice.
     t.client.send(0, &SupplyCancel { command: copy }, &[]);
     assert_eq!(t.synchronize(B), 1);
 }
@@ -237,7 +237,7 @@ fn an_old_record_does_not_wait_for_a_new_one() {
 fn a_late_record_is_not_the_latest_though_its_event_was_made_while_memory_was_being_mapped() {
     let mut t = start();
     t.client.stream(13, NON_BLOCKING, 0);
-    // Everything waits until the old memory is gone.
+    // All commands wait until the old memory is gone.
     t.client.send(0, &SlabUnmap { address: t.base, size: SLAB }, &[]);
     t.client.send(0, &SlabMap { device: 0, address: t.base, size: SLAB }, &[]);
     t.client.send(0, &EventCreate { event: 3, context: CONTEXT, flags: 2 }, &[]);
@@ -319,7 +319,7 @@ fn late_bytes_are_asked_for_when_the_stream_gets_there() {
     let mut t = start();
     let len = 9 << 20;
     let copy = CopyToDeviceLate { context: CONTEXT, address: t.base, extent: row(len) };
-    // The slab is 8 MiB: refused, told by the next synchronisation.
+    // The slab is 8 MiB: the copy is refused, and the next synchronisation reports it.
     t.client.send(B, &CopyToDeviceLate { address: t.base + GRANULARITY + (1 << 40), ..copy.clone() }, &[]);
     assert_eq!(t.synchronize(B), 1);
     let copy = CopyToDeviceLate { extent: row(5 << 20), ..copy };

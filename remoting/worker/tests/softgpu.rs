@@ -187,14 +187,14 @@ fn memory_is_asked_for_and_returned() {
     assert_eq!((code, state), (0, MemoryState { limit: LIMIT, free: LIMIT - SLAB - CODE }));
     let told = t.worker.hang_up();
     assert_eq!(told[0]["op"], "ready");
-    // The driver frees the rest when the process has ended: the appliance sees that itself.
+    // The driver frees the rest when the process has ended; the appliance notices that.
     assert_eq!(told.iter().filter(|v| v["op"] == "return").count(), 0);
     let ends: Vec<_> = told.iter().filter(|v| v["op"] == "ending" || v["op"] == "stats").collect();
-    // What it received is told before it parts with its memory, as it may be killed meanwhile.
+    // It reports what it received before it parts with its memory, because it may be killed meanwhile.
     assert_eq!(ends.iter().map(|v| &v["op"]).collect::<Vec<_>>(), ["stats", "ending"]);
 }
 
-/// Is this all that is left of what was granted?
+/// Whether this is all that is left of the grant.
 fn has_left(t: &mut common::session::Test, bytes: u64) -> bool {
     let heap = |more| ContextLimit { context: CONTEXT, limit: 2, value: (8 << 20) + bytes + more };
     let fits = [heap(1), heap(0)].map(|most| t.client().call(0, &most, &[]).0);
@@ -366,7 +366,7 @@ fn has_no_more_than_its_budget(wire_version: u32) {
     let mut worker = Worker::start_told("normal", LIMIT, &[], &options);
     let client = &mut worker.client;
     client.open_in(wire_version);
-    // What was refused is told once more by the next command that waits.
+    // The next command that waits reports the refusal once more.
     let told_late = |client: &mut Client<Socket>| {
         client.call(0, &ContextSynchronize { context: CONTEXT, launches: UNCOUNTED }, &[]).0
     };
@@ -388,7 +388,7 @@ fn has_no_more_than_its_budget(wire_version: u32) {
     let notices: Vec<_> = notices.map(|r| Notice::decode(&r.payload).expect("a notice").0.line).collect();
     let told = worker.hang_up();
     let lines: Vec<_> = told.iter().map(|packet| packet["line"].to_string()).collect();
-    // The client is told as the appliance is, if its version has such a message.
+    // The client gets the same lines as the appliance, if its version has such a message.
     let times = usize::from(wire_version >= since(Notice::CODE));
     for kind in ["3 streams", "2 events", "2 contexts"] {
         assert_eq!(lines.iter().filter(|line| line.contains(kind)).count(), 1, "{kind}: {lines:?}");

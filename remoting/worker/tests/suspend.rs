@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 
 const COUNTER: u64 = SLAB / 2;
 
-/// A file of so many bytes that cannot become larger, as the appliance makes it.
+/// Makes a file of this size that cannot grow, like the appliance's.
 fn room(bytes: u64) -> File {
     let file = File::from(memfd_create("image", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory"));
     file.set_len(bytes).expect("its size");
@@ -36,7 +36,7 @@ fn pattern() -> Vec<u8> {
     floats((0..1 << 20).map(|i| i as f32))
 }
 
-/// A session with something in its memory, and a kernel that counts.
+/// Starts a session with data in its memory, and a kernel that counts.
 fn working(profile: &str) -> (Test, u32) {
     let mut test = start(profile);
     let kernel = test.load()("count");
@@ -69,7 +69,7 @@ fn what_a_session_has_is_there_when_it_is_resumed() {
             let told = test.worker.wait_told("suspended", round);
             assert_eq!(told["bytes"], SLAB);
             assert!(told["kept"][0].as_u64().is_some_and(|kept| 0 < kept && kept < 1 << 20), "{told}");
-            // The image says nothing to who has not its key.
+            // The image shows nothing without its key.
             let mut bytes = vec![0; 4 << 20];
             file.read_exact_at(&mut bytes, 0).expect("read");
             let pattern = pattern();

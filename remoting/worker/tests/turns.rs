@@ -1,5 +1,5 @@
-//! Workers on the software GPU that take turns. What counts is work, and turns last by a clock of the test: the processor time of
-//! the workers, or one that stands still. So nothing here depends on how busy the machine is.
+//! Workers on the software GPU that take turns. The tests count work, and turns last by a clock of the test: the
+//! processor time of the workers, or one that stands still. So nothing here depends on how busy the machine is.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, mpsc};
 
 const LEASES: [[u8; 16]; 2] = [[1; 16], [2; 16]];
-/// Launches between two that are waited for.
+/// Number of launches between two waits.
 const PIECE: u32 = 8;
 
 /// `work(n)` counts to `n`.
@@ -35,7 +35,7 @@ again:
 }
 "#;
 
-/// The processes' time on processors.
+/// Returns the processes' time on processors.
 fn processor_time(processes: &[AtomicI32]) -> u64 {
     let of = |process: &AtomicI32| {
         let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
@@ -68,7 +68,7 @@ fn load(t: &mut Test) -> u32 {
     0
 }
 
-/// Launches pieces of work; the numbers of the commands that wait for them.
+/// Launches pieces of work; returns the numbers of the commands that wait for them.
 fn launch(t: &mut Test, stream: u64, pieces: u32, n: u32) -> Vec<u64> {
     let piece = |_| {
         (0..PIECE).for_each(|_| t.launch(stream, 0, 1, 1, &encoded(&n)));
@@ -92,7 +92,8 @@ fn backlogged_leases_get_three_to_one() {
         load(t);
         process.store(t.worker.process.id() as i32, Ordering::Relaxed);
     }
-    // Of milliseconds each: what a worker does besides, which its clock counts too, is little, with a sanitizer as well.
+    // Each piece takes milliseconds: other work of a worker, which its clock counts too, is little, even with a
+    // sanitizer.
     let waits = both.each_mut().map(|t| launch(t, A, 900, 20_000));
     let mut count = || {
         both.iter_mut().for_each(|t| t.client().receive());
@@ -130,12 +131,12 @@ fn a_worker_that_is_killed_in_its_turn_holds_nobody() {
     let (mut first, mut second) = (join(&turns, 10, LEASES[0]), join(&turns, 11, LEASES[1]));
     let kernel = first.load();
     first.launch(A, kernel("spin"), 1, 1, &encoded(&first.base));
-    // Behind it in another stream: it is told when the turn has come.
+    // A launch after that one, in another stream: its completion is reported once the turn has come.
     first.launch(B, kernel("count"), 1, 1, &encoded(&(first.base + 64)));
     assert_eq!(first.synchronize(B), 0);
     load(&mut second);
     let waits = launch(&mut second, A, 1, 100);
-    // What is no launch waits for no turn.
+    // Commands that are no launch wait for no turn.
     second.write(B, 0, &[1; 4]);
     assert_eq!(second.read(B, 0, 4), [1; 4]);
     assert_eq!(completed(&second, &waits), 0, "it is the first one's turn");
@@ -165,7 +166,8 @@ fn kernels_that_wait_for_each_other_come_to_an_end() {
     load(&mut other);
     let waits = launch(&mut other, A, 50, 20_000);
     let kernel = waiting.load();
-    // More is queued than may be before the kernel that releases the first: it is launched although nothing completes.
+    // More launches than may be queued come before the kernel that releases the first: it is launched although nothing
+    // completes.
     waiting.launch(A, kernel("spin"), 1, 1, &encoded(&waiting.base));
     for _ in 0..2000 {
         waiting.launch(B, kernel("count"), 1, 1, &encoded(&(waiting.base + 64)));

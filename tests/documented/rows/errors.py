@@ -1,4 +1,4 @@
-"""What a call answers that cannot do what it was asked for."""
+"""Error codes of calls that cannot do their work."""
 
 from __future__ import annotations
 

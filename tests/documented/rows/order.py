@@ -1,4 +1,4 @@
-"""What happens before what."""
+"""The order of work: which operations come before which."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _graph(m: Machine, address: int) -> int:
 
 
 def prepared(m: Machine, function: str, address: int, stream: int) -> Callable[[], int]:
-    """Makes the arguments of a work, which may wait for the device; the call itself comes when it is asked for."""
+    """Makes the arguments of an operation, which may wait for the device. Returns the call itself, to be made later."""
     kept = OneKept(m.cuda, function)
     WORK[function][2](replace(m, cuda=kept), address, stream)
     return kept.call
@@ -202,7 +202,7 @@ def _waits_for_an_event(m: Machine) -> None:
 
 
 def _waits_for_later_records() -> dict[str, Broken]:
-    """A driver whose streams wait for whatever record of the event comes."""
+    """A driver whose streams wait for any record of the event that comes."""
     waiting: list[int] = []
 
     def wait(_real: Library, stream: int, _event: int, _flags: int) -> int:

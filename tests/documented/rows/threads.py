@@ -1,4 +1,4 @@
-"""What threads share and what each has of its own, and what a forked child may do."""
+"""State that threads share, state of each thread, and calls that a forked child may make."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _in_several(m: Machine) -> None:
 
 
 def _of_all_threads() -> dict[str, Broken]:
-    """A driver whose current context is the process's."""
+    """A driver whose current context belongs to the process."""
     last: list[int] = []
 
     def take(real: Library, context: int | None) -> int:
@@ -183,7 +183,7 @@ def _driver_thread(m: Machine) -> None:
 
 
 def _captured(m: Machine, mode: int, call: Callable[[], int]) -> tuple[int, int]:
-    """Code of a call during a capture, and of the capture's end."""
+    """The code of a call during a capture, and that of the capture's end."""
     stream = m.stream()
     m.ok("cuStreamBeginCapture", stream, mode)
     return call(), m.cuda.cuStreamEndCapture(stream, out(word()))
@@ -241,7 +241,7 @@ def _mode(m: Machine) -> None:
 
 
 def _in_child(function: Callable[[], int]) -> int:
-    """The answer of a call in a forked child that then ends."""
+    """The code of a call in a forked child that then ends."""
     child = os.fork()
     if child == 0:
         code = 250

@@ -19,7 +19,7 @@ extern "C" __global__ void scale(float* a, float factor, int n) {
 
 
 def _ok(result):
-    """What a call returned beside its code, which must be success."""
+    """Returns a call's values without its code, which must be success."""
     code, *values = result
     assert code == 0, code
     return values[0] if len(values) == 1 else values or None

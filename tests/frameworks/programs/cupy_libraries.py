@@ -1,4 +1,4 @@
-"""cuBLAS, cuFFT and cuRAND through CuPy. They ship PTX beside their machine code."""
+"""cuBLAS, cuFFT and cuRAND through CuPy. They ship PTX next to their machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What monitoring tools and torch ask NVML, from within a share that this process computes on."""
+"""NVML queries of monitoring tools and torch, on a share that this process computes on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def _compute():
-    """Become a process of the GPU, with 64 MiB."""
+    """Makes this a process of the GPU, with 64 MiB."""
     (code,) = driver.cuInit(0)
     assert code == 0, code
     _, device = driver.cuDeviceGet(0)

@@ -1,4 +1,4 @@
-"""What unmodified tools read of our `nvidia-smi`, or of NVML through NVIDIA's own Python helpers, on a share."""
+"""Unmodified tools read our `nvidia-smi`, or NVML through NVIDIA's own Python helpers, on a share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def gputil():
-    """GPUtil starts `nvidia-smi` with twelve fields, and takes an answer that it cannot read for no GPU."""
+    """GPUtil starts `nvidia-smi` with twelve fields; an output that it cannot parse means no GPU to it."""
     import GPUtil
 
     (gpu,) = GPUtil.getGPUs()

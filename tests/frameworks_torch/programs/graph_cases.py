@@ -22,7 +22,7 @@ def scale(source, target, factor):
 
 
 def captured():
-    """Kernels, copies and fills: replayed with what the input holds by then."""
+    """Kernels, copies and fills: a replay uses the input's current content."""
     source, target = torch.zeros(1000, device="cuda"), torch.zeros(1000, device="cuda")
     scale(source, target, 3.0)
     graph = torch.cuda.CUDAGraph()
@@ -63,7 +63,7 @@ def two_streams():
 
 
 def shared_pool():
-    """Graphs for several sizes share a pool, as a decode loop has them."""
+    """Graphs for several sizes share a pool, as in a decode loop."""
     pool = torch.cuda.graph_pool_handle()
     graphs = {}
     for size in (64, 32, 16, 8):
@@ -87,8 +87,9 @@ def shared_pool():
 
 
 def reduce_overhead():
-    """torch.compile takes graphs by itself. The inputs stay where they are: torch's own kernel for copies of lists is
-    machine code, which only a GPU of NVIDIA runs."""
+    """torch.compile uses graphs by itself. The inputs stay where they are: torch's own kernel for copies of lists is
+    machine code, which runs only on NVIDIA's GPUs.
+    """
 
     @torch.compile(mode="reduce-overhead")
     def step(x, y):
@@ -123,7 +124,7 @@ class Scaled(torch.autograd.Function):
 
 
 def graphed_callables():
-    """What torch.cuda.make_graphed_callables makes: a graph for each function's call, and one for its gradient."""
+    """Callables of torch.cuda.make_graphed_callables: a graph for each function's call, and one for its gradient."""
     sample = torch.zeros(256, device="cuda", requires_grad=True)
     first, second = torch.cuda.make_graphed_callables((Scaled.apply, Scaled.apply), ((sample,), (sample,)))
     kept = []
@@ -139,7 +140,7 @@ def graphed_callables():
 
 
 def spoilt():
-    """What a capture forbids ends it with torch's error, and the next one works."""
+    """A forbidden call ends the capture with torch's error, and the next capture works."""
     tensor = torch.zeros(8, device="cuda")
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):

@@ -1,4 +1,4 @@
-"""What a share or the software GPU does not provide: torch's own error each time, and all else continues."""
+"""Features that a share or the software GPU does not provide: each time torch's own error, and all else works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refuses(function, *codes):
 
 
 def own_kernels():
-    """torch's wheel holds machine code for NVIDIA's GPUs only; on a GPU of NVIDIA this works."""
+    """torch's wheel has machine code for NVIDIA's GPUs only; on such a GPU this works."""
     ones = torch.tensor([1.0] * 8).cuda()
     for _ in range(2):
         refuses(lambda: ones + 1, "cudaErrorNoKernelImageForDevice")

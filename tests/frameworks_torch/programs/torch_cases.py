@@ -1,4 +1,4 @@
-"""What torch itself does with a GPU, apart from its own kernels: properties, copies, memory, streams, data loading."""
+"""torch's own use of a GPU, apart from its kernels: properties, copies, memory, streams, data loading."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def memory_info():
 
 
 def management():
-    """Through NVML, by the `nvidia-ml-py` beside torch."""
+    """Uses NVML, through the `nvidia-ml-py` that is installed with torch."""
     tensor = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     assert 512 * MIB <= torch.cuda.device_memory_used() <= SHARE
     assert 0 <= torch.cuda.utilization() <= 100
@@ -123,7 +123,7 @@ def caching_allocator():
 
 
 def out_of_memory():
-    """At the share, not at the GPU: another tenant's memory is out of reach, and afterwards everything works."""
+    """The limit is the share, not the GPU: another tenant's memory is out of reach, and afterwards everything works."""
     torch.cuda.empty_cache()
     kept = torch.arange(1000.0).cuda()
     held = []
@@ -160,7 +160,7 @@ def expandable_segments():
 
 
 def data_loader():
-    """Workers are forked from a process that uses the GPU; a thread of ours pins what they make."""
+    """Workers are forked from a process that uses the GPU; a thread of ours pins their output."""
     data, labels = torch.randn(200, 33), torch.arange(200)
     torch.zeros(1, device="cuda")
     loader = DataLoader(TensorDataset(data, labels), batch_size=32, num_workers=2, pin_memory=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Value:
-    """A result of the GPU beside the CPU's. `within` bounds the greatest difference, in units of the greatest value."""
+    """A result of the GPU, with the CPU's. `within` bounds the greatest difference, in units of the greatest value."""
 
     got: object
     want: object

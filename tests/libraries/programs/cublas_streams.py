@@ -121,7 +121,7 @@ def streams_come_and_go() -> Iterator[Value]:
             work.draw()
         for work, queue in zip(works, queues, strict=True):
             work.multiply(handle, queue)
-        # Destroyed before its work is done: that goes on.
+        # Destroyed before its work is done: the work continues.
         runtime("cudaStreamDestroy", queues[0])
         runtime("cudaDeviceSynchronize")
         runtime("cudaStreamDestroy", queues[2])

@@ -46,7 +46,7 @@ def planned(handle: c_void_p, operation: c_void_p) -> tuple[c_void_p, c_uint64]:
 
 
 def computed(kind: str, pattern: str, *arrays: np.ndarray, by: c_int = ADD) -> np.ndarray:
-    """What cuTENSOR makes of arrays, by a Contraction, Permutation or Reduction as numpy.einsum writes it."""
+    """Runs a Contraction, Permutation or Reduction of cuTENSOR on arrays, with a pattern as numpy.einsum writes it."""
     inputs, output = pattern.split("->")
     handle, operation = c_void_p(), c_void_p()
     call("cutensorCreate", byref(handle))

@@ -15,7 +15,7 @@ IMAGES = [rng.integers(0, 256, (24, 32, 3), np.uint8) for _ in range(BATCH)]
 
 
 def through(graph: Callable[[object], object]) -> list[np.ndarray]:
-    """What a pipeline of this graph makes of the images."""
+    """Runs a pipeline of this graph on the images. Returns its output."""
 
     @pipeline_def(batch_size=BATCH, num_threads=1, device_id=0, seed=3)
     def pipeline() -> object:

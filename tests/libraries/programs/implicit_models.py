@@ -51,7 +51,7 @@ def nearest_neighbours() -> Iterator[Value]:
 
 
 def recommendations() -> Iterator[Value]:
-    """What a model recommends, without what its user knows, is what its factors say."""
+    """A model's recommendations, without items that its user knows, follow from its factors."""
     data = ratings()
     model = implicit.gpu.als.AlternatingLeastSquares(factors=FACTORS, iterations=2, random_state=7)
     model.fit(data, show_progress=False)

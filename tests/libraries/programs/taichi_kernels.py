@@ -8,7 +8,7 @@ import taichi as ti
 from cases import Value
 
 ti.init(arch=ti.cuda, offline_cache=False, log_level=ti.ERROR, device_memory_GB=0.25, random_seed=1)
-# It goes on with the CPU where it finds no GPU.
+# Taichi continues with the CPU where it finds no GPU.
 assert ti.lang.impl.current_cfg().arch == ti.cuda, "Taichi took the CPU"
 rng = np.random.default_rng(49)
 

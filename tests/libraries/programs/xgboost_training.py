@@ -58,7 +58,7 @@ def predicts_and_trains_with_one_matrix() -> Iterator[Value]:
 
 
 def ranking() -> Iterator[Value]:
-    """The score that the GPU reports, computed anew from its predictions."""
+    """The score that the GPU reports, computed again from its predictions."""
     groups, relevance = np.repeat(np.arange(100), 30), rng.integers(0, 4, 3000)
     matrix = xgb.DMatrix(FEATURES + relevance[:, None] * 0.5, relevance, qid=groups)
     options = {"objective": "rank:ndcg", "device": "cuda", "tree_method": "hist", "eval_metric": "ndcg@30"}

@@ -93,13 +93,13 @@ class Driver:
             raise DriverError(f"{name} -> {code}")
 
     def made(self, name: str, *arguments: object) -> int:
-        """What a successful call stored behind its first argument: a handle or an address."""
+        """Returns the handle or address that a successful call stores behind its first argument."""
         result = c_uint64()
         self.ok(name, byref(result), *arguments)
         return result.value
 
     def number(self, name: str, *arguments: object) -> tuple[int, int]:
-        """Code and the number that the call stored behind its first argument."""
+        """The code, and the number that the call stored behind its first argument."""
         result = c_uint64()
         return self.call(name, byref(result), *arguments), result.value
 

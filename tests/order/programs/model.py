@@ -1,4 +1,4 @@
-"""What CUDA documents about order, as clocks: which work is known to come before which, and what may still be held up.
+"""CUDA's documented order, as clocks: which work certainly comes before which, and what may still be held up.
 
 A program that this model lets a generator write is free of races: each access to a place comes after all earlier ones.
 Then the result is that of its calls in their order, whatever a GPU does meanwhile.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Stream number n -> how many of its operations; -n - 1 -> how many of its records and waits. Those are no operations:
+#: Stream number n -> the number of its operations; -n - 1 -> that of its records and waits. Those are no operations:
 #: CUDA leaves open whether they take part in the legacy stream's barriers.
 Clock = dict[int, int]
 
@@ -25,7 +25,7 @@ class Stream:
     handle: int
     #: Does the legacy default stream wait for it, and it for that one?
     blocking: bool
-    #: Its last operation, and what that came after.
+    #: Its last operation, and the work before that.
     clock: Clock = field(default_factory=dict)
     #: Gates that hold that up, and those that may.
     gates: set[int] = field(default_factory=set)
@@ -44,9 +44,9 @@ class Place:
 
 @dataclass(eq=False)
 class Record:
-    """What has happened when an event is complete.
+    """The work that is complete when an event is.
 
-    `clock` and `gates` are what an event surely waits for, `most` and `may_gates` what it may wait for.
+    An event certainly waits for `clock` and `gates`, and may wait for `most` and `may_gates`.
     """
 
     clock: Clock
@@ -89,7 +89,7 @@ class Order:
         return [self.legacy] if stream.blocking else []
 
     def upcoming(self, stream: Stream) -> tuple[Clock, set[int]]:
-        """What the stream's next operation would come after, and what would hold it up."""
+        """Returns the clock that the stream's next operation follows, and the gates that hold it up."""
         clock, gates = dict(stream.clock), set(stream.gates)
         merge(clock, self.host)
         for other in self._others(stream):
@@ -102,7 +102,7 @@ class Order:
         return stream.may_gates.union(*(other.may_gates for other in self._others(stream)))
 
     def may_use(self, stream: Stream, *places: Place) -> bool:
-        """Would an operation of the stream come after everything that used these places?"""
+        """Whether an operation of the stream would come after everything that used these places."""
         clock, _ = self.upcoming(stream)
         return all(place.last is None or clock.get(place.last[0], 0) >= place.last[1] for place in places)
 
@@ -110,7 +110,7 @@ class Order:
         return place.last is None or self.host.get(place.last[0], 0) >= place.last[1]
 
     def operate(self, stream: Stream, *places: Place) -> None:
-        """An operation in the stream that uses the places."""
+        """Adds an operation to the stream that uses the places."""
         stream.may_gates = self.may_hold(stream)
         stream.clock, stream.gates = self.upcoming(stream)
         count = stream.clock.get(stream.number, 0) + 1
@@ -155,12 +155,12 @@ class Order:
             stream.may_gates |= record.may_gates
 
     def is_held(self, gates: set[int]) -> bool:
-        """May waiting for something behind these gates never end? One thread may run all host functions."""
+        """Whether a wait for something behind these gates may never end. One thread may run all host functions."""
         self.host_functions = [(s, n) for s, n in self.host_functions if self.host.get(s, 0) < n]
         return bool(gates & self.closed) or (bool(self.closed) and bool(self.host_functions))
 
     def knows(self, clock: Clock) -> bool:
-        """Does the host know that everything up to the clock is complete?"""
+        """Whether the host knows that everything up to the clock is complete."""
         return all(self.host.get(stream, 0) >= count for stream, count in clock.items())
 
     def waited_for_stream(self, stream: Stream) -> None:

@@ -67,7 +67,7 @@ class Module:
 
 
 class HostFunctions:
-    """What streams call: each call does what was left for it under its number."""
+    """Host functions for streams: each call runs the action that was left under its number."""
 
     def __init__(self) -> None:
         self._left: dict[int, Callable[[], object]] = {}
@@ -140,7 +140,7 @@ class Program:
         self.expect(name, self.cuda.call(name, *arguments), code)
 
     def some_stream(self, *places: Place) -> Stream:
-        """A stream whose next operation comes after all uses of the places; if there is none, one is made to wait."""
+        """Returns a stream whose next operation comes after all uses of the places; makes one wait if there is none."""
         streams = [s for s in self.order.streams if not self.held(s) or s.queued < MOST_BEHIND_A_GATE]
         if not streams:
             self.open_gates()
@@ -276,7 +276,7 @@ class Program:
             cell.value = (cell.value * a + shared) & MASK
 
     def raise_launch_lower(self) -> None:
-        """What cuDNN does."""
+        """Raises a function's limit of shared memory, launches, and does so again with a lower limit, as cuDNN does."""
         function = self.sized()
         address, cell = self.cell()
         for value in (98 << 10, 26 << 10):
@@ -306,7 +306,7 @@ class Program:
         value = self.random.choice([1, 2, 4, 8]) << 20 if limit else self.random.choice([1, 2, 4]) << 10
         refused = limit == MALLOC_HEAP and self.grabbed
         if self.order.closed:
-            # Whether it waits for what a gate holds up CUDA leaves open.
+            # CUDA leaves open whether this waits for work that a gate holds up.
             self.open_gates()
         self.call("cuCtxSetLimit", limit, value, code=INVALID_VALUE if refused else OK)
         if not refused:
@@ -342,7 +342,7 @@ class Program:
 
     def load_module(self) -> None:
         if len(self.modules) < 4:
-            # Loading code may wait for all that runs.
+            # Loading code may wait for all running work.
             self.open_gates()
             self.modules.append(self.load())
 
@@ -441,7 +441,7 @@ class Program:
         slot.value = (slot.value * 3 + add) & MASK
 
     def close_gate(self, stream: Stream | None = None) -> None:
-        """A host function that does not return, or a word of page-locked or device memory that is not written yet."""
+        """Adds a host function that does not return, or a wait for an unwritten word, page-locked or on the device."""
         if not self.order.closed:
             stream = stream or self.some_stream()
             opened = threading.Event()
@@ -486,7 +486,7 @@ class Program:
         self.order.wait(stream, event.record)
 
     def certain(self, record: Record | Stream) -> int | None:
-        """The code of a question whether that is complete, if it does not depend on time."""
+        """The code of a query whether that is complete; None if it depends on time."""
         if record.gates & self.order.closed:
             return NOT_READY
         most = record.most if isinstance(record, Record) else self.order.upcoming(record)[0]
@@ -505,7 +505,7 @@ class Program:
         stream = self.some_stream()
         wanted = self.certain(stream)
         code = self.cuda.call("cuStreamQuery", stream.handle)
-        # Of the legacy stream the query tells its own work only.
+        # A query of the legacy stream covers only its own work.
         if stream.number and wanted is not None:
             self.expect("cuStreamQuery", code, wanted)
 
@@ -557,7 +557,7 @@ class Program:
             self.call("cuMemFree_v2", memory)
 
     def scene(self) -> None:
-        """What happens only rarely by chance."""
+        """Runs a scene that chance makes only rarely."""
         self.open_gates()
         scenes = [self.scenes.late_record, self.scenes.reused_memory, self.scenes.new_memory]
         self.random.choices(scenes, [4, 4, 1])[0]()
@@ -664,7 +664,7 @@ def main() -> int:
         print(json.dumps({"seed": seed, "commands": program.commands, "differs": differs}), flush=True)
         if differs is not None:
             failed += 1
-            # What is left of the program would disturb the next one.
+            # The rest of the program would disturb the next one.
             break
     sys.stdout.flush()
     os._exit(1 if failed else 0)

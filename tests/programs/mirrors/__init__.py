@@ -1,1 +1,1 @@
-"""What random programs with mirrors are made of: memory, ways to write to it, commands and waits."""
+"""The parts of random programs with mirrors: memory, ways to write to it, commands and waits."""

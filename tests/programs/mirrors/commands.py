@@ -1,4 +1,4 @@
-"""What one thread of a random program does, step by step, and what each word has to be afterwards."""
+"""The steps of one thread of a random program, and the content that each word must have afterwards."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ class DiffersError(AssertionError):
 
 
 class Slot:
-    """What one launch is told in page-locked memory, and what it tells."""
+    """The inputs and outputs of one launch, in page-locked memory."""
 
     def __init__(self):
         self.places, self.values, self.out = pinned(MOST, np.uint64), pinned(MOST), pinned(MOST)
@@ -28,13 +28,12 @@ class Slot:
 
 
 class Commands:
-    """One thread of a program. Each has some words of each memory for itself, in stripes; `done` gets what it did.
-    `elsewhere` may be None."""
+    """One thread of a program. Each owns some words of each memory, in stripes; `done` gets the names of its steps."""
 
     def __init__(self, chance, memories, owned, functions, done, elsewhere):
         self.chance, self.memories, self.owned, self.done = chance, memories, owned, done
         self.elsewhere = elsewhere
-        #: What the round has done so far.
+        #: The steps of this round so far.
         self.steps = []
         self.exchange, self.bump = functions
         self.streams = [ok(cu.cuStreamCreate(1)) for _ in range(2)]
@@ -77,7 +76,7 @@ class Commands:
         owned = self.owned[index]
         at = int(self.some(owned))
         if self.any(4) == 0:
-            # A whole block, as O_DIRECT wants it.
+            # A whole block, as O_DIRECT needs it.
             at -= (self.memories[index].address // 4 + at) % 128
             if at < 0 or self.any(2):
                 at = int(owned[0])
@@ -98,7 +97,7 @@ class Commands:
     # ---- the host
 
     def usable(self):
-        """What the host may use now."""
+        """The memories that the host may use now."""
         is_idle = not any(busy.any() for busy in self.busy)
         return [index for index, memory in enumerate(self.memories) if is_idle or memory.is_concurrent]
 
@@ -125,7 +124,7 @@ class Commands:
                 )
 
     def check_in_a_child(self):
-        """A forked child sees what the parent has."""
+        """A forked child sees the parent's words."""
         inherited = [i for i, memory in enumerate(self.memories) if memory.is_inherited]
         self.note("child_reads")
         child = os.fork()
@@ -138,7 +137,7 @@ class Commands:
     # ---- the device
 
     def turn_to_a_stream(self):
-        """What comes next runs after all before, on the same stream or on the other one."""
+        """Changes the stream at random. Later work runs after all earlier work, on the same stream or the other."""
         stream = self.some(self.streams)
         if stream is not self.stream:
             ok(cu.cuEventRecord(self.joint, self.stream))
@@ -158,7 +157,7 @@ class Commands:
         self.busy[index][at] = True
 
     def launch_exchange(self, slot, pairs):
-        """Returns what is to be looked at when the kernel has run, with the words as they are now."""
+        """Launches the kernel. Returns the slot and the number of words, to be checked when it has run."""
         slot = self.slots[slot]
         count = sum(len(at) for _, at in pairs)
         places = [self.memories[index].on_device() + 4 * at.astype(np.uint64) for index, at in pairs]
@@ -185,7 +184,7 @@ class Commands:
         if not sum(len(at) for _, at in pairs):
             return
         for index, _ in pairs:
-            # On a share a mirror begins when nothing may write to its memory, so not behind the word.
+            # On a share a mirror begins only when nothing may write to its memory, so not behind the word.
             self.memories[index].on_device()
         value = int(self.flag[0]) + 1
         ok(cu.cuStreamWaitValue32(self.stream, self.flag_device, value, AT_LEAST))
@@ -226,7 +225,7 @@ class Commands:
         self.use(index, slice(at, at + count))
 
     def long_run(self):
-        """Many words of one memory, which may be whole pages, where no other thread has some between them."""
+        """Writes many words of one memory, which may be whole pages, where no other thread owns words between them."""
         index = self.any(len(self.memories))
         owned = self.owned[index]
         if len(owned) < len(self.memories[index].words):
@@ -297,7 +296,7 @@ class Commands:
         ok(cu.cuMemcpyHtoD(memory.on_device() + 4 * at, given, given.nbytes))
         memory.expected[at : at + count] = given
         if not memory.is_concurrent:
-            # Of memory of the host a copy is complete when it returns; to the device's it may still be on its way.
+            # A copy to host memory is complete when it returns; one to the device's may still be on its way.
             self.in_stream()
 
     def by_fill(self):
@@ -351,7 +350,7 @@ class Commands:
             command = self.some(self.commands)
             self.note(command.__name__)
             command(slot)
-            # While it may be at work the host writes words that are not the device's.
+            # While it may be at work the host writes only words that are not the device's.
             for _ in range(self.any(3)):
                 self.write()
         wait = self.some(self.waits)

@@ -1,4 +1,4 @@
-"""What the driver and NVML say of the devices, as JSON."""
+"""Prints the driver's and NVML's answers about the devices, as JSON."""
 
 from __future__ import annotations
 

@@ -72,14 +72,14 @@ def event() -> Any:
 
 
 def after(first: Any, second: Any) -> None:
-    """What `second` does from here on waits for what `first` has to do."""
+    """Makes later work on `second` wait for the work on `first` so far."""
     mark = event()
     ok("cuEventRecord", mark, first)
     ok("cuStreamWaitEvent", second, mark, 0)
 
 
 def watch_host_memory(on: Any, source: int) -> None:
-    """Waits for a stream so that no call tells of it."""
+    """Waits for a stream by watching host memory, so that no call tells of it."""
     address, bytes_ = keep[0]
     ok("cuMemcpyDtoHAsync_v2", ptr(address), u64(source), size(4), on)
     while bytes_.raw == bytes(4):
@@ -129,7 +129,7 @@ def race_of_a_fill_and_a_kernel() -> None:
 
 
 def race_with_a_workspace_that_two_streams_share() -> None:
-    """The outputs are apart; one handle's workspace is not."""
+    """The outputs are separate; the workspace of one handle is shared."""
     s, t = start()
     c, d, workspace = alloc(4), alloc(4), alloc(4)
     run("gemm", s, c, workspace)
@@ -239,7 +239,7 @@ def race_of_a_free_and_a_kernel() -> None:
 
 
 def pool_without_order() -> Any:
-    """The current pool, which leaves it to the program to order what one stream frees before what another one gets."""
+    """The current pool, which leaves the order of one stream's free and another's allocation to the program."""
     pool = new("cuDeviceGetDefaultMemPool", 0)
     for attribute in (REUSE_ALLOW_OPPORTUNISTIC, REUSE_ALLOW_INTERNAL_DEPENDENCIES):
         ok("cuMemPoolSetAttribute", pool, attribute, ref(i32(0)))
@@ -247,7 +247,7 @@ def pool_without_order() -> Any:
 
 
 def freed_and_handed_out(s: Any, t: Any) -> int:
-    """Memory that `s` wrote and freed, for `t`: the free was reached, and no call has told of it."""
+    """Memory that `s` wrote and freed, for `t`: the free has run, but no call has reported it."""
     p = new("cuMemAllocAsync", size(4), s, kind=u64).value
     q = nonzero()
     run("store", s, p)
@@ -345,7 +345,7 @@ def events_over_a_third_stream() -> None:
 
 
 def by_host(wait: Callable[[Any], None], flags: int = NON_BLOCKING) -> None:
-    """The host waits for one stream before it gives work to another."""
+    """The host waits for one stream before it submits work to another."""
     _, t = start()
     s = stream(flags)
     p = alloc(4)
@@ -461,7 +461,7 @@ def a_graph_between_work_of_its_stream() -> None:
 
 
 def two_launches_with_kernels_that_change_places() -> None:
-    """Each branch writes in the second launch what the other one wrote in the first."""
+    """In the second launch each branch writes the memory of the other one in the first."""
     s, t = start()
     p, q, graph = alloc(4), alloc(4), new("cuGraphCreate", 0)
     first, second = node(graph, "store", p), node(graph, "other_store", q)
@@ -477,7 +477,7 @@ def an_event_that_a_graph_records() -> None:
     p, graph, mark = alloc(4), new("cuGraphCreate", 0), event()
     first, waited = node(graph, "store", p), threading.Event()
     new("cuGraphAddEventRecordNode", graph, ref(first), size(1), mark)
-    # So that it is the call that counts, and not when the record is reached.
+    # So that the order of the calls counts, not the moment when the record is reached.
     function_ = HOST_FUNCTION(lambda _: bool(waited.wait(60)))
     keep.append(function_)
     ok("cuLaunchHostFunc", s, function_, None)
@@ -508,7 +508,7 @@ def two_launches_of_one_executable() -> None:
 
 
 def a_host_function() -> None:
-    """Who knows that it ran may go on."""
+    """Its run orders later work after the stream's earlier work."""
     s, t = start()
     p, ran = alloc(4), []
     function_ = HOST_FUNCTION(lambda _: ran.append(True))

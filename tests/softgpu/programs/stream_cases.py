@@ -101,7 +101,7 @@ def events_order_streams() -> None:
 
 
 def events_are_queried_by_threads_without_a_context() -> None:
-    """As torch does from the thread that pins what a DataLoader brings."""
+    """torch does this from the thread that pins a DataLoader's batches."""
     start()
     stream = new("cuStreamCreate", NON_BLOCKING)
     event = new("cuEventCreate", 0)

@@ -1,30 +1,26 @@
 """Module mode: which functions and classes of a library are worth executing elsewhere, one file for each library.
 
-A profile is a list of rules of function mode, tried with the library that it names. No proxy stands for a module.
-Its keys: `classes` and `functions`, qualified names; `shells`, which of our classes an instance's stub has besides its
-own class, instead of `classes.Shell`; `instances = false`, where an acceptor's values must not hold instances of the
-library's classes.
+A profile is a list of rules of function mode, tested with the library that it names. A module has no proxy. Its keys:
+`classes` and `functions`, qualified names.
 """
 
 import functools
 import tomllib
-from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from remotegpu_offload.config.errors import ConfigError, Problem
 from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
 
-
-@dataclass(frozen=True, slots=True)
-class ShellRule(ClassRule):
-    """Of a profile: the class's stub has this class of ours besides it, "module.Class"."""
-
-    shell: str = ""
+# Profiles that the release before this one had, and what to write instead.
+_REMOVED: Final = {
+    "onnxruntime": "write a `function` rule for the function of the program that opens the session and runs it, as in "
+    "docs/offload.md",
+}
 
 
 def names() -> list[str]:
-    """The profiles that there are."""
+    """Lists the names of all profiles."""
     files = resources.files(__name__).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
@@ -40,9 +36,11 @@ def _profile(name: str) -> dict[str, Any]:
 
 
 def missing(rule: ModuleRule) -> str:
-    """Why there is no profile for a rule, and what to do; empty if there is one."""
+    """Says why there is no profile for a rule, and what to do; empty if there is one."""
     if name_of(rule) in names():
         return ""
+    if instead := _REMOVED.get(name_of(rule)):
+        return f"the stub profile {name_of(rule)!r} was removed: {instead}"
     return (
         f"there is no stub profile {name_of(rule)!r}; there are {', '.join(names())}: write rules for the functions "
         "and classes that matter instead"
@@ -50,7 +48,7 @@ def missing(rule: ModuleRule) -> str:
 
 
 def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
-    """The rules that a profile stands for.
+    """Returns the rules of a profile.
 
     Raises ConfigError where there is no such profile.
     """
@@ -59,29 +57,22 @@ def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
         raise ConfigError("remotegpu.yaml", [Problem(rule.line, f"module {rule.module}", message)])
     profile = _profile(name_of(rule))
     functions = [FunctionRule(name, line=rule.line) for name in profile.get("functions", ())]
-    shells = profile.get("shells", {})
-    classes = [
-        ShellRule(name, line=rule.line, shell=shells[name]) if name in shells else ClassRule(name, line=rule.line)
-        for name in profile.get("classes", ())
-    ]
-    return [*functions, *classes]
+    return [*functions, *(ClassRule(name, line=rule.line) for name in profile.get("classes", ()))]
 
 
 def packages(config: Config) -> set[str]:
-    """The packages that the rules name: results may be instances of their classes."""
+    """Returns the packages that the rules name: results may be instances of their classes."""
     found = set()
     for rule in config.rules:
         if isinstance(rule, FunctionRule | ClassRule):
             found.add(rule.pattern.partition(".")[0])
         elif isinstance(rule, ModuleRule):
-            expanded = expand(rule)
-            if _profile(name_of(rule)).get("instances", True):
-                found.update(each.pattern.partition(".")[0] for each in expanded)
+            found.update(each.pattern.partition(".")[0] for each in expand(rule))
     return found
 
 
 def rules(config: Config) -> list[FunctionRule | ClassRule]:
-    """All rules for functions and classes, in their order; a profile's at the place of its module."""
+    """Returns all rules for functions and classes, in their order; a profile's at the place of its module."""
     found: list[FunctionRule | ClassRule] = []
     for rule in config.rules:
         if isinstance(rule, ModuleRule):

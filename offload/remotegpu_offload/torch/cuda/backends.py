@@ -1,6 +1,5 @@
-"""torch.backends, torch.compile, nccl, NVTX, profilers, dlpack, record_stream: the places beside torch.cuda where a
-script meets the device.
-"""
+"""The places besides torch.cuda where a script meets the device: torch.backends, torch.compile, nccl, NVTX, profilers,
+dlpack, record_stream."""
 
 import functools
 import threading
@@ -11,9 +10,11 @@ from typing import Any, Final
 import torch
 from torch._subclasses import fake_tensor
 
-from remotegpu_offload.torch import device_names, link
+from remotegpu_offload.torch import shown
 from remotegpu_offload.torch.cuda import figures, refused
-from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.shown import NAME
+from remotegpu_offload.torch.stream import link
 
 _ELSEWHERE: Final = "its memory is in another machine; use .cpu() first"
 _CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner"))
@@ -21,7 +22,7 @@ _CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partiti
 
 
 def install() -> None:
-    """For good, as `names.install`."""
+    """Patches these places for good, like `names.install`."""
     torch.backends.cuda.is_built = lambda: True
     # Weights are flattened for cuDNN alone, and that happens at the acceptor or not at all.
     torch.backends.cudnn.is_acceptable = lambda _tensor: False
@@ -31,7 +32,7 @@ def install() -> None:
 
     @functools.wraps(module_of)
     def get_device_module(device: Any = None) -> Any:
-        return module_of(device_names.current() if device is None else device)
+        return module_of(shown.current() if device is None else device)
 
     torch.get_device_module = get_device_module
     _threads()
@@ -43,15 +44,14 @@ def install() -> None:
 
 
 def _threads() -> None:
-    """Where the acceptor's device is a CPU, it is its threads that the program means; and with them results to the
-    last bit.
-    """
+    """Forwards torch.set_num_threads to the acceptor: if its device is a CPU, the program means its threads, on which
+    the last bits of results depend."""
     original = torch.set_num_threads
 
     @functools.wraps(original)
     def set_num_threads(count: int) -> None:
         original(count)
-        # In other threads it is about that thread, such as the one that pins memory.
+        # In another thread it sets only that thread's number, such as the one that pins memory.
         if threading.current_thread() is threading.main_thread():
             link.later({"op": "threads", "count": count})
 
@@ -59,9 +59,8 @@ def _threads() -> None:
 
 
 def _compile() -> None:
-    """Back ends that run torch's operations one after the other are what happens without them; others make kernels
-    here.
-    """
+    """Disables torch.compile for back ends that run torch's operations one after the other, which is what happens
+    without them; others make kernels here and are refused."""
     original = torch.compile
 
     @functools.wraps(original)
@@ -71,7 +70,7 @@ def _compile() -> None:
         return original(model, **options)
 
     torch.compile = compile_
-    # Whatever compiles begins with likenesses of tensors; a remote one's would ask the driver, and end the process.
+    # Every compilation begins with fake tensors; a remote one's would ask the driver, and end the process.
     likeness = fake_tensor.FakeTensorConverter.from_real_tensor
 
     @functools.wraps(likeness)
@@ -88,7 +87,7 @@ def _compile() -> None:
 
 
 def _exporting() -> bool:
-    """Whether it is torch.export that asks; torch's own flag is set later."""
+    """Whether torch.export is the caller; torch's own flag is set later."""
     return any(
         frame.f_globals.get("__name__", "").startswith("torch.export") for frame, _ in traceback.walk_stack(None)
     )
@@ -125,8 +124,8 @@ def _tensor_methods() -> None:
             return numpy(self, *args, **kwargs)
         except TypeError as error:
             told = str(error)
-        # As torch says it, of the device's name in the script.
-        raise TypeError(told.replace(f"{NAME}:0", str(device_names.state.shown)))
+        # Torch's own text, with the device's name in the script.
+        raise TypeError(told.replace(f"{NAME}:0", str(shown.state.shown)))
 
     @functools.wraps(share)
     def share_memory_(self: Any) -> Any:
@@ -135,7 +134,7 @@ def _tensor_methods() -> None:
 
     torch.Tensor.__dlpack__, torch.Tensor.numpy, torch.Tensor.share_memory_ = to_dlpack, to_numpy, share_memory_
     shared = torch.UntypedStorage.is_shared
-    torch.UntypedStorage.is_shared = lambda self: self.device.type in device_names.names() or shared(self)
+    torch.UntypedStorage.is_shared = lambda self: self.device.type in shown.names() or shared(self)
     record = torch.Tensor.record_stream
 
     @functools.wraps(record)
@@ -144,7 +143,7 @@ def _tensor_methods() -> None:
             record(self, stream)
 
     torch.Tensor.record_stream = record_stream
-    # hasattr() must say no, as for a tensor on the CPU: what asks then uses .cpu().
+    # hasattr() must say no, as for a tensor on the CPU: the caller then uses .cpu().
     interface = torch.Tensor.__cuda_array_interface__
 
     def cuda_array_interface(self: Any) -> Any:
@@ -156,21 +155,20 @@ def _tensor_methods() -> None:
 
 
 def _nvtx() -> None:
-    """Marks for a profiler of this machine's device: nobody reads them, so they say nothing."""
+    """Disables NVTX: its marks are for a profiler of this machine's device, so there is no reader."""
     nvtx = torch.cuda.nvtx
     for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
         setattr(nvtx, name, lambda *_args, **_kwargs: 0)
 
 
 def _profilers() -> None:
-    """They time operations where these are handed over; events of a device would be asked of the driver, in vain for
-    each operation.
-    """
+    """Keeps profilers from asking for events of the device: for each operation they would ask the driver in vain. They
+    time operations where these are handed over."""
     begin = torch.autograd.profiler.profile.__init__
 
     @functools.wraps(begin)
     def init(self: Any, enabled: bool = True, *, use_device: Any = None, **options: Any) -> None:
-        if enabled and use_device in device_names.names():
+        if enabled and use_device in shown.names():
             warnings.warn(
                 f"profiler: times on {use_device} are not recorded, for the device is remote; those here are of "
                 "handing operations over. For both run the whole program at the acceptor (`remotegpu offload run "

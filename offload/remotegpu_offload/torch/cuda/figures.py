@@ -1,4 +1,4 @@
-"""Which device there is, what it is and how full: asked of the acceptor."""
+"""Properties and memory of the device, which the acceptor reports."""
 
 import weakref
 from dataclasses import dataclass, field, fields
@@ -6,15 +6,17 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names, link
-from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch import shown
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.shown import NAME
+from remotegpu_offload.torch.stream import link
 
 _PEAKS: Final = ("allocated", "reserved")
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What torch reports of a CUDA device, for the acceptor's. (0, 0) as capability: no CUDA device."""
+    """The properties that torch reports of a CUDA device, for the acceptor's. (0, 0) as capability: no CUDA device."""
 
     name: str = ""
     major: int = 0
@@ -42,7 +44,7 @@ _known: "weakref.WeakKeyDictionary[Any, DeviceProperties]" = weakref.WeakKeyDict
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    """Asked once of each acceptor."""
+    """Returns the properties; asks each acceptor once."""
     _check(device)
     peer = link.peer()
     found = _known.get(peer)
@@ -65,7 +67,7 @@ def device_count() -> int:
 
 
 def set_device(device: Any) -> None:
-    """Raises RuntimeError for any other than the one device."""
+    """Checks the device. Raises RuntimeError for any other than the one device."""
     _check(device)
 
 
@@ -83,7 +85,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001
 
 
 class device:  # noqa: N801 - torch's name
-    """`with torch.cuda.device(d):` checks d; there is one device."""
+    """Context of `with torch.cuda.device(d):`, which only checks d; there is one device."""
 
     def __init__(self, chosen: Any) -> None:
         _check(chosen)
@@ -102,13 +104,13 @@ class device_of(device):  # noqa: N801 - torch's name
 
 
 def _check(chosen: Any) -> None:
-    """Raises RuntimeError for an index other than 0, ValueError for another kind of device."""
+    """Checks the device. Raises RuntimeError for an index other than 0, ValueError for another kind of device."""
     if isinstance(chosen, int) and chosen > 0:
-        device_names.to_remote(f"{device_names.current()}:{chosen}")
-    elif isinstance(chosen, (str, device_names.device_type)):
+        device_names.to_remote(f"{shown.current()}:{chosen}")
+    elif isinstance(chosen, (str, shown.device_type)):
         true = torch.device(device_names.to_remote(chosen))
         if true.type != NAME:
-            raise ValueError(f"Expected a {device_names.current()} device, but got: {chosen}")
+            raise ValueError(f"Expected a {shown.current()} device, but got: {chosen}")
 
 
 def _index(device: Any = None, optional: bool = False) -> int:  # noqa: ARG001 - torch's signature
@@ -141,14 +143,14 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Bytes free and in total on the acceptor's device."""
+    """Returns bytes free and in total on the acceptor's device."""
     _check(device)
     found = _memory()
     return found["free"], found["total"]
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
-    """Those of torch's figures that every back end has."""
+    """Returns those of torch's figures that every back end has."""
     _check(device)
     found = _memory()
     stats: dict[str, Any] = {}
@@ -176,7 +178,7 @@ def empty_cache() -> None:
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Settings of a driver in this machine: the acceptor keeps its own."""
+    """Ignores settings of a driver in this machine: the acceptor keeps its own."""
 
 
 def _utilization(_device: Any = None) -> int:
@@ -190,7 +192,7 @@ def _bad_fork() -> bool:
 
 
 ANSWERS: Final[dict[str, Any]] = {
-    # What it guards here opens the session by itself.
+    # The functions that torch would guard by it open the session themselves.
     "_initialized": True,
     "_is_in_bad_fork": _bad_fork,
     "_lazy_init": link.peer,
@@ -246,7 +248,7 @@ ACCELERATOR_MEMORY: Final = (
 ACCELERATOR: Final[dict[str, Any]] = {
     "_get_device_index": _index,
     **{name: ANSWERS[name] for name in ACCELERATOR_MEMORY},
-    "current_accelerator": lambda check_available=False: torch.device(device_names.current()),  # noqa: ARG005 - torch's signature
+    "current_accelerator": lambda check_available=False: torch.device(shown.current()),  # noqa: ARG005 - torch's signature
     "current_device_idx": lambda: 0,
     "current_device_index": lambda: 0,
     "device_count": device_count,

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names
-from remotegpu_offload.torch.device import NAME
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.shown import NAME
 
 _TYPES: Final = {
     "FloatTensor": torch.float32,

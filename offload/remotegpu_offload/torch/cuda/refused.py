@@ -1,4 +1,4 @@
-"""What the remote device does not do, said in a sentence with the next step."""
+"""Functions that the remote device does not provide: each raises a sentence with the next step."""
 
 import functools
 from typing import Any, Final, NoReturn
@@ -51,13 +51,13 @@ _REASONS: Final = {
 
 
 def sentence(name: str, reason: str = "") -> str:
-    """What a person reads who called this."""
+    """Builds the sentence for the person who called this."""
     why = reason or _REASONS.get(name.rpartition(".")[2], "it reaches past torch to a device in this machine")
     return f"{name}: not on a remote device, {why}. {WHOLE}"
 
 
 class _RefusedType(type):
-    """For classes: isinstance is False, making one raises."""
+    """Metaclass of refused classes: isinstance is False, making one raises."""
 
     refused: str
 
@@ -66,7 +66,7 @@ class _RefusedType(type):
 
 
 def refusal(name: str, original: Any) -> Any:
-    """What stands in the place of a function or class and raises RuntimeError when used."""
+    """Returns a replacement of a function or class that raises RuntimeError when used."""
     if isinstance(original, type):
         made = _RefusedType(
             name.rpartition(".")[2], (), {"__doc__": original.__doc__, "__module__": name.rpartition(".")[0]}

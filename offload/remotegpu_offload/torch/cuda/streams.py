@@ -1,6 +1,5 @@
 """Streams and events. The operations of a session are one sequence, so every stream is that sequence: contexts and
-waits hold by themselves. Events mark a place in it; the acceptor takes their times on its device.
-"""
+waits hold by themselves. An event marks a place in it; the acceptor takes its time on its device."""
 
 import contextlib
 import itertools
@@ -9,19 +8,22 @@ from typing import Any, Final
 
 import torch
 
-from remotegpu_offload.torch import device_names, link
+from remotegpu_offload.torch import shown
+from remotegpu_offload.torch.script import device_names
+from remotegpu_offload.torch.stream import link
 
 _ids = itertools.count(1)
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until the acceptor's device has done everything; an operation that failed there raises here, by its name."""
+    """Waits until the acceptor's device has done everything; an operation that failed there raises here, by its
+    name."""
     device_names.to_remote(device)
     link.ask({"op": "sync"})
 
 
 class Stream:
-    """The session's one sequence of operations. Priorities and identities are kept for those who print them."""
+    """The session's one sequence of operations. Priorities and identities are kept for programs that print them."""
 
     def __init__(self, device: Any = None, priority: int = 0, **_more: Any) -> None:
         device_names.to_remote(device)
@@ -31,7 +33,7 @@ class Stream:
 
     @property
     def device(self) -> Any:
-        return torch.device(device_names.current(), 0)
+        return torch.device(shown.current(), 0)
 
     @property
     def cuda_stream(self) -> int:
@@ -40,10 +42,10 @@ class Stream:
     device_type = 1
 
     def wait_event(self, event: "Event") -> None:
-        """Nothing to do: what was recorded earlier runs earlier."""
+        """Does nothing: what was recorded earlier runs earlier."""
 
     def wait_stream(self, stream: "Stream") -> None:
-        """Nothing to do: what was queued earlier runs earlier."""
+        """Does nothing: what was queued earlier runs earlier."""
 
     def record_event(self, event: "Event | None" = None) -> "Event":
         event = event if event is not None else Event()
@@ -51,7 +53,7 @@ class Stream:
         return event
 
     def query(self) -> bool:
-        """Whether all is done; asked by waiting for it, so always True."""
+        """Whether all is done; it waits for that, so it is always True."""
         synchronize()
         return True
 
@@ -74,7 +76,7 @@ class Stream:
         return self.stream_id
 
     def __repr__(self) -> str:
-        return f"<torch.{device_names.current()}.Stream of the remote device, number {self.stream_id}>"
+        return f"<torch.{shown.current()}.Stream of the remote device, number {self.stream_id}>"
 
 
 _DEFAULT: Final = Stream()
@@ -93,10 +95,10 @@ class Event:
         self.recorded = True
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Nothing to do: what was recorded earlier runs earlier."""
+        """Does nothing: what was recorded earlier runs earlier."""
 
     def query(self) -> bool:
-        """Whether the place was reached; asked by waiting for it, so always True."""
+        """Whether the place was reached; it waits for that, so it is always True."""
         self.synchronize()
         return True
 
@@ -105,9 +107,8 @@ class Event:
             synchronize()
 
     def elapsed_time(self, end_event: "Event") -> float:
-        """Milliseconds from this event to the other. Raises RuntimeError unless both were recorded with
-        `enable_timing=True`.
-        """
+        """Returns milliseconds from this event to the other. Raises RuntimeError unless both were recorded with
+        `enable_timing=True`."""
         if not (self.enable_timing and end_event.enable_timing):
             raise RuntimeError("both events must be made with enable_timing=True")
         if not (self.recorded and end_event.recorded):
@@ -131,16 +132,16 @@ def current_stream(_device: Any = None) -> Stream:
 
 @contextlib.contextmanager
 def stream(chosen: Any) -> Iterator[Any]:
-    """`with torch.cuda.stream(s):` changes nothing: there is one sequence."""
+    """Changes nothing in `with torch.cuda.stream(s):`, since there is one sequence."""
     yield chosen
 
 
 def set_stream(_stream: Any) -> None:
-    """There is one sequence."""
+    """Does nothing: there is one sequence."""
 
 
 class StreamContext:
-    """As `stream`, in the form of a class."""
+    """Class form of `stream`."""
 
     def __init__(self, chosen: Any) -> None:
         self.stream = chosen

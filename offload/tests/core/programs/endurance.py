@@ -1,4 +1,4 @@
-"""What a program does over and over again, and what it counts of us afterwards, at whichever end it runs."""
+"""Functions that a program calls over and over again, and counts of what is left of a session, at either end."""
 
 import collections
 import gc
@@ -43,7 +43,7 @@ def apply(function, value):
 
 
 def attempt(function, value):
-    """What the program's function raises stays here."""
+    """Calls the function; its LookupError stays here, and the error's first argument is returned."""
     try:
         return function(value)
     except LookupError as error:
@@ -59,12 +59,12 @@ def total(data):
 
 
 def made_by(kind, value):
-    """An instance of a class that came with the call."""
+    """Uses an instance of a class that came with the call."""
     return kind(value).value
 
 
 def inventory():
-    """How many there are of everything that this process keeps for a session, and its memory in bytes."""
+    """Counts everything that this process keeps for a session; also its memory in bytes."""
     # Threads that were lent to a thread of the other end go when they have been idle for some seconds.
     deadline = time.monotonic() + 60
     while _lent() and time.monotonic() < deadline:

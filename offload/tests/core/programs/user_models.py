@@ -1,4 +1,4 @@
-"""What a user's module with classes for another machine may look like."""
+"""A user's module with classes for another machine, as it may look."""
 
 import os
 

@@ -42,7 +42,7 @@ class Counts:
 
 
 class Opened:
-    """What it has opened does not travel."""
+    """Holds an open file and a bound method, which do not travel."""
 
     def __init__(self):
         self.lines = ["a"]
@@ -58,7 +58,7 @@ class Opened:
 
 
 class Packed:
-    """Its state is no attribute."""
+    """A class whose `__getstate__` returns a list, not attributes."""
 
     def __init__(self):
         self.inner = ["a"]
@@ -72,7 +72,7 @@ class Packed:
 
 
 class Fixed:
-    """Is made again by its constructor, and has nothing that could be set but by itself."""
+    """A class that its constructor makes again; it has slots and no `__setstate__`."""
 
     __slots__ = ("n",)
 
@@ -121,7 +121,7 @@ def slim(x):
 
 
 def make_moved():
-    """Two in a list of which one goes."""
+    """Makes two objects in a list, of which one goes."""
     first, second = Node(1), Node(2)
     second.others = [first]
     return {"list": [first, second], "second": second, "when": datetime.date(2026, 1, 2), "sum": decimal.Decimal("1.5")}
@@ -137,7 +137,7 @@ def moved(x):
 
 
 def make_keys():
-    """Found by what they are, as an optimizer finds its parameters."""
+    """Makes keys that are found by identity, as an optimizer finds its parameters."""
     node, other = Node(1), Node(2)
     return [{node: {"seen": 0}}, [node, other], (node, [other]), {frozenset(("k",)): other}]
 
@@ -217,12 +217,12 @@ def pair(x):
 
 
 def both(x, y):
-    """The one comes to hold what only the other had."""
+    """Lets one object hold what only the other had."""
     x.others.append(y.others[0])
 
 
 def give(x):
-    """What it returns is what it was given, and more."""
+    """Returns a part of its argument, and a container with the argument and a new object."""
     x["n"] += 1
     return x["inner"], {"all": [x, Node(5)], "key": {x["node"]: x["inner"]}}
 

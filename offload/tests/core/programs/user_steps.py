@@ -1,4 +1,4 @@
-"""What a user's module with steps for another machine may look like."""
+"""A user's module with steps for another machine, as it may look."""
 
 import contextvars
 import dataclasses

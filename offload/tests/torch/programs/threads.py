@@ -15,7 +15,7 @@ from torch.nn import functional
 
 
 def step(device, thread, number):
-    """What one thread finds at one step, as numbers."""
+    """Returns the results of one thread at one step, as numbers."""
     generator = torch.Generator().manual_seed(thread * 1000 + number)
     size = 2 + (thread * 7 + number) % 5
     host = torch.randn(size, size, generator=generator)

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """With a parameter used twice, buffers, and a module that has state of its own."""
+    """A network with a parameter used twice, buffers, and a module that has state of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def train_epoch(model: Any, opt: Any, batch: Any) -> float:
 
 
 def train_both(model: Any, opt: Any, schedule: Any, batch: Any) -> float:
-    """As above, with a schedule of the rate; it freezes a part."""
+    """Trains like `train_epoch`, with a schedule of the rate; freezes a part."""
     loss = train_epoch(model, opt, batch)
     schedule.step()
     model.first.bias.requires_grad_(False)
@@ -73,7 +73,7 @@ def change(things: Any) -> None:
 
 
 def backward(model: Any, batch: Any) -> float:
-    """Only the gradients; the step is made elsewhere."""
+    """Computes only the gradients; the step is made elsewhere."""
     loss = model(batch).square().mean()
     loss.backward()
     return float(loss.detach())

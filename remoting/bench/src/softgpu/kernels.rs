@@ -1,4 +1,4 @@
-//! What is measured: arithmetic alone, diverging loops, memory alone, and shared memory with barriers.
+//! The measured kernels: arithmetic alone, diverging loops, memory alone, and shared memory with barriers.
 
 use std::ffi::CString;
 

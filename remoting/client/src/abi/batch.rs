@@ -12,7 +12,7 @@ use driverapi::types::{CUDA_MEMCPY3D_BATCH_OP, CUdeviceptr, CUmemcpyAttributes, 
 use std::ffi::c_ulonglong;
 use std::ptr;
 
-/// What `failIdx` says if no single copy is at fault.
+/// The value of `failIdx` when no single copy is at fault.
 const NO_COPY: usize = usize::MAX;
 
 stream_exports! {
@@ -94,7 +94,7 @@ fn takes_batches(stream: CUstream) -> bool {
     ![ptr::null_mut(), CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream)
 }
 
-/// As [`batch`], of boxes.
+/// Copies a batch of boxes, like [`batch`].
 ///
 /// # Safety
 /// As for the exported functions.

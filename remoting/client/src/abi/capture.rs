@@ -48,7 +48,7 @@ stream_exports! {
     fn cuStreamEndCapture | cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgraph) |default| {
         let stream_id = stream::find(stream, default)?.stream_id;
         let ended = GRAPHS.end_capture(stream_id);
-        // Who captured into a graph of its own has it already.
+        // A program that captured into a graph of its own has the handle already.
         if !graph.is_null() {
             write(graph, without_provenance_mut(ended.unwrap_or(0)))?;
         }
@@ -153,7 +153,7 @@ fn update(stream: CUstream, default: DefaultStream, after: &[Dependency], flags:
     GRAPHS.with(|captures| captures.update(stream_id, after, replace))
 }
 
-/// Where a query's answers go; all but the status may be left out.
+/// Destinations of a query's answers; all but the status may be null.
 struct Answers {
     status: *mut c_uint,
     id: *mut u64,
@@ -172,7 +172,7 @@ const NO_ANSWERS: Answers = Answers {
     count: null_mut(),
 };
 
-/// What was last told of a stream's dependencies: the program reads it until it uses the stream again.
+/// The last answer about a stream's dependencies: the program reads it until it uses the stream again.
 type Told = (Vec<usize>, Vec<CUgraphEdgeData>);
 static TOLD: Mutex<Option<HashMap<u64, Told>>> = Mutex::new(None);
 
@@ -189,7 +189,7 @@ unsafe fn tell(stream: CUstream, default: DefaultStream, to: Answers) -> Result<
             (number, CU_STREAM_CAPTURE_STATUS_ACTIVE, Some((graph, dependencies)))
         }
     };
-    // SAFETY: as the caller of the exported function vouches; what is told lives until the next answer.
+    // SAFETY: as the caller of the exported function vouches; the answer lives until the next one.
     unsafe {
         if let Some((graph, dependencies)) = active {
             let has_edges = dependencies.iter().any(|each| each.edge != Edge::default());

@@ -211,7 +211,7 @@ fn given_or_current(handle: CUcontext) -> Result<Arc<Context>, Code> {
     if handle.is_null() { context::current_context() } else { context::get(handle) }
 }
 
-/// At most one way of waiting, and no unknown flag.
+/// Checks that the flags have at most one way of waiting, and no unknown flag.
 fn check_flags(flags: c_uint) -> Result<(), Code> {
     let one_way = (flags & CU_CTX_SCHED_MASK).count_ones() <= 1;
     if one_way && flags & !CU_CTX_FLAGS_MASK == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }

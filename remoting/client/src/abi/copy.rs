@@ -181,12 +181,12 @@ stream_exports! {
     }
 }
 
-/// Between any two places, in the stream's order.
+/// Copies between any two places, in the stream's order.
 pub fn anywhere(stream: CUstream, default: DefaultStream, to: u64, from: u64, len: usize) -> Result<(), Code> {
     linear(stream, default, UNIFIED, to, from, len, Asynchronous)
 }
 
-/// What a function says of its destination and its source.
+/// The kinds of destination and source that a function declares.
 type Places = (Place, Place);
 
 const TO_DEVICE: Places = (Place::Device, Place::Host);
@@ -229,7 +229,7 @@ fn stretch((array, offset): Stretch, len: usize) -> Result<(Side, Shape), Code> 
     arrays::get(array.addr())?.stretch(offset as u64, len as u64)
 }
 
-/// Memory without gaps that takes, or gives, the bytes of a stretch.
+/// Describes memory without gaps that receives, or supplies, the bytes of a stretch.
 fn packed((address, place): (u64, Place), shape: &Shape) -> (Side, Place) {
     (Side { address, pitch: shape.width, slice: shape.width * shape.height }, place)
 }
@@ -309,7 +309,7 @@ fn of_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<BoxCopy, Code> {
 }
 
 impl End {
-    /// Where the box begins, and its steps. Zero steps mean rows and slices without gaps.
+    /// Returns the start of the box and its steps. Zero steps mean rows and slices without gaps.
     fn side(&self, shape: &Shape) -> Result<Side, Code> {
         if self.kind == CU_MEMORYTYPE_ARRAY {
             return arrays::get(self.array.addr())?.side(self.offset, shape);
@@ -336,7 +336,7 @@ fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timin
     run(stream, default, copy.copying()?, timing)
 }
 
-/// A box between any two places, in the order of a stream.
+/// Copies a box between any two places, in the order of a stream.
 ///
 /// # Errors
 /// As [`describe_3d`], and as the copy.

@@ -127,7 +127,8 @@ unsafe extern "C" fn attribute_for_caller(
         if attribute == 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // Only the snapshot of a software GPU knows what to tell libraries; a real GPU answers everybody the same.
+        // Only the snapshot of a software GPU knows what to answer libraries; a real GPU gives every caller the same
+        // answer.
         let library = for_libraries(attribute);
         let told =
             library != attribute && device.info.attributes.contains_key(&(library as i32)) && is_cuda_library(caller);

@@ -108,7 +108,7 @@ unsafe fn find_function(
     }
 }
 
-/// What NVIDIA's libraries reach through the private tables.
+/// The services that NVIDIA's libraries reach through the private tables.
 struct Tables;
 
 impl Host for Tables {

@@ -189,7 +189,7 @@ exports! {
         write(value.cast(), bytes)
     }
 
-    /// What was used at most can be set to 0, which means what is used now.
+    /// Resets a high-water mark: the only value accepted is 0, which sets the mark to what is used now.
     fn cuDeviceSetGraphMemAttribute(device: CUdevice, attribute: c_uint, value: *mut c_void) {
         let ordinal = devices::get(device)?.ordinal;
         let used = match attribute {
@@ -245,8 +245,8 @@ fn waiting(node: CUgraphNode) -> Result<Vec<(NodeId, Edge)>, Code> {
     Ok(lock(&GRAPHS.graph_of(node.addr())?).dependents(node.addr()).collect())
 }
 
-/// Answers a list by CUDA's rule: without room the number is told; with room it is filled, the rest with zeros. Edge data
-/// may be left out where all is 0.
+/// Answers a list by CUDA's rule: without room, stores the number; with room, fills the list and sets the rest to
+/// zeros. Edge data may be left out where all is 0.
 unsafe fn tell_nodes(
     found: &[(NodeId, Edge)],
     nodes: *mut CUgraphNode,

@@ -193,7 +193,7 @@ fn set(executable: CUgraphExec, node: CUgraphNode, work: Work) -> Result<(), Cod
     })
 }
 
-/// Gives what a child graph node of an executable consists of the works of a like graph.
+/// Replaces the works in a child graph node of an executable with those of a graph of the same form.
 fn set_child(executable: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Result<(), Code> {
     let child = GRAPHS.graph(child.addr())?;
     change(executable, node, |node| {
@@ -202,7 +202,7 @@ fn set_child(executable: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Resu
     })
 }
 
-/// Gives an executable the works of a graph, or says what does not fit.
+/// Gives an executable the works of a graph, or reports what does not fit.
 fn take_over(executable: CUgraphExec, graph: CUgraph) -> Result<CUgraphExecUpdateResultInfo, Code> {
     let from = GRAPHS.graph(graph.addr())?;
     lock(&from).check_not_moved()?;
@@ -220,7 +220,7 @@ fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
         {
             Err(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
-        // What it chooses from is the executable's own.
+        // The graphs that a conditional node chooses from belong to the executable.
         (Work::Conditional(_), _) => Err(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED),
         _ => Ok(()),
     }

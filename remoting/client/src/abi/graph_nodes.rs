@@ -390,7 +390,7 @@ pub fn free_work(address: CUdeviceptr) -> Result<Work, Code> {
     GRAPHS.memories.get(address).map(Work::Free).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// What a node becomes by the general form of its parameters.
+/// Converts the general form of node parameters to the node's new work.
 ///
 /// # Errors
 /// `CUDA_ERROR_NOT_SUPPORTED` for nodes that cannot be changed, or are not provided.
@@ -423,7 +423,7 @@ fn describe(node: CUgraphNode, kind: c_uint) -> Result<CUgraphNodeParams, Code> 
     if graphs::Work::kind(&work) == kind { Ok(params_of(&work)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-/// A node's parameters. What they point to lives as long as the node does the same.
+/// Returns a node's parameters. Their pointers are valid as long as the node does the same work.
 fn params_of(work: &Work) -> CUgraphNodeParams {
     let mut of = CUgraphNodeParams_union { bytes: [0; 29] };
     match work {

@@ -28,11 +28,12 @@ struct LinkState {
     live: Arc<Live>,
     options: JitOptions,
     inputs: Mutex<Vec<Input>>,
-    /// What `cuLinkComplete` gave the program, with a NUL that ends it if it is text; good until the state is destroyed.
+    /// The output that `cuLinkComplete` gave the program, with a trailing NUL if it is text; valid until the state is
+    /// destroyed.
     output: OnceLock<Box<[u8]>>,
 }
 
-/// Kinds of input that there are.
+/// Kinds of input that exist.
 const INPUT_KINDS: std::ops::RangeInclusive<u32> = 0..=5;
 
 exports! {

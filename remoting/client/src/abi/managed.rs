@@ -141,7 +141,7 @@ stream_exports! {
         let whole = managed::advised(address, 1, |known, _| Ok(known.addresses()))?;
         let fits = address == whole.start && (length == 0 || length as u64 == whole.end - whole.start);
         let known = matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE);
-        // Every stream sees it at its turn: to say that only one does loosens what is promised anyway.
+        // Every stream sees it at its turn: limiting it to one stream only loosens a promise that holds anyway.
         if fits && known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 }

@@ -71,7 +71,7 @@ stream_exports! {
     }
 }
 
-/// All of them, or none if one of them is wrong.
+/// Posts all operations, or none if one of them is wrong.
 fn post(stream: CUstream, default: DefaultStream, operations: &[Operation]) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
     if GRAPHS.is_capturing(target.stream_id) {
@@ -113,7 +113,7 @@ fn check(target: &Target, operation: &Operation) -> Result<(), Code> {
     if range.kind.is_managed() || !fits { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
-/// Whoever sees the word sees what stood before it in the stream.
+/// Writes a host word in stream order. A reader that sees the word also sees what the stream did before it.
 fn write_host(target: &Target, operation: Operation) -> Result<(), Code> {
     let session = Arc::clone(&target.live.session);
     let write = move |code| {
@@ -127,7 +127,8 @@ fn write_host(target: &Target, operation: Operation) -> Result<(), Code> {
 /// How long a thread sleeps between two looks at a word, first and at most.
 const PAUSES: [Duration; 2] = [Duration::from_micros(5), Duration::from_millis(1)];
 
-/// What the stream does next sees what the program wrote before the word.
+/// Makes the stream wait for a word of host memory. Later work in the stream sees what the program wrote before the
+/// word.
 fn wait_for_host(target: &Target, operation: Operation) -> Result<(), Code> {
     let session = Arc::clone(&target.live.session);
     let wait = move |_| {
@@ -137,7 +138,7 @@ fn wait_for_host(target: &Target, operation: Operation) -> Result<(), Code> {
             thread::sleep(pause);
             pause = (2 * pause).min(PAUSES[1]);
         }
-        // A session that has failed is told of by the next call.
+        // The next call reports a session that has failed.
         let _ = mapped::bring(&session);
     };
     target.live.session.post_wait(target.stream_id, Box::new(wait))

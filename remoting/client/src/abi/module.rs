@@ -125,7 +125,7 @@ unsafe fn load(to: *mut CUmodule, image: &Image, options: &JitOptions) -> Result
     unsafe { write(to, without_provenance_mut(module.handle)) }
 }
 
-/// Where a parameter lies; the size may be left out.
+/// Stores the offset and size of a parameter; `size` may be null.
 ///
 /// # Safety
 /// As for the exported functions that use this.
@@ -139,7 +139,7 @@ pub unsafe fn parameter(kernel: &KernelInfo, index: usize, offset: *mut usize, s
     Ok(())
 }
 
-/// The rest of the attributes only tell what the compiler decided.
+/// Accepts the attributes that can be set. The others only report what the compiler decided.
 pub fn check_settable(attribute: u32) -> Result<(), Code> {
     let settable = matches!(
         attribute,

@@ -1,4 +1,4 @@
-//! What an address is.
+//! Queries about an address: `cuPointerGetAttribute` and related functions.
 
 use crate::Code;
 use crate::boundary::{input, inputs};
@@ -14,7 +14,7 @@ use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// What is known of an address.
+/// The memory that holds an address.
 enum Memory {
     Device(&'static Device, Piece),
     Host(HostRange, u64),
@@ -81,7 +81,7 @@ exports! {
 }
 
 fn find(address: CUdeviceptr) -> Option<Memory> {
-    // Before the device's allocations: mapped memory is both.
+    // Looked up before the device's allocations: mapped memory is both.
     let found = host::find_with_id(address as usize);
     if let Some((range, id)) = found.filter(|(range, _)| range.kind != HostKind::Created) {
         return Some(Memory::Host(range, id));
@@ -112,7 +112,7 @@ fn answer(memory: &Memory, attribute: c_uint, address: CUdeviceptr) -> Result<Va
 
 fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
     Ok(match attribute {
-        // Memory of a pool is of no context.
+        // Memory of a pool belongs to no context.
         CU_POINTER_ATTRIBUTE_CONTEXT if piece.pool != 0 => Value::Word(0),
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(context::handle_of(piece.context) as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CU_MEMORYTYPE_DEVICE),
@@ -126,7 +126,7 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Word(pool::handle_of(piece.pool) as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(piece.id),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Word(0),
-        // By this NCCL tells memory of cuMemAlloc from mapped memory, whose handle it then asks for.
+        // NCCL uses this to tell memory of cuMemAlloc from mapped memory, whose handle it then asks for.
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
             Value::Int(u32::from(piece.pool == 0 && find_allocation(address).is_some()))
         }
@@ -159,16 +159,16 @@ fn of_host(range: &HostRange, id: u64, attribute: c_uint, address: CUdeviceptr) 
     })
 }
 
-/// Where the current context's device finds memory of the program.
+/// Returns the address at which the current context's device reaches memory of the program.
 fn mapped_address(address: CUdeviceptr) -> Option<CUdeviceptr> {
-    // It has one address, also where no context is current.
+    // Such memory has one address, even where no context is current.
     if vmm::host_mapping(address).is_some() {
         return Some(address);
     }
     pinned::known_device_pointer(&*context::current().ok()?, address)
 }
 
-/// What `cuPointerGetAttributes` stores for memory it knows nothing of.
+/// Returns the value that `cuPointerGetAttributes` stores for memory that CUDA does not know.
 fn default(attribute: c_uint) -> Result<Value, Code> {
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT

@@ -41,7 +41,7 @@ stream_exports! {
             return freed;
         }
         let (device, piece) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // What was freed on a stream can be used again there at once only if the fence belongs to the same session.
+        // Memory freed on a stream can be used again there at once only if the fence belongs to the same session.
         let owner = device.memory.owner(&piece).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let same = Arc::ptr_eq(&owner.session, &target.live.session);
         device.memory.free(address, same.then_some((&target.live, target.stream_id)))

@@ -52,7 +52,7 @@ fn check(attribute: c_uint) -> Result<(), Code> {
     if known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-/// What was set, or what holds if nothing was.
+/// Returns the attribute's value, or its default if it was never set.
 fn get(target: &Target, attribute: c_uint) -> AttributeValue {
     target.attribute(attribute).unwrap_or_else(|| {
         let mut value = [0; 64];

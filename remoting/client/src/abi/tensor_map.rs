@@ -1,4 +1,4 @@
-//! Tensor maps. What is checked here is what must hold for the arguments to be read; the driver checks the rest.
+//! Tensor maps. Only what must hold for the arguments to be read is checked here; the driver checks the rest.
 //!
 //! Requirements: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html>.
 

@@ -100,7 +100,8 @@ exports! {
         option: c_uint,
     ) {
         let properties = input(properties)?;
-        // NCCL asks this of the host before it tries whether there is such memory, and takes an error for something else.
+        // NCCL asks this for the host before it tests whether there is such memory, and takes an error for something
+        // else.
         let device = match is_host(&properties)? {
             true => devices::get(0)?,
             false => device_of(&properties)?,
@@ -165,8 +166,8 @@ exports! {
     }
 }
 
-/// Is memory of the host asked for, as CUDA documents the ways to ask for it
-/// (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html>, `cuMemCreate`)?
+/// Whether memory of the host is requested, in the ways that CUDA documents
+/// (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html>, `cuMemCreate`).
 fn is_host(properties: &CUmemAllocationProp) -> Result<bool, Code> {
     devices::all()?;
     let shared = properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
@@ -177,7 +178,7 @@ fn is_host(properties: &CUmemAllocationProp) -> Result<bool, Code> {
     }
 }
 
-/// Checks where on the host memory shall be. It can be had, but not exported.
+/// Checks the host location of a request. Memory of the host can be created, but not exported.
 fn on_host(properties: CUmemAllocationProp) -> Result<CUmemAllocationProp, Code> {
     if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
         return refused("cuMemCreate of host memory that can be exported").and(Err(CUDA_ERROR_NOT_SUPPORTED));
@@ -194,7 +195,7 @@ fn device_at(location: &CUmemLocation) -> Result<Option<&'static devices::Device
     }
 }
 
-/// Only plain memory of a device can be had, which can be exported as a file.
+/// Returns the device of a request. Only plain memory of a device is available; it can be exported as a file.
 fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Device, Code> {
     devices::all()?;
     if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED {

@@ -1,7 +1,7 @@
-//! Addresses as people and manifests write them: HOST:PORT, with an address of IPv6 in brackets or bare. What is an
-//! address, the Python side says alike (`remotegpu/api/addresses.py`): the tests of both read one table.
+//! Addresses as people and manifests write them: HOST:PORT, with an IPv6 address in brackets or bare. The Python side
+//! (`remotegpu/api/addresses.py`) accepts the same forms: the tests of both read one table.
 
-/// Host, without brackets, and port. Without a `default_port` the port must be there.
+/// Returns the host, without brackets, and the port. Without a `default_port` the text must have a port.
 pub fn split(text: &str, default_port: Option<u16>) -> Option<(&str, u16)> {
     let text = text.trim();
     let (host, port) = match (text.rsplit_once(':'), default_port) {

@@ -26,8 +26,8 @@ use crate::program::log;
 
 use super::{DeviceInfo, DeviceState, Hello, MOST_MOVES, Process, SessionTicket, TIMEOUT, thread};
 
-/// Asks an appliance who it is and what the lease holds, for a program of these versions. One that does not answer is tried
-/// again for so long.
+/// Asks an appliance who it is and what the lease holds, for a program of these versions. One that does not answer is
+/// tried again for `patience`.
 pub fn greet(share: &Share, ours: Versions, patience: Duration) -> Result<Hello, ConnectError> {
     let request = HelloRequest {
         versions: Some(ours.clone()),
@@ -73,7 +73,7 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
             tell_of_ends(share, &reply.neighbours);
             return Ok(ticket);
         }
-        // The appliance takes a second for that answer.
+        // The appliance waits a second before it gives that answer.
         if !std::mem::replace(&mut told, true) {
             let (peer, reason) = (&share.endpoint, &reply.suspended);
             log::error(&format!("the share on appliance {peer} is suspended ({reason}); CUDA calls wait for it"));
@@ -81,11 +81,12 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
     }
 }
 
-/// So long at most other processes' ends are told, of the ten seconds that a ticket is good for.
+/// The time limit for reporting other processes' ends, out of the ten seconds that a ticket is valid.
 const AT_MOST: Duration = Duration::from_secs(2);
 
-/// Tells which of the lease's other processes have ended: the kernel here knows of those that the appliance does not see.
-/// One that cannot be told waits, as for a network that is cut: the ticket of this process grows old meanwhile.
+/// Reports which of the lease's other processes have ended: the kernel here knows of some that the appliance does not
+/// see. Stops at the first that cannot be reported, as when a network is cut: this process's ticket grows old
+/// meanwhile.
 fn tell_of_ends(share: &Share, neighbours: &[Neighbour]) {
     let begun = Instant::now();
     let ended = neighbours.iter().filter(|one| crate::program::process::has_ended(one.pid, &one.process));
@@ -132,7 +133,7 @@ impl Interceptor for Bearer {
     }
 }
 
-/// An appliance that has just given a lease is there again after this long, if it starts anew.
+/// An appliance that has just given a lease is there again after this long, if it restarts.
 pub const STARTS_ANEW: Duration = Duration::from_secs(5);
 pub const PAUSE: Duration = Duration::from_millis(100);
 
@@ -159,7 +160,7 @@ where
     loop {
         match call_at(&followed(share).0, method.clone()) {
             Err(error) if error.kind == ErrorKind::Moved && moves < MOST_MOVES => moves += 1,
-            // Its gateway may be there, and closes the connection.
+            // The appliance's gateway may be up, and closes the connection.
             Err(error) if is_away(&error) && begun.elapsed() < patience => std::thread::sleep(PAUSE),
             done => return done,
         }
@@ -193,7 +194,7 @@ where
     })
 }
 
-/// What a failed call means to the user.
+/// Converts a failed call to an error that the user understands.
 pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> ConnectError {
     if let Some(told) = status.metadata().get(MOVED_METADATA)
         && note_moved(&target.place, told.as_bytes(), true).is_some()
@@ -222,7 +223,7 @@ pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> Conne
     ConnectError::new(kind, message)
 }
 
-/// Of this client. A table of 0 stands for no CUDA calls: then any will do.
+/// Returns this client's versions. A table hash of 0 stands for no CUDA calls: any table fits then.
 pub fn versions() -> Versions {
     Versions {
         wire: protocol::WIRE_VERSION,
@@ -249,7 +250,7 @@ pub fn check_versions(peer: &str, reply: &HelloReply, ours: &Versions) -> Result
     Err(ConnectError::new(ErrorKind::Version, format!("{peer} and this client do not fit: {why}")))
 }
 
-/// Is there a version that both speak? Where both have the same newest one, it must be the same to both.
+/// Whether there is a version that both sides speak. If their newest versions are the same, the tables must be too.
 fn fits(a: &Versions, b: &Versions) -> bool {
     let same = a.wire != b.wire || a.table_hash == b.table_hash || a.table_hash == 0 || b.table_hash == 0;
     same && a.wire.min(b.wire) >= oldest(a).max(oldest(b))

@@ -27,7 +27,7 @@ const STRIPE_PATIENCE: Duration = Duration::from_secs(2);
 
 const CARRIER: &str = "REMOTEGPU_CARRIER";
 
-/// How the frames travel.
+/// The carrier of the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     /// By the appliance's Unix socket if it is here, else directly, or through gRPC where that does not work.
@@ -50,10 +50,10 @@ impl Carrier {
     }
 }
 
-/// Connects to the session's worker, over the carrier that the environment names. The worker's first bytes, `opening`, go
-/// with the ticket: nobody waits for the appliance to accept it.
+/// Connects to the session's worker, over the carrier that the environment names. The worker's first bytes, `opening`,
+/// go with the ticket: this does not wait until the appliance accepts it.
 ///
-/// What breaks before the ticket was sent is tried again for [`STARTS_ANEW`].
+/// Failures before the ticket was sent are retried for [`STARTS_ANEW`].
 ///
 /// # Errors
 /// If the appliance cannot be reached, or no longer knows the ticket.
@@ -88,8 +88,8 @@ pub fn open_data_over(
     open(carrier, share, hello.tls, ticket.way(), &First { preface, opening })
 }
 
-/// Connects to the session's worker once more, where the connection before broke. `epoch` is higher than with each attempt
-/// before; this end has received `received` bytes. Returned is also how many the worker has received.
+/// Reconnects to the session's worker after the connection broke. `epoch` is higher than in any earlier attempt; this
+/// end has received `received` bytes. Also returns how many bytes the worker has received.
 ///
 /// # Errors
 /// `Gone` if there is no such session any more; else as [`open_data`], and a later attempt may succeed.
@@ -113,7 +113,7 @@ pub fn reopen_data(
     }
 }
 
-/// A connection by which the session's worker is given memory (`protocol::SharedMemory`), if it is on this machine.
+/// Opens a connection that gives the session's worker memory (`protocol::SharedMemory`), if it is on this machine.
 pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref());
     let (share, moved) = followed(share);
@@ -127,8 +127,8 @@ pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
     sent.is_ok_and(|count| count == preface.len()).then_some(socket)
 }
 
-/// One more connection of the session ([`PrefaceKind::Stripe`]), if frames go by TCP or TLS of our own: a Unix socket is as
-/// fast as memory is, and gRPC is for networks that take nothing else.
+/// Opens one more connection of the session ([`PrefaceKind::Stripe`]), if frames go by TCP or by TLS of this library: a
+/// Unix socket is as fast as memory is, and gRPC is for networks that take nothing else.
 pub fn open_stripe(share: &Share, hello: &Hello, ticket: &SessionTicket, number: u64) -> Option<OwnedFd> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref()).ok()?;
     let (share, moved) = followed(share);
@@ -147,11 +147,11 @@ pub fn open_stripe(share: &Share, hello: &Hello, ticket: &SessionTicket, number:
     opened.inspect_err(|error| log::line(log::Level::Info, &format!("no stripe: {error}"))).ok()
 }
 
-/// Where an appliance takes data.
+/// The endpoints at which an appliance takes data.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
     pub port: u16,
-    /// A Unix socket beside the port, for clients on the same machine; empty: none.
+    /// A Unix socket next to the port, for clients on the same machine; empty: none.
     pub socket: &'a str,
 }
 
@@ -161,10 +161,10 @@ impl SessionTicket {
     }
 }
 
-/// What is sent at once on a new connection.
+/// The first bytes of a new connection, sent at once.
 pub(super) struct First<'a> {
     pub preface: Preface,
-    /// For the worker behind it.
+    /// Bytes for the worker behind the appliance.
     pub opening: &'a [u8],
 }
 
@@ -184,7 +184,7 @@ pub(super) fn open(
 ) -> Result<OwnedFd, ConnectError> {
     for _ in 0..MOST_MOVES {
         let (share, moved) = followed(share);
-        // Where a lease has moved to there is another socket.
+        // A lease that has moved has another socket at its new place.
         let way = moved.map_or(way, |port| Way { port, socket: "" });
         match open_at(carrier, &share, tls, way, first) {
             Err(error) if error.kind == ErrorKind::Moved => {}
@@ -221,7 +221,7 @@ fn open_at(
         }
     }
     match carrier {
-        // The gateway takes gRPC from there for calls.
+        // The gateway takes gRPC on these connections for calls.
         _ if target.is_handed() => direct(&target, first, limit),
         Carrier::Direct => direct(&target, first, limit),
         Carrier::Grpc => grpc(target, first, limit),
@@ -230,7 +230,7 @@ fn open_at(
                 return Err(direct_error);
             }
             log::line(log::Level::Info, &format!("not directly: {direct_error}; trying gRPC"));
-            // Where both fail, gRPC knows more only of a refusal.
+            // If both fail, gRPC explains more only for a refusal.
             grpc(target, first, limit / 2).map_err(|error| match error.kind {
                 ErrorKind::Refused | ErrorKind::Gone | ErrorKind::Moved => error,
                 _ => direct_error,
@@ -245,7 +245,7 @@ fn direct(target: &Target, first: &First<'_>, limit: Duration) -> Result<OwnedFd
         let target = target.clone();
         return pumped(target.clone(), first, limit, async move |core, failure| {
             match target.connect(b"remotegpu/1").await {
-                // Either end may go first; the other learns of it by the end of its stream.
+                // Either end may close first; the other one sees EOF.
                 Ok(connection) => drop(carrier::pump(core, connection).await),
                 Err(error) => failure.set(error),
             }
@@ -274,7 +274,7 @@ fn grpc(target: Target, first: &First<'_>, limit: Duration) -> Result<OwnedFd, C
     })
 }
 
-/// Why a pump ended before the session began.
+/// The reason why a pump ended before the session began.
 #[derive(Clone, Default)]
 struct Failure(Arc<Mutex<Option<ConnectError>>>);
 
@@ -328,7 +328,7 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, first: &First<'_>, limit: 
                 receive(socket, &mut told, limit).map(|()| told)
             });
             let peer = target.peer();
-            // Who only holds a lease leaves it to the programs to say so.
+            // A process that only holds a lease leaves this message to its programs.
             let tell = first.preface.kind != PrefaceKind::Lease;
             match told.ok().and_then(|told| note_moved(&target.place, &told, tell)) {
                 Some(()) => Err(ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {peer}"))),
@@ -353,7 +353,7 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, first: &First<'_>, limit: 
     }
 }
 
-/// Fills `bytes`; between two of them may be `limit`.
+/// Fills `bytes`; up to `limit` may pass between two of them.
 fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], limit: Duration) -> Result<(), Errno> {
     set_socket_timeout(socket, Timeout::Recv, Some(limit))?;
     let mut filled = 0;

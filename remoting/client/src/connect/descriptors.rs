@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 const NONE: i32 = -1;
 
-/// Without a lock: a forked child reads it, and another thread may have held the lock at the fork.
+/// An array without a lock: a forked child reads it, and another thread may have held the lock at the fork.
 static OPEN: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
 
 /// Sockets that a forked child closes, so that a session ends with its process and not with the last of its children.

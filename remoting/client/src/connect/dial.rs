@@ -23,20 +23,20 @@ use super::shares::{Place, Share};
 use super::thread;
 use super::tls::{self, Trust};
 
-/// For how long a pod's program tries again where nobody lets it in, and how often.
+/// How long, and how often, a pod's program retries while the network does not let it in.
 pub const POLICY_DELAY: Duration = Duration::from_secs(5);
 const POLICY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where to connect and whom to expect there.
+/// The address to connect to, and the peer expected there.
 #[derive(Debug, Clone)]
 pub struct Target {
     host: String,
     port: u16,
     trust: Option<Trust>,
     claim: Option<Claim>,
-    /// Connections are asked for here, and not made.
+    /// Set if connections are requested here instead of made.
     asking: Option<Asking>,
-    /// For whose sake.
+    /// The lease and appliance that the connection is for.
     pub place: Place,
 }
 
@@ -61,7 +61,7 @@ impl Target {
         Ok(Target { host: host.to_owned(), port, trust, claim, asking, place })
     }
 
-    /// What to do about a lease that is refused.
+    /// The next step for the user after a refused lease.
     pub fn lease_ended(&self) -> String {
         match &self.claim {
             Some(claim) => format!("the claim has ended or is not this pod's; {}", claim.describe()),
@@ -69,7 +69,8 @@ impl Target {
         }
     }
 
-    /// What an exchange may take that should take `limit`: in a pod it may have to wait to be let in first.
+    /// The time limit of an exchange that should take `limit`: a pod may first have to wait until the network lets it
+    /// in.
     pub fn limit(&self, limit: Duration) -> Duration {
         if self.claim.is_some() { limit + POLICY_DELAY } else { limit }
     }
@@ -101,14 +102,14 @@ impl Target {
                     carrier::configure(&tcp).map_err(|error| self.unreachable(&error.into()))?;
                     return Ok(tcp);
                 }
-                // What enforces network policies learns of a new pod a moment after the pod's program has started.
+                // The enforcer of network policies learns of a new pod a moment after the pod's program has started.
                 Err(_) if self.claim.is_some() && begun.elapsed() < POLICY_DELAY => sleep(POLICY_PAUSE).await,
                 Err(error) => return Err(self.unreachable(&error)),
             }
         }
     }
 
-    /// The connections come from the gateway itself, without TLS.
+    /// Whether the connections come from the gateway itself, without TLS.
     pub fn is_handed(&self) -> bool {
         self.asking.is_some()
     }
@@ -168,7 +169,7 @@ impl Target {
     fn unreachable(&self, error: &io::Error) -> ConnectError {
         let peer = self.peer();
         let message = match (error.kind(), &self.claim) {
-            // Nobody chose this address: the operator wrote it, and writes another one when the appliance has moved.
+            // The operator wrote this address, not a person, and writes another one when the appliance has moved.
             (_, Some(claim)) => {
                 format!(
                     "no way to this pod's appliance {peer}: {error}; {}, and start the program again",
@@ -181,7 +182,7 @@ impl Target {
             (io::ErrorKind::TimedOut, None) => {
                 format!("no answer from {peer}; check the address and that no firewall is in between")
             }
-            // The resolver's errors are none of the system's.
+            // The resolver's errors are not errors of the system.
             _ if error.raw_os_error().is_none() => {
                 format!("the host name of {peer} is not known ({error}); correct the address")
             }
@@ -190,7 +191,7 @@ impl Target {
         ConnectError::new(ErrorKind::Unreachable, message)
     }
 
-    /// The peer does not behave as a gRPC server: says what it seems to be.
+    /// Explains a peer that does not behave as a gRPC server: says what it seems to be.
     pub async fn no_grpc(&self, answer: &Answer, detail: &str) -> ConnectError {
         let peer = self.peer();
         let first = answer.first_bytes();
@@ -202,7 +203,8 @@ impl Target {
         ConnectError::new(ErrorKind::NotAnAppliance, message)
     }
 
-    /// Its alert may have been lost with the connection; then it is asked in its own language.
+    /// Whether the peer demands TLS. Its alert may have been lost with the connection; then a TLS handshake on a new
+    /// one decides.
     async fn demands_tls(&self, first: &[u8]) -> bool {
         match first {
             [0x15, 3, ..] => true,
@@ -215,7 +217,7 @@ impl Target {
     }
 }
 
-/// The first address of a host that answers.
+/// Connects to the first address of a host that answers.
 async fn dialled(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "it has no address");
     for address in lookup_host((host, port)).await? {
@@ -238,7 +240,7 @@ fn handed(asking: &Asking) -> Result<std::os::unix::net::UnixStream, ConnectErro
     })
 }
 
-/// As a blocking socket, for code that is not asynchronous.
+/// Converts to a blocking socket, for code that is not asynchronous.
 ///
 /// # Errors
 /// As fcntl.
@@ -268,7 +270,7 @@ where
     }
 }
 
-/// Gives time to a peer that does not read, until it is dropped.
+/// Keeps the connection to a peer that does not read, until it is dropped.
 struct Followed(JoinHandle<()>);
 
 impl Followed {
@@ -354,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// A port that is taken and at which nobody listens yet.
+    /// A port that is taken and on which nothing listens yet.
     fn silent() -> (TcpSocket, u16) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Why an appliance could not be reached or does not want us.
+//! Reasons why an appliance could not be reached or refuses this client.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()
 }
 
-/// An error and what caused it, joined.
+/// Joins an error and its causes.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,7 +1,8 @@
-//! The first word with an appliance, and how long a program waits for it.
+//! The first exchange with an appliance, and how long a program waits for it.
 //!
-//! A pod's network may come after its program: what enforces policies learns of the pod, a sidecar of a service mesh
-//! starts, an appliance is moved. To say too early that there is no GPU makes a framework compute on the CPU.
+//! A pod's network may come up after its program: the enforcer of network policies learns of the pod, a sidecar of a
+//! service mesh starts, an appliance moves. Reporting too early that there is no GPU makes a framework compute on the
+//! CPU.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -14,13 +15,13 @@ use super::shares::Share;
 use super::{Hello, offload, thread};
 use crate::program::{log, sys};
 
-/// How long an appliance that is not reached is waited for. One that refuses answers at once.
+/// How long to wait for an appliance that cannot be reached. One that refuses answers at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     /// A program's first call of CUDA, or its first session of offload: in a pod as long as a session outlives its
     /// connection.
     First,
-    /// The next one, after the first was told that there is no device.
+    /// The next call, after the first one got the answer that there is no device.
     Once,
     /// NVML, behind which a person or a monitor waits, and one of several appliances of which any will do.
     Short,
@@ -39,7 +40,7 @@ pub fn hello(share: &Share, patience: Patience) -> Result<Hello, ConnectError> {
     ask(share, control::versions(), patience)
 }
 
-/// As [`hello`], for a program that makes no CUDA calls: which environments there are.
+/// Like [`hello`], for a program that makes no CUDA calls: asks which environments there are.
 ///
 /// # Errors
 /// As [`hello`].

@@ -1,5 +1,6 @@
-//! Connections in an acceptor of offload. It has no network: the gateway of its appliance hands it connections, one for each
-//! packet that it sends on a socket which it was started with. Processes that it starts reach that socket by a path.
+//! Connections in an acceptor of offload. It has no network: the gateway of its appliance hands it connections, one for
+//! each packet that it sends on a socket which it was started with. Processes that it starts reach that socket by a
+//! path.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,17 +19,17 @@ use serde::Deserialize;
 use super::TIMEOUT;
 use crate::program::sys;
 
-/// Where connections are asked for.
+/// The socket on which connections are requested.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Asking {
-    /// In the acceptor itself, and in processes that it forks.
+    /// Used in the acceptor itself, and in processes that it forks.
     fd: RawFd,
-    /// In programs that it starts, where that is no such socket; none if it may start none.
+    /// Used in programs that the acceptor starts, where `fd` is no such socket; none if it may start none.
     path: Option<String>,
 }
 
 impl Asking {
-    /// A connection to the appliance. Any thread may ask, at any time: all answers are alike.
+    /// Asks for a connection to the appliance. Any thread may ask, at any time: all answers are alike.
     ///
     /// # Errors
     /// As connect, sendmsg and recvmsg; `ConnectionAborted` if the answer has no connection.
@@ -66,7 +67,7 @@ fn ask(socket: impl AsFd) -> io::Result<UnixStream> {
     });
     let first: Option<OwnedFd> = descriptors.flatten().next();
     let first = first.ok_or(io::ErrorKind::ConnectionAborted)?;
-    // Of the first three numbers one may be free here.
+    // One of the first three numbers may be free here.
     Ok(fcntl_dupfd_cloexec(&first, 3)?.into())
 }
 
@@ -119,7 +120,7 @@ mod tests {
         listen(&listening, 1).unwrap();
         let (near, far) = UnixStream::pair().unwrap();
         let gateway = std::thread::spawn(move || answer(&rustix::net::accept(&listening).unwrap(), &far));
-        // The number is that of something else there.
+        // In that process the number belongs to something else.
         let (other, _kept) = UnixStream::pair().unwrap();
         let asking = Asking { fd: other.as_raw_fd(), path: Some(path.display().to_string()) };
         let given = asking.connection();

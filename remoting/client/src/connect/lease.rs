@@ -1,4 +1,4 @@
-//! A lease of an appliance, for who starts programs on a share: asking for it, holding it, giving it back.
+//! A lease of an appliance, for launchers that start programs on a share: request it, hold it, give it back.
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use carrier::from_hex;
 use carrier::proto::control_client::ControlClient;
 use carrier::proto::open_lease_reply::Event as Told;
 use carrier::proto::{
-    CloseLeaseRequest, Granted, HelloReply, HelloRequest, InventoryReply, InventoryRequest, OpenLeaseRequest,
+    CloseLeaseRequest, Gpu, Granted, HelloReply, HelloRequest, InventoryReply, InventoryRequest, OpenLeaseRequest,
 };
 use protocol::{Preface, PrefaceKind};
 use tokio::time::timeout;
@@ -25,12 +25,12 @@ use super::offload::versions;
 use super::shares::{Ca, Share, followed};
 use super::thread;
 
-/// A person waits for an error less than five seconds.
+/// A person waits less than five seconds for an error.
 const ANSWER: Duration = Duration::from_secs(4);
 /// An appliance says every second why a request waits.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// How to get in.
+/// Credentials and TLS settings for an appliance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     pub token: Option<String>,
@@ -40,7 +40,7 @@ pub struct Access {
     pub server_name: Option<String>,
 }
 
-/// What is asked for; the fields are those of `OpenLeaseRequest`.
+/// The requested lease; the fields are those of `OpenLeaseRequest`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeaseWish {
     pub count: u32,
@@ -52,9 +52,26 @@ pub struct LeaseWish {
     pub wait: bool,
 }
 
+/// An appliance as a program sees it that chooses among several.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Site {
+    /// It opens no lease any more.
+    pub draining: bool,
+    /// It divides the time of its GPUs.
+    pub turns: bool,
+    pub gpus: Vec<SiteGpu>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SiteGpu {
+    pub healthy: bool,
+    pub shareable_bytes: u64,
+    pub leased_bytes: u64,
+}
+
 #[derive(Debug)]
 pub enum Event {
-    /// Why there is no share yet.
+    /// The reason why there is no share yet.
     Waiting(String),
     Granted(Box<Lease>),
 }
@@ -62,7 +79,7 @@ pub enum Event {
 #[derive(Debug, Clone)]
 pub struct Lease {
     pub share: Share,
-    /// Behind it are software GPUs.
+    /// Whether the lease's GPUs are software GPUs.
     pub software: bool,
     /// How long the lease lives without its holding connection.
     pub grace: Duration,
@@ -70,25 +87,16 @@ pub struct Lease {
     data_port: u16,
 }
 
-/// Asks for a lease at `endpoint`, `HOST:PORT`. What is received ends with a grant or an error; who drops the receiver
-/// waits no longer.
+/// Requests a lease at `endpoint`, `HOST:PORT`. The received events end with a grant or an error; dropping the receiver
+/// ends the wait.
 ///
-/// # Errors
-/// If the endpoint is none, or there is no thread to be had. All else is received.
+/// If the endpoint is invalid, or no thread can be started. All other errors are received as events.
 pub fn open_lease(
     endpoint: &str,
     access: &Access,
     wish: LeaseWish,
 ) -> Result<Receiver<Result<Event, ConnectError>>, ConnectError> {
-    let share = Share {
-        endpoint: endpoint.to_owned(),
-        lease_id: String::new(),
-        lease_secret: String::new(),
-        ca: access.ca.clone().map(Ca::File),
-        server_name: access.server_name.clone(),
-        asking: None,
-        claim: None,
-    };
+    let share = no_share_yet(endpoint, access);
     let (sender, events) = channel();
     let caller = Caller { target: Target::new(&share, None)?, bearer: bearer(access)? };
     let started = thread::start("remotegpu-lease", async move || {
@@ -98,6 +106,41 @@ pub fn open_lease(
     });
     started.map_err(thread::no_thread)?;
     Ok(events)
+}
+
+/// Asks the appliance at `endpoint`, `HOST:PORT`, for its GPUs.
+///
+/// # Errors
+/// If it cannot be reached, refuses, or speaks another version.
+pub fn site(endpoint: &str, access: &Access) -> Result<Site, ConnectError> {
+    let share = no_share_yet(endpoint, access);
+    let caller = Caller { target: Target::new(&share, None)?, bearer: bearer(access)? };
+    thread::run(async move || {
+        let greeted = timeout(ANSWER, caller.greet(&share.endpoint)).await;
+        let (_, _, _, inventory) = greeted.unwrap_or_else(|_| Err(caller.target.too_slow(ANSWER)))?;
+        let gpu = |gpu: Gpu| SiteGpu {
+            healthy: gpu.healthy,
+            shareable_bytes: gpu.shareable_bytes,
+            leased_bytes: gpu.leased_bytes,
+        };
+        Ok(Site {
+            draining: inventory.draining,
+            turns: inventory.compute_mode == "turns",
+            gpus: inventory.gpus.into_iter().map(gpu).collect(),
+        })
+    })
+}
+
+fn no_share_yet(endpoint: &str, access: &Access) -> Share {
+    Share {
+        endpoint: endpoint.to_owned(),
+        lease_id: String::new(),
+        lease_secret: String::new(),
+        ca: access.ca.clone().map(Ca::File),
+        server_name: access.server_name.clone(),
+        asking: None,
+        claim: None,
+    }
 }
 
 fn bearer(access: &Access) -> Result<Option<MetadataValue<Ascii>>, ConnectError> {
@@ -203,7 +246,7 @@ impl Caller {
         request
     }
 
-    /// What a failed call means to who asks for a lease.
+    /// Converts a failed call to an error for the launcher that requests a lease.
     async fn explain(&self, answer: &Answer, status: &Status) -> ConnectError {
         let (peer, said) = (self.target.peer(), status.message());
         // A status with a source is tonic's own, made of a broken connection.
@@ -227,7 +270,8 @@ impl Caller {
 }
 
 impl Lease {
-    /// A connection with which the lease lives, wherever it is now; it ends when the appliance or the network does.
+    /// Opens a connection that keeps the lease alive, wherever it is now; it ends when the appliance or the network
+    /// does.
     ///
     /// # Errors
     /// If the appliance cannot be reached, or does not know the lease.
@@ -238,13 +282,13 @@ impl Lease {
         open(Carrier::Direct, &self.share, self.tls, Way { port: self.data_port, socket: "" }, &preface.into())
     }
 
-    /// Of the appliance where the lease is now.
+    /// The endpoint of the appliance where the lease is now.
     #[must_use]
     pub fn endpoint(&self) -> String {
         followed(&self.share).0.endpoint
     }
 
-    /// Gives it back.
+    /// Gives the lease back.
     ///
     /// # Errors
     /// If the appliance does not answer; the lease then ends with its holding connection.

@@ -11,22 +11,22 @@ use rustix::process::geteuid;
 
 use super::shares::Share;
 
-/// Where a pod sees the sockets of the appliances on its node: the device plugin mounts the folder.
+/// The folder in a pod with the sockets of the appliances on its node; the device plugin mounts it.
 const IN_PODS: &str = "/run/remotegpu/";
 
-/// A connection to the appliance at `path`; none if there is no way to it, or none that is as good as TCP's.
+/// Connects to the appliance at `path`; none if there is no way to it, or none that is as good as TCP's.
 pub fn connection(share: &Share, path: &str, limit: Duration) -> Option<OwnedFd> {
     if share.ca.is_some() || share.asking.is_some() || share.claim.is_some() || !is_here(share) {
         return None;
     }
     let socket = connected(path, limit)?;
-    // The ticket is for the appliance: nobody else of this machine gets it who may have made such a file.
+    // The ticket is for the appliance: another user of this machine may have made such a file, and must not get it.
     let peer = socket_peercred(&socket).ok()?.uid;
     (peer.is_root() || peer == geteuid()).then_some(socket)
 }
 
-/// A connection for memory that is shared with the appliance. In a pod the path, which the appliance has told by TLS and
-/// nobody can know before, says that it is the appliance.
+/// Opens a connection for memory that is shared with the appliance. In a pod the path proves that the peer is the
+/// appliance: the appliance sent it by TLS, and no process can know it before.
 pub fn memory_connection(share: &Share, path: &str, limit: Duration) -> Option<OwnedFd> {
     match &share.claim {
         Some(_) => path.starts_with(IN_PODS).then(|| connected(path, limit)).flatten(),
@@ -46,7 +46,7 @@ fn connected(path: &str, limit: Duration) -> Option<OwnedFd> {
     Some(socket)
 }
 
-/// The address is that of this machine itself. What stands between two ends here has another address of the loopback.
+/// Whether the address is that of this machine itself. A proxy between two ends here has another loopback address.
 fn is_here(share: &Share) -> bool {
     let host = share.address().map(|(host, _)| host);
     host.is_some_and(|host| host == "localhost" || matches!(host.parse(), Ok(address) if is_first_loopback(address)))

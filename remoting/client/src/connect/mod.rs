@@ -1,8 +1,9 @@
 //! Reaching the appliances: their control service, and the data connection of a session.
 //!
-//! Everything here takes at most [`TIMEOUT`], in a pod that nobody lets in yet [`dial::POLICY_DELAY`] more, a call of the
-//! control service as long as an appliance takes to start anew, the first one of a pod's program as [`first`] says, and
-//! every failure is one line that names the cause, the endpoint and what to do next. The control service is used through short-lived connections, on a thread of ours without
+//! Every operation here takes at most [`TIMEOUT`], with these exceptions: [`dial::POLICY_DELAY`] more in a pod that the
+//! network does not let in yet; for a call of the control service, the time that an appliance takes to restart; for the
+//! first call of a pod's program, what [`first`] says. Every failure is one line that names the cause, the endpoint and
+//! the next step. The control service is used through short-lived connections, on a thread of this library without
 //! signals: the calling thread may run an async runtime of its own.
 
 pub mod address;
@@ -32,19 +33,19 @@ pub use descriptors::open_fds;
 pub use error::{ConnectError, ErrorKind};
 pub use first::{Patience, hello, offload_hello};
 pub use handed::Asking;
-pub use lease::{Access, Event, Lease, LeaseWish, open_lease};
+pub use lease::{Access, Event, Lease, LeaseWish, Site, SiteGpu, open_lease, site};
 pub use offload::{Environment, Wish, close_offload_session, open_offload_session};
 pub use pod::Claim;
 pub use shares::{Ca, Share, shares};
 pub use thread::no_thread;
 
-/// For one call, connecting and TLS included.
+/// The limit for one call, including connecting and TLS.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A lease that has moved so often since it was looked for is not looked for any more.
+/// A lease that has moved this often since the search began is not searched for any more.
 const MOST_MOVES: u32 = 8;
 
-/// What an appliance says before a session exists. Nothing is taken from the share by asking.
+/// An appliance's answer before a session exists. Asking takes nothing from the share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hello {
     /// CUDA's form: 13040 is 13.4.
@@ -53,11 +54,11 @@ pub struct Hello {
     pub driver_release: String,
     pub data_port: u16,
     pub tls: bool,
-    /// How much managed memory a program may have that sets nothing itself, in MiB.
+    /// The managed memory that a program may have if it sets nothing itself, in MiB.
     pub managed_mib: Option<u32>,
-    /// Of the lease, in the share's order.
+    /// The devices of the lease, in the share's order.
     pub devices: Vec<DeviceInfo>,
-    /// Where Python runs for offload; none on an appliance without.
+    /// The Python environments for offload; none on an appliance without.
     pub environments: Vec<Environment>,
 }
 
@@ -65,34 +66,34 @@ pub struct Hello {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceInfo {
     pub name: String,
-    /// The share's own; distinct for two shares of one GPU.
+    /// The share's own UUID; distinct for two shares of one GPU.
     pub uuid: [u8; 16],
     pub memory_bytes: u64,
     /// Domain, bus, device.
     pub pci: [u32; 3],
     /// `CUdevice_attribute` and its value.
     pub attributes: HashMap<i32, i32>,
-    /// Of the physical GPU, for people.
+    /// The UUID of the physical GPU, for people.
     pub gpu_uuid: String,
     /// The devices of the lease whose memory this one reaches, by their places: `CUdevice_P2PAttribute` and its value.
     pub peers: HashMap<u32, HashMap<i32, i32>>,
 }
 
 impl DeviceInfo {
-    /// An attribute of this device and another one of the lease, 0 if this one does not reach its memory.
+    /// Returns a P2P attribute of this device and another one of the lease; 0 if this one does not reach its memory.
     pub fn peer_attribute(&self, place: u32, attribute: u32) -> i32 {
         let peer = self.peers.get(&place);
         peer.and_then(|attributes| attributes.get(&i32::try_from(attribute).ok()?)).copied().unwrap_or(0)
     }
 }
 
-/// Good for one data connection within 10 s, and to prove that another one is this session's.
+/// A ticket that is valid for one data connection within 10 s, and proves that another connection is this session's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionTicket {
     pub session_id: [u8; 16],
     pub ticket: [u8; 32],
     pub data_port: u16,
-    /// For a client on the appliance's machine; empty: none.
+    /// The Unix socket for a client on the appliance's machine; empty: none.
     pub data_socket: String,
     /// How long the session lives without a connection.
     pub grace: Duration,
@@ -101,14 +102,14 @@ pub struct SessionTicket {
 }
 
 impl SessionTicket {
-    /// As the control service names the session.
+    /// The session's id in hexadecimal, as the control service names it.
     #[must_use]
     pub fn id(&self) -> String {
         self.session_id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// What changes on a device of the lease. `None`: the device does not tell.
+/// The changing values of a device of the lease. `None`: the device does not report the value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DeviceState {
     /// The share's size now.
@@ -121,9 +122,9 @@ pub struct DeviceState {
     pub power_limit_milliwatt: Option<u32>,
     pub sm_clock_mhz: Option<u32>,
     pub memory_clock_mhz: Option<u32>,
-    /// Of the GPU in its machine.
+    /// The PCIe link of the GPU in its machine.
     pub pcie: Option<PcieLink>,
-    /// Of the lease only.
+    /// The processes of this lease only.
     pub processes: Vec<Process>,
 }
 

@@ -18,7 +18,7 @@ pub struct Environment {
     pub backend: String,
     /// "3.12.4".
     pub python: String,
-    /// By distribution: "torch" -> "2.15.0".
+    /// The versions by distribution: "torch" -> "2.15.0".
     pub packages: BTreeMap<String, String>,
     pub devices: Vec<String>,
 }
@@ -30,19 +30,19 @@ impl From<proto::Environment> for Environment {
     }
 }
 
-/// What a session should be; what is empty may be anything.
+/// The requested properties of a session; an empty field allows any value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wish {
     pub environment: String,
     /// Best first.
     pub backends: Vec<String>,
-    /// The program's own, "3.12.4".
+    /// The program's own version of Python, "3.12.4".
     pub python: String,
-    /// The program's own: "torch" -> "2.15.0".
+    /// The program's own packages: "torch" -> "2.15.0".
     pub packages: BTreeMap<String, String>,
     /// Other minor versions of Python and torch will do.
     pub allow_skew: bool,
-    /// Of the program, for people.
+    /// The program's process id, for people.
     pub pid: u32,
     pub process_name: String,
 }
@@ -55,7 +55,7 @@ impl Wish {
     }
 }
 
-/// Of a program that makes no CUDA calls.
+/// Returns the versions of a program that makes no CUDA calls.
 pub fn versions() -> Versions {
     Versions { table_hash: 0, ..control::versions() }
 }
@@ -90,7 +90,8 @@ pub fn open_offload_session(
     Ok((ticket, environment.into()))
 }
 
-/// Ends a session whose data connection has ended: the exit code of its process, or minus the signal that ended it.
+/// Ends a session whose data connection has ended. Returns the exit code of its process, or minus the signal that ended
+/// it.
 ///
 /// # Errors
 /// If the lease has ended, or the appliance cannot be reached.

@@ -1,4 +1,5 @@
-//! What the pod's volume says about its share: the claim, where its appliances are, and the token that proves who asks.
+//! The share as the pod's volume describes it: the claim, the appliances' addresses, and the token that proves who
+//! asks.
 
 use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
@@ -8,22 +9,22 @@ use serde::Deserialize;
 use super::error::{ConnectError, ErrorKind};
 use super::shares::{Ca, Share};
 
-/// Where the volume is mounted.
+/// The mount point of the volume.
 pub const DIRECTORY: &str = "/var/run/secrets/remotegpu.io";
 /// Another folder in place of it, for tests.
 const DIRECTORY_ENV: &str = "REMOTEGPU_POD_DIRECTORY";
 
-/// The claim whose share this is, and who says so.
+/// The claim that this share belongs to, and the proof of identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub namespace: String,
     pub name: String,
-    /// Read anew for each call: kubelet replaces it before it expires.
+    /// Read again for each call: kubelet replaces it before it expires.
     pub token: PathBuf,
 }
 
 impl Claim {
-    /// For a person who wants to know more.
+    /// The command that tells a person more.
     pub fn describe(&self) -> String {
         format!("see `kubectl describe gpuclaim {} -n {}`", self.name, self.namespace)
     }

@@ -16,7 +16,7 @@ pub const SHARES: &str = "REMOTEGPU_SHARES";
 /// A lease on one appliance.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Share {
-    /// Of the control service: `HOST:PORT`.
+    /// The address of the control service: `HOST:PORT`.
     pub endpoint: String,
     pub lease_id: String,
     /// Empty for the share of a claim.
@@ -74,8 +74,8 @@ pub fn shares() -> Result<Vec<Share>, ConnectError> {
     })
 }
 
-/// The same share as what describes it says now: in a pod the appliance may have another address meanwhile, other
-/// authorities may have signed its certificate, or the only share of the claim may be at another appliance.
+/// Returns the same share with what its description says now: in a pod the appliance may have another address
+/// meanwhile, other authorities may have signed its certificate, or the claim's only share may be at another appliance.
 fn renewed(share: Share, described: &[Share]) -> Share {
     let same = |other: &&Share| other.lease_id == share.lease_id && other.server_name == share.server_name;
     match (described.iter().find(same), described) {
@@ -92,7 +92,7 @@ pub struct Place {
     appliance: String,
 }
 
-/// Where a lease is that was at another appliance.
+/// The new location of a lease that was at another appliance.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Moved {
     pub endpoint: String,
@@ -100,12 +100,12 @@ pub struct Moved {
     pub server_name: Option<String>,
 }
 
-/// By where the lease was. Where it is now, it is of itself: a session that began elsewhere does not know the data port
-/// there.
+/// New locations by the lease's old place. The new place maps to itself: a session that began elsewhere does not know
+/// the data port there.
 static MOVED: Mutex<BTreeMap<Place, Moved>> = Mutex::new(BTreeMap::new());
 
-/// An appliance says that a lease has moved from there, as [`carrier::MOVED`] describes. `None` if that makes no sense.
-/// `tell`: the user is told where it is now.
+/// Notes that a lease has moved from `place`, as [`carrier::MOVED`] describes. `None` if the message makes no sense.
+/// `tell`: log for the user where it is now.
 pub fn note_moved(place: &Place, told: &[u8], tell: bool) -> Option<()> {
     let moved: Moved = serde_json::from_slice(told).ok()?;
     address::split(&moved.endpoint, None)?;

@@ -1,4 +1,4 @@
-//! Asynchronous work on threads of ours.
+//! Asynchronous work on this library's threads.
 
 use std::io;
 use std::sync::mpsc;
@@ -12,11 +12,11 @@ use super::dial::POLICY_DELAY;
 use super::error::{ConnectError, ErrorKind};
 use crate::program::sys;
 
-/// Runs `work` on a thread of its own and waits for its result. What it works on is made there, too: the calling thread may
-/// have a small stack.
+/// Runs `work` on a thread of its own and waits for its result. The objects that it uses are made on that thread, too:
+/// the calling thread may have a small stack.
 ///
 /// # Errors
-/// As `work`, or if there is no thread to be had.
+/// As `work`, or if no thread can be started.
 pub fn run<T: Send + 'static>(
     work: impl AsyncFnOnce() -> Result<T, ConnectError> + Send + 'static,
 ) -> Result<T, ConnectError> {
@@ -46,7 +46,7 @@ pub fn start(name: &str, work: impl AsyncFnOnce() + Send + 'static) -> io::Resul
     started.recv().map_err(io::Error::other)?
 }
 
-/// Does not wait for a name look-up that hangs.
+/// Shuts the runtime down without waiting for a name look-up that hangs.
 fn leave(runtime: Runtime) {
     runtime.shutdown_background();
 }

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::{
 use super::error::{ConnectError, ErrorKind};
 use super::shares::Ca;
 
-/// How the appliance proves who it is.
+/// The way in which the appliance proves its identity.
 #[derive(Debug, Clone)]
 pub struct Trust {
     pub ca: Ca,
@@ -101,7 +101,7 @@ impl Trust {
 }
 
 /// Accepts what webpki accepts, and the very certificates of the CA file: `openssl req -x509` makes one that is its own
-/// authority, which webpki turns down as a server's although trusting it is just what was asked for.
+/// authority, which webpki rejects as a server's certificate although the user asked to trust it.
 #[derive(Debug)]
 struct Authorities {
     own: Vec<CertificateDer<'static>>,
@@ -160,7 +160,7 @@ fn config_with(verifier: Arc<dyn ServerCertVerifier>, protocol: &'static [u8]) -
     Ok(config)
 }
 
-/// Does the peer speak TLS? Any certificate will do and nothing is sent: a completed handshake is the answer.
+/// Whether the peer speaks TLS. Any certificate will do and nothing is sent: a completed handshake is the answer.
 pub async fn is_spoken(tcp: TcpStream) -> bool {
     let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&version::TLS13]);
     let Ok(config) = config else { return false };

@@ -15,12 +15,12 @@ use driverapi::errors::*;
 use protocol::{CopyOnDevice, Extent, Message, Symbol, Writer};
 use std::sync::Arc;
 
-/// Does the call return before the copy is complete, if the memory allows it?
+/// Whether the call returns before the copy is complete, if the memory allows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Timing {
     Synchronous,
     Asynchronous,
-    /// As a node of a graph: memory of the host is read and written when the stream gets there, page-locked or not.
+    /// A node of a graph: memory of the host is read and written when the stream gets there, page-locked or not.
     InGraph,
 }
 
@@ -102,7 +102,7 @@ fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
     Some((Piece { address, asked: size, size, context: live.id, pool: 0, id }, live))
 }
 
-/// Is this an address of device memory (of this process, as far as it knows)?
+/// Whether this is an address of device memory (of this process, as far as it knows).
 pub fn is_device(address: u64) -> bool {
     device_memory(address).is_some()
 }
@@ -120,7 +120,7 @@ pub fn check_written(live: &Live, to: Side, shape: Shape) -> Result<(), Code> {
 }
 
 /// # Errors
-/// The driver's code for a destination that is no device memory, or the session's sticky error.
+/// The driver's code for a destination that is not device memory, or the session's sticky error.
 pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());
@@ -161,7 +161,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
 }
 
 /// # Errors
-/// The driver's code for a source that is no device memory, or the copy's code.
+/// The driver's code for a source that is not device memory, or the copy's code.
 pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());
@@ -236,12 +236,12 @@ pub fn check(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Result<(),
     Ok(())
 }
 
-/// What a function says of an address; the address itself tells more.
+/// The kind of memory that a function states for an address; the address itself tells more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// Memory of the program, page-locked or not.
     Host,
-    /// What devices reach: their own memory, or page-locked memory of the program.
+    /// Memory that devices reach: their own, or page-locked memory of the program.
     Device,
     Unified,
     /// The device's mirror of page-locked memory.
@@ -249,7 +249,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Is this memory of a device?
+    /// Whether this is memory of a device.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if it is not what the function says.
@@ -273,7 +273,7 @@ impl Place {
             return if inside || beyond { Ok(false) } else { Err(CUDA_ERROR_INVALID_VALUE) };
         }
         if self == Place::Device {
-            // Whether it is, is looked up where it is used.
+            // A later look-up decides whether it is, where the memory is used.
             return Ok(true);
         }
         // Under unified addressing the address decides, also where a function speaks of the host.
@@ -284,7 +284,7 @@ impl Place {
     }
 }
 
-/// Is this a module's variable, which lies where the device's driver chose, and no memory of the program?
+/// Whether this is a module's variable, which lies where the device's driver chose, and no memory of the program.
 fn is_variable_alone(address: u64) -> bool {
     let at = address as usize;
     module::variable_at(address).is_some()
@@ -301,7 +301,7 @@ fn arena_of(live: &Live, address: u64) -> Option<bool> {
     }
 }
 
-/// Memory, and what the program says of it.
+/// Memory, and its kind as the program states it.
 pub type Placed = (Side, Place);
 
 #[derive(Clone, Copy)]
@@ -332,7 +332,7 @@ pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), 
     if timing == Timing::Synchronous { mapped::after_wait(session) } else { Ok(()) }
 }
 
-/// The mirror of the program's memory, if that is what a side is, by the host's address or by the device's.
+/// Returns the mirror of a side, if the side is memory of the program, given by the host's address or by the device's.
 fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed> {
     let session = &target.live.session;
     let is_alias = || mapped::is_alias(session, side.address).then_some(side.address);
@@ -343,7 +343,8 @@ fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed>
 /// Copies between places as the program names them.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` where a place is not what it was said to be, or as the kind of copy that it turns out to be.
+/// `CUDA_ERROR_INVALID_VALUE` where a place is not what it was said to be, or as the kind of copy that it turns out to
+/// be.
 fn between(
     target: &Target,
     (to, to_place): Placed,

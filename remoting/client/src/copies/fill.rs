@@ -13,7 +13,7 @@ use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::CUDA_MEMSET_NODE_PARAMS;
 use protocol::{Writer, function};
 
-/// Whose memory a fill writes.
+/// The memory that a fill writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     Device,
@@ -22,11 +22,11 @@ pub enum Found {
     Host(HostBox),
 }
 
-/// Whose memory it is.
+/// Finds the memory that a fill writes.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for elements of another size than 1, 2 or 4, what is not aligned, and memory of the program
-/// that is not page-locked.
+/// `CUDA_ERROR_INVALID_VALUE` for elements of another size than 1, 2 or 4, what is not aligned, and memory of the
+/// program that is not page-locked.
 pub fn find(live: &Live, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<Found, Code> {
     let size = u64::from(fill.elementSize);
     if !matches!(size, 1 | 2 | 4) {
@@ -60,7 +60,7 @@ fn find_box(live: &Live, to: Side, shape: Shape) -> Result<Found, Code> {
     Ok(mirror.map_or_else(|| Found::Host(to.host(&shape)), Found::Mirrored))
 }
 
-/// The worker's function that does it in rows, with its arguments.
+/// Returns the worker's function that fills in rows, with its arguments.
 pub fn in_rows(fill: &CUDA_MEMSET_NODE_PARAMS) -> (u32, Writer) {
     let mut w = Writer::new();
     w.put(&fill.dst).put(&(fill.pitch as u64));
@@ -74,7 +74,7 @@ pub fn in_rows(fill: &CUDA_MEMSET_NODE_PARAMS) -> (u32, Writer) {
     (number, w)
 }
 
-/// As [`in_rows`], for a fill of one row.
+/// Like [`in_rows`], for a fill of one row.
 fn in_a_row(fill: &CUDA_MEMSET_NODE_PARAMS) -> (u32, Writer) {
     let mut w = Writer::new();
     w.put(&fill.dst);

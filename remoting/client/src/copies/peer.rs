@@ -17,7 +17,7 @@ struct SpareStream {
 }
 
 impl SpareStream {
-    /// What the program takes for complete is complete for the stream, too.
+    /// Takes a spare stream. Work that the program considers complete is complete for this stream, too.
     fn take(live: &Arc<Live>) -> Result<SpareStream, Code> {
         let spare = lock(&live.spare_streams).pop();
         let stream_id = spare.map_or_else(|| live.start_stream(CU_STREAM_NON_BLOCKING, LEAST_PRIORITY), Ok)?;
@@ -75,7 +75,7 @@ fn follow(earlier: (&Session, u64), later: (&Arc<Session>, u64), keep: Option<Sp
     Ok(())
 }
 
-/// Has something done by the appliance of `live`, in the order of the target wherever that is.
+/// Runs `issue` on the appliance of `live`, in the order of the target's stream, on whichever appliance that is.
 ///
 /// # Errors
 /// What `issue` answers, or a session's sticky error.
@@ -96,7 +96,8 @@ pub fn on_behalf(
     follow((&live.session, spare.stream_id), (session, target.stream_id), Some(spare))
 }
 
-/// Copies from another appliance's memory (its `span` bytes) to memory of the target's. A failure is told to `told`.
+/// Copies from another appliance's memory (its `span` bytes) to memory of the target's. A failure is reported to
+/// `told`.
 ///
 /// # Errors
 /// A session's sticky error.

@@ -1,5 +1,6 @@
-//! Conditional nodes of graphs. A condition's handle is a number of ours, by which kernels get it as a parameter; when a
-//! graph is built the worker puts the driver's in its place, so that a graph can be built as often as the program wants.
+//! Conditional nodes of graphs. A condition's handle is a number of ours, by which kernels get it as a parameter; when
+//! a graph is built the worker puts the driver's in its place, so that a graph can be built as often as the program
+//! wants.
 
 use crate::Code;
 use crate::graphs::graph::{Condition, Conditional, GRAPHS, Work};
@@ -13,13 +14,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Numbers that no other parameter of a kernel is by chance.
+/// Numbers that no other parameter of a kernel has by chance.
 static NEXT: AtomicU64 = AtomicU64::new(0xc0_4d17_1094_0000);
 
 static CONDITIONS: Mutex<Option<HashMap<u64, Arc<Condition>>>> = Mutex::new(None);
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a handle that is no graph's.
+/// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's.
 pub fn create(graph: usize, live: &Live, default: Option<u32>) -> Result<u64, Code> {
     GRAPHS.graph(graph)?;
     let handle = NEXT.fetch_add(1, Relaxed);
@@ -28,7 +29,7 @@ pub fn create(graph: usize, live: &Live, default: Option<u32>) -> Result<u64, Co
     Ok(handle)
 }
 
-/// A node for a graph: what it chooses from is empty yet.
+/// Makes a node for a graph; the graphs that it chooses from are still empty.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot have.
@@ -41,14 +42,14 @@ pub fn node(graph: usize, handle: u64, kind: u32, size: u32) -> Result<Condition
 /// A step as the worker takes it, if the device does it by itself.
 pub fn step(step: &Step<Work>, live: &Live) -> Option<(u32, Vec<u8>)> {
     match &step.work {
-        // What becomes of memory was settled before the launch.
+        // The memory was settled before the launch.
         None | Some(Work::Empty | Work::Allocate(_) | Work::Free(_)) => Some((0, Vec::new())),
         Some(Work::Conditional(conditional)) => command(conditional, live),
         Some(work) => work.command(live),
     }
 }
 
-/// What the worker builds of some steps, of which the first has this place.
+/// Describes steps for the worker to build; the first one has the place `start`.
 pub fn described(steps: &[Step<Work>], start: usize, works: Vec<(u32, Vec<u8>)>) -> Vec<GraphNode> {
     let edge = |&(at, edge): &(usize, graphs::Edge)| {
         let graphs::Edge { from_port, to_port, kind } = edge;
@@ -79,7 +80,7 @@ fn command(conditional: &Conditional, live: &Live) -> Option<(u32, Vec<u8>)> {
 /// The kernels that a conditional node may launch.
 pub fn kernels(conditional: &Conditional, found: &mut Vec<Arc<Prepared>>) {
     for body in &conditional.bodies {
-        // What has no order is not built.
+        // A graph without an order is not built.
         for step in steps(&graphs::lock(body)).unwrap_or_default() {
             match step.work {
                 Some(Work::Launch(prepared)) => found.push(prepared),

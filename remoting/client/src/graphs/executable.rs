@@ -29,9 +29,9 @@ pub struct Executable {
     pub handle: usize,
     pub flags: u64,
     pub graph: SharedGraph<Work>,
-    /// No update adds or removes conditional nodes.
+    /// Whether it has conditional nodes. No update adds or removes them.
     has_conditions: bool,
-    /// How often it was changed since then.
+    /// The number of changes since then.
     changes: AtomicU64,
     state: Mutex<State>,
 }
@@ -54,7 +54,7 @@ enum Last {
     None,
     /// The next launch waits for this event.
     Event(Arc<Event>),
-    /// The whole graph is the driver's, which sees to it as long as it is the same one.
+    /// The driver has the whole graph, and orders its launches as long as it is the same one.
     Driver(Arc<Live>, u64),
 }
 
@@ -75,7 +75,7 @@ struct Built {
 
 impl Drop for Built {
     fn drop(&mut self) {
-        // With its context it is gone already, and a session that failed needs no tidying.
+        // The worker's graph ends with its context, and a session that failed needs no tidying.
         if Context::is_live(&self.live) {
             let _ = self.live.session.post(0, &GraphDestroy { graph: self.id });
         }
@@ -83,8 +83,8 @@ impl Drop for Built {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a cycle, unknown flags or a graph that is a node's, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device,
-/// `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory of its nodes.
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle, unknown flags or a graph that is a node's, `CUDA_ERROR_NOT_SUPPORTED` for
+/// launches by the device, `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory of its nodes.
 pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
     const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
         | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
@@ -125,7 +125,7 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
     if !graphs::lock(&gone.graph).holds_objects() {
         return Ok(());
     }
-    // The program's destructor may only be called when nothing runs that uses the object.
+    // The program's destructor may only be called when no running work uses the object.
     match std::mem::replace(&mut state.last, Last::None) {
         Last::None => Ok(()),
         Last::Event(event) => event.synchronise(),
@@ -134,7 +134,7 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
 }
 
 impl Executable {
-    /// Changes the graph; what was built of it is built anew when two launches follow each other without a change.
+    /// Changes the graph; its built pieces are built again when two launches follow each other without a change.
     ///
     /// # Errors
     /// Those of `act`.
@@ -143,7 +143,7 @@ impl Executable {
         act(&mut graphs::lock(&self.graph))
     }
 
-    /// Gives all of it to a stream.
+    /// Launches the whole graph on a stream.
     ///
     /// # Errors
     /// The code of the node that could not be sent.
@@ -181,7 +181,7 @@ impl Executable {
 }
 
 impl Last {
-    /// Launches behind it, and becomes what the next launch follows.
+    /// Launches the pieces behind the previous launch, and becomes what the next launch follows.
     fn follow(&mut self, target: &Target, pieces: &mut [Piece]) -> Result<(), Code> {
         let whole = match &*pieces {
             [Piece::Built(built)] => Some(built.id),
@@ -191,7 +191,7 @@ impl Last {
             Last::None => {}
             Last::Event(before) => before.hold_up(target, 0)?,
             Last::Driver(_, id) if Some(*id) == whole => {}
-            // It happens once after a graph was changed.
+            // Needed once after a graph was changed.
             Last::Driver(live, _) => live.synchronise()?,
         }
         pieces.iter_mut().try_for_each(|piece| piece.launch(target))?;
@@ -243,7 +243,7 @@ impl Built {
     }
 }
 
-/// Has the worker build what follows each other in the graph and is the device's alone.
+/// Divides a graph into pieces. The worker builds each run of consecutive nodes that the device does alone.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a cycle, or the session's sticky error.
@@ -274,7 +274,8 @@ fn divide(graph: &Graph<Work>, live: &Arc<Live>, flags: u64) -> Result<Vec<Piece
     Ok(pieces)
 }
 
-/// `None` where the worker cannot: then the commands are sent as they are, and say why if they cannot either.
+/// Builds the nodes in the worker. `None` if the worker cannot: then the commands are sent as they are, and report the
+/// cause if they cannot either.
 fn build(live: &Arc<Live>, flags: u64, nodes: Vec<GraphNode>, steps: &[Step<Work>]) -> Result<Option<Built>, Code> {
     let message = GraphBuild { graph: mint(), context: live.id, flags, nodes };
     if message.size() > MAX_PAYLOAD {

@@ -38,17 +38,17 @@ pub enum Work {
     Conditional(Box<Conditional>),
 }
 
-/// What a conditional node asks; `conditions` keeps those that there are.
+/// The condition of a conditional node; `conditions` keeps all that exist.
 pub struct Condition {
     pub handle: u64,
     /// The handle of the graph that may have a node of it.
     pub graph: usize,
     pub context: u64,
-    /// What it is at the start of each launch.
+    /// The value at the start of each launch.
     pub default: Option<u32>,
 }
 
-/// A node that chooses which of its graphs is done, and how often.
+/// A node that chooses which of its graphs runs, and how often.
 pub type Conditional = graphs::Conditional<Work, Condition>;
 
 impl graphs::Work for Work {
@@ -103,13 +103,13 @@ impl graphs::Work for Work {
 }
 
 impl Work {
-    /// Gives it to a stream.
+    /// Sends the work to a stream.
     ///
     /// # Errors
     /// As the call that does the same.
     pub fn send(&self, target: &Target) -> Result<(), Code> {
         match self {
-            // What becomes of memory was settled before the launch.
+            // The memory was settled before the launch.
             Work::Empty | Work::Child(_) | Work::Allocate(_) | Work::Free(_) => Ok(()),
             Work::Launch(prepared) => prepared.send(target),
             Work::Copy(copying) => copy::run_on(target, copying, Timing::InGraph),

@@ -1,4 +1,4 @@
-//! What a driver refuses a launch for at the call, in its order: pure functions of what was read at load.
+//! The checks by which a driver refuses a launch at the call, in its order: pure functions of what was read at load.
 
 use crate::Code;
 use crate::module::LaunchRules;
@@ -12,7 +12,7 @@ use protocol::{LaunchAttribute, LaunchShape};
 /// Every GPU with clusters takes as many blocks as this (CUDA C++ Programming Guide, "Thread Block Clusters").
 const PORTABLE_CLUSTER: u32 = 8;
 
-/// What a launch asks for.
+/// The requested launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub grid: [u32; 3],
@@ -22,7 +22,7 @@ pub struct Asked {
     pub cooperative: bool,
 }
 
-/// What only the driver knows.
+/// A question that only the driver can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     LargestCluster { grid: [u32; 3], block: [u32; 3], shared: u32 },
@@ -30,7 +30,7 @@ pub enum Question {
 }
 
 impl Asked {
-    /// Of two attributes with one id the last counts.
+    /// Reads the request from a shape. If two attributes have one id, the last one counts.
     pub fn new(shape: &LaunchShape) -> Asked {
         let LaunchShape { grid, block, shared, ref attributes } = *shape;
         let (mut cluster, mut cooperative) = (None, false);
@@ -51,7 +51,7 @@ fn product(extent: [u32; 3]) -> u64 {
     extent.iter().fold(1, |all, n| u64::saturating_mul(all, (*n).into()))
 }
 
-/// `ask` answers `None` where nobody knows: then the driver decides when the launch gets there.
+/// `ask` answers `None` if the answer is unknown: then the driver decides when the launch gets there.
 ///
 /// # Errors
 /// The code of a driver.
@@ -94,7 +94,7 @@ fn check_cluster(
         return Ok(());
     }
     if !device.has_clusters {
-        // Who executes the PTX of later GPUs knows whether the kernel does without: the software GPU.
+        // The software GPU executes the PTX of later GPUs, and knows whether the kernel does without clusters.
         return if kernel.architecture < FIRST_WITH_CLUSTERS { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) };
     }
     let kernel_takes = kernel.largest_cluster.is_none_or(|most| blocks <= most.into());
@@ -105,7 +105,7 @@ fn check_cluster(
     if blocks <= PORTABLE_CLUSTER.into() {
         return Ok(());
     }
-    // Of a grid of one cluster, so that the number of clusters is no new question.
+    // Asks about a grid of one cluster, so that the number of clusters makes no new question.
     let question = Question::LargestCluster { grid: cluster, block: asked.block, shared: asked.shared };
     let device_takes = ask(question).is_none_or(|most| blocks <= most.into());
     if device_takes { Ok(()) } else { Err(CUDA_ERROR_INVALID_CLUSTER_SIZE) }

@@ -65,7 +65,8 @@ fn named(given: &CUlaunchAttribute) -> Option<Result<LaunchEvent, Code>> {
     Some(event::get(event).and_then(check))
 }
 
-/// In a graph edges say what a launch waits for, and what waits for it: the shape loses the attribute that asks for one.
+/// In a graph edges say what a launch waits for, and what waits for it: the shape loses the attribute that asks for
+/// one.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE` for an event of another context.
@@ -92,7 +93,7 @@ pub fn post(
     mut shape: LaunchShape,
     send: impl FnOnce(LaunchShape) -> Result<u64, Code>,
 ) -> Result<(), Code> {
-    // No longer events of a capture, if they were.
+    // These are no longer events of a capture, if they were.
     GRAPHS.ask(|captures| {
         events.iter().try_for_each(|named| captures.record(named.event.id, for_capture(target)).map(drop))
     })?;

@@ -1,4 +1,8 @@
 //! Launches: checked as far as the driver would refuse them at the call, then sent without waiting.
+//!
+//! `check` has the driver's checks (pure), and `events` the events that a launch records itself. A launch that was
+//! checked is [`Prepared`], which graphs keep. Called by `abi` and `graphs`. `module` knows the kernel, and `session`
+//! sends the command: neither is done here.
 
 pub mod check;
 pub mod events;
@@ -22,7 +26,7 @@ use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
-/// A function, or what a kernel of a library is in the context.
+/// Returns the function of a handle; for a kernel of a library, its function in the context.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`, or why the library cannot be loaded there.
@@ -39,7 +43,7 @@ fn command(function: &Function, shape: LaunchShape) -> Launch {
     Launch { module: function.module.id, kernel: function.index, shape }
 }
 
-/// Sends a launch, whose packed parameters `parameters` appends.
+/// Sends a launch; `parameters` appends its packed parameters.
 ///
 /// # Errors
 /// As [`events::post`].
@@ -183,7 +187,7 @@ pub fn checked(function: &Function, shape: &LaunchShape) -> Result<(), Code> {
     check::check(&asked, &rules, limits, |question| ask(function, question))
 }
 
-/// Asks the driver, unless it was asked the same before. Without an answer the driver sees the launch itself.
+/// Asks the driver, unless the same was asked before. Without an answer the driver sees the launch itself.
 fn ask(function: &Function, question: Question) -> Option<u32> {
     let handle = without_provenance_mut(function.handle);
     let reply = match question {
@@ -202,7 +206,7 @@ fn ask(function: &Function, question: Question) -> Option<u32> {
     reply.ok()?.decode::<i32>().ok()?.try_into().ok()
 }
 
-/// Where the values of the parameters are.
+/// The location of the parameters' values.
 pub enum Parameters {
     None,
     /// One pointer for each.

@@ -1,4 +1,4 @@
-//! How much memory of the program may have mirrors. All of it is compared before each command.
+//! The limit on the program's memory that may have mirrors. All of that memory is compared before each command.
 
 use super::host::HostKind;
 use crate::Code;
@@ -15,9 +15,9 @@ const COSTLY: usize = 64 * MIB;
 pub struct Budget {
     /// The environment's variable that sets it, in MiB; 0 allows none.
     pub setting: &'static str,
-    /// In MiB, what somebody else has set.
+    /// A value in MiB that an appliance offers.
     offered: fn() -> Option<usize>,
-    /// In MiB, what nobody asks the share for, if nothing is set.
+    /// In MiB, the amount that is allowed without asking the share, if nothing is set.
     least: usize,
     set: OnceLock<Option<usize>>,
     /// Bytes that have mirrors.
@@ -27,7 +27,7 @@ pub struct Budget {
 static PAGE_LOCKED: Budget = Budget::new("REMOTEGPU_PINNED_MIRROR_MIB", || None, 64);
 static MANAGED: Budget = Budget::new("REMOTEGPU_MANAGED_MIB", offered, 256);
 
-/// The most that an appliance of this program says.
+/// Returns the largest value that an appliance of this program offers.
 fn offered() -> Option<usize> {
     let devices = devices::all().unwrap_or_default();
     devices.iter().filter_map(|device| device.managed_mib()).max().map(|mib| mib as usize)
@@ -41,7 +41,8 @@ pub fn of(kind: HostKind) -> &'static Budget {
     }
 }
 
-/// What of the bytes of each kind of memory has mirrors now, and whether all of it is compared before each command.
+/// Records how many bytes of each kind of memory have mirrors now, and logs a warning if much of it is compared before
+/// each command.
 pub fn note(mirrored: impl Iterator<Item = (HostKind, usize, bool)> + Clone) {
     let bytes = |budget: &Budget, counts: fn(bool) -> bool| {
         let own = mirrored.clone().filter(|(kind, _, compared)| std::ptr::eq(of(*kind), budget) && counts(*compared));
@@ -79,13 +80,13 @@ impl Budget {
         })
     }
 
-    /// Is no memory to have a mirror?
+    /// Whether no memory may have a mirror.
     pub fn is_off(&self) -> bool {
         self.set() == Some(0)
     }
 
-    /// The most bytes that may have mirrors if so many more are to: what is set, else half of what the share has free,
-    /// which it is asked for beyond the least.
+    /// Returns how many bytes may have mirrors if `more` bytes are added: the value set, else half of what the share
+    /// has free. Asks the share only beyond the least.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -101,7 +102,7 @@ impl Budget {
         Ok(least.max((free as usize).saturating_add(used) / 2))
     }
 
-    /// May so many more bytes have a mirror?
+    /// Whether `more` further bytes may have a mirror.
     pub fn allows(&self, most: usize, more: usize) -> bool {
         self.used.load(SeqCst).saturating_add(more) <= most
     }

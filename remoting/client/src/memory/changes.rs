@@ -1,9 +1,10 @@
-//! What became of memory that host and device both have a copy of.
+//! Changes of memory that host and device both have a copy of.
 
 use protocol::{MIRROR_WORD as WORD, without};
 use std::ops::Range;
 
-/// The first word that host and device wrote, each another value, since both had `old`. The device wrote all of it.
+/// Returns the first word that host and device both changed, to different values, since both had `old`. The device
+/// wrote all of `device`.
 pub fn written_by_both(old: &[u8], host: &[u8], device: &[u8]) -> Option<usize> {
     if host == old {
         return None;
@@ -14,7 +15,7 @@ pub fn written_by_both(old: &[u8], host: &[u8], device: &[u8]) -> Option<usize> 
     lost.next().map(|word| word.start)
 }
 
-/// Each run with its bytes, of the bytes of all.
+/// Pairs each run with its bytes, out of the bytes of all.
 pub fn with_bytes<'a>(
     runs: &'a [Range<usize>],
     mut bytes: &'a [u8],
@@ -26,7 +27,7 @@ pub fn with_bytes<'a>(
     })
 }
 
-/// What the device wrote, runs and their bytes, but for what the host has sent `later`.
+/// Returns what the device wrote, as runs and their bytes, without the ranges that the host has sent `later`.
 pub fn unsent(runs: &[Range<usize>], bytes: &[u8], later: &[Range<usize>]) -> (Vec<Range<usize>>, Vec<u8>) {
     let (mut left, mut kept) = (Vec::new(), Vec::new());
     for (run, now) in with_bytes(runs, bytes) {

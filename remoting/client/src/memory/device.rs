@@ -1,5 +1,9 @@
 //! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
 //! handed out again only after everything that could use them has completed.
+//!
+//! The folder `device` has the parts: `quota` for memory outside the heap, `graph_memory` and `shared_memory` for
+//! memory of graphs and of several processes, `bounds` for a driver that checks accesses. Each of `objects::devices`
+//! has a [`DeviceMemory`], through which the others call it. Where a piece lies in a slab is decided by `heap`.
 
 mod bounds;
 mod graph_memory;
@@ -21,7 +25,7 @@ use shared_memory::Shared;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Quota is asked for, and kept without use, in about this amount.
+/// Quota is requested, and kept unused, in about this amount.
 const SLACK: u64 = 32 << 20;
 /// No more than this part of a share is kept: other processes may need it.
 const MOST_KEPT: u64 = 64;
@@ -31,12 +35,12 @@ const SMALL_SLAB: u64 = 2 << 20;
 const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_PIECES: usize = 32;
 
-/// What an allocation belongs to.
+/// The owner of an allocation: its stream and its pool.
 #[derive(Clone, Copy, Default)]
 pub struct Origin {
-    /// Its stream, if it is stream-ordered.
+    /// The allocation's stream, if it is stream-ordered.
     pub stream_id: Option<u64>,
-    /// Its pool, or 0.
+    /// The allocation's pool, or 0.
     pub pool: u64,
 }
 
@@ -57,7 +61,8 @@ struct State {
     tells_bounds: bool,
     heap: Heap,
     granted: u64,
-    /// Bytes that the program maps itself (virtual memory management), those of graphs, and those that the driver takes.
+    /// Bytes that the program maps itself (virtual memory management), those of graphs, and those that the driver
+    /// takes.
     used_otherwise: u64,
     reserved: Reserved,
     shared: Shared,
@@ -72,7 +77,7 @@ struct State {
 pub struct DeviceMemory {
     /// The worker's number of the device.
     index: u32,
-    /// So much is kept without use, twice: as quota, and as slabs.
+    /// The amount that is kept unused, twice: as quota, and as slabs.
     slack: u64,
     state: Mutex<State>,
 }
@@ -80,7 +85,7 @@ pub struct DeviceMemory {
 type Held<'a> = MutexGuard<'a, State>;
 
 impl DeviceMemory {
-    /// `bytes`: of the share. `tells_bounds`: whether the driver wants to know where allocations lie.
+    /// `bytes`: the share's size. `tells_bounds`: whether the driver wants to know where allocations lie.
     pub fn new(index: u32, bytes: u64, tells_bounds: bool) -> Self {
         let state = Mutex::new(State { tells_bounds, ..State::default() });
         DeviceMemory { index, slack: SLACK.min(bytes / MOST_KEPT), state }
@@ -99,7 +104,7 @@ impl DeviceMemory {
             Some(address) => (state, address),
             None => self.allocate_anew(state, live, size, origin)?,
         };
-        // What ran before the reuse may still use all of the piece.
+        // Work before the reuse may still use all of the piece.
         let whole = |state: &State| state.heap.find(address).map_or(size, |piece| piece.size);
         let bytes = if reused.is_some() && !live.is_idle() { whole(&state) } else { size };
         state.bound(live, address, bytes)?;
@@ -156,7 +161,8 @@ impl DeviceMemory {
             }
             let least = size - unused;
             let ask = Grant { device: self.index, least, want: least.max(SLACK) };
-            // The answer may wait for what other processes give back; this one goes on, and may give back, meanwhile.
+            // The answer may wait for other processes to return memory; this process continues meanwhile, and may
+            // return some itself.
             drop(state);
             let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
             state = lock(&self.state);
@@ -193,8 +199,8 @@ impl DeviceMemory {
         self.settle(state, &owner, 0)
     }
 
-    /// Gives back what is more than the slack; then other processes of the share can have it. `unmapped`: the size of what
-    /// the program has just unmapped. With memory that is large its whole quota goes: the worker can hand it on then.
+    /// Gives back memory beyond the slack, so that other processes of the share can have it. `unmapped`: the size that
+    /// the program has just unmapped. For large memory all of its quota goes: the worker can hand it on then.
     fn settle(&self, mut state: Held, live: &Live, unmapped: u64) -> Result<(), Code> {
         let mut largest = unmapped;
         if state.heap.idle() > self.slack {
@@ -211,7 +217,7 @@ impl DeviceMemory {
         self.be_heard(live)
     }
 
-    /// Returns when the appliance has heard what was given back before. An empty request is answered in its order.
+    /// Returns when the appliance has processed what was returned before. An empty request is answered in its order.
     fn be_heard(&self, live: &Live) -> Result<(), Code> {
         live.session.call(0, &Grant { device: self.index, least: 0, want: 0 }).map(drop)
     }
@@ -225,7 +231,7 @@ impl DeviceMemory {
                 let _ = state.note_freed(live, None, piece);
             }
         }
-        // A session that has failed needs no fence: nothing is allocated there any more.
+        // A session that has failed needs no fence: it allocates nothing any more.
         let _ = state.fence_all();
         state.end_reserved(live);
         state.end_imported(live);
@@ -237,7 +243,7 @@ impl DeviceMemory {
     /// # Errors
     /// The session's sticky error.
     pub fn info(&self, live: &Live) -> Result<(u64, u64), Code> {
-        // The worker gives back what it had asked for contexts before it says that they are gone.
+        // The worker returns what it had requested for contexts before it reports that they are gone.
         self.wait_for_contexts()?;
         let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
         let share: MemoryState = answer.success()?.decode()?;
@@ -248,7 +254,7 @@ impl DeviceMemory {
         Ok((share.free.saturating_add(own).min(share.limit), share.limit))
     }
 
-    /// Bytes that the program has of a pool.
+    /// Returns the bytes that the program has of a pool.
     pub fn pool_use(&self, pool: u64) -> u64 {
         lock(&self.state).pools.get(&pool).copied().unwrap_or(0)
     }
@@ -260,7 +266,7 @@ impl DeviceMemory {
         state.heap.find(address).or_else(of_graphs).or_else(|| state.shared.find(address)).copied()
     }
 
-    /// The context that a piece belongs to; if memory of a pool has outlived it, one of the device.
+    /// Returns the context that a piece belongs to; if memory of a pool has outlived it, a context of the device.
     pub fn owner(&self, piece: &Piece) -> Option<Arc<Live>> {
         self.owner_in(&lock(&self.state), piece)
     }
@@ -290,7 +296,7 @@ impl DeviceMemory {
         self.put_back_quota(live, size)
     }
 
-    /// Gives everything back that is not in use: for `cuMemPoolTrimTo`, and for a further context, for which the worker
+    /// Gives back everything that is not in use: for `cuMemPoolTrimTo`, and for a further context, for which the worker
     /// asks the appliance.
     ///
     /// # Errors
@@ -302,7 +308,7 @@ impl DeviceMemory {
         if !state.freed.is_empty() {
             state.fence_all()?;
             drop(state);
-            // What is complete by now is known by then.
+            // After this, all work that is complete now is known to be complete.
             self.be_heard(live)?;
             state = lock(&self.state);
             state.collect();
@@ -330,7 +336,7 @@ impl State {
         self.granted + self.shared.exported_bytes() - self.heap.mapped() - self.used_otherwise
     }
 
-    /// The program has no use for a piece any more.
+    /// Removes a piece that the program does not need any more.
     fn forget(&mut self, address: u64) -> Option<Piece> {
         let piece = self.heap.forget(address)?;
         synchronous::forget(address);
@@ -340,7 +346,7 @@ impl State {
         Some(piece)
     }
 
-    /// Memory freed on a stream is good at once for what follows on that stream.
+    /// Finds memory freed on a stream: work that follows on that stream can use it at once.
     fn reuse_on_stream(&mut self, live: &Live, size: u64, origin: Origin) -> Option<u64> {
         let stream_id = origin.stream_id?;
         let fits = |piece: &Piece| piece.size >= size && piece.size / 2 <= size.max(PIECE_ALIGN);
@@ -373,7 +379,7 @@ impl State {
         self.freed.iter_mut().try_for_each(Freed::ask_for_fence)
     }
 
-    /// Takes back what is known to be unused.
+    /// Takes back pieces that are known to be unused.
     fn collect(&mut self) {
         self.collect_quota();
         let is_finished =
@@ -383,7 +389,7 @@ impl State {
         }
     }
 
-    /// Bytes that the program freed in no stream's order, and that are not known to be unused.
+    /// Counts the bytes that the program freed in no stream's order, and that are not known to be unused.
     fn freed_at_once(&self) -> u64 {
         self.freed.iter().filter(|freed| freed.stream_id.is_none()).map(|freed| freed.bytes).sum()
     }

@@ -1,5 +1,5 @@
-//! Device memory at addresses of page-locked memory, in the unit in which the worker maps; several allocations may lie in
-//! one of them.
+//! Device memory at addresses of page-locked memory, in the unit in which the worker maps; several allocations may lie
+//! in one of them.
 
 use super::mapped::NoMirror;
 use crate::Code;
@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 struct Granule {
-    /// A context of the device that has it.
+    /// A context of the device that has the granule.
     live: Arc<Live>,
     mirrors: usize,
 }
 
 pub struct Granules(BTreeMap<u64, Granule>);
 
-/// Where the granules of `size` bytes at `start` begin.
+/// Returns the starts of the granules of `size` bytes at `start`.
 fn of(start: u64, size: u64, granularity: u64) -> impl Iterator<Item = u64> {
     (start / granularity * granularity..start + size).step_by(granularity as usize)
 }
 
-/// What of `size` bytes at `start` lies in a granule: from where to where.
+/// Returns the start and end of the part of `size` bytes at `start` that lies in a granule.
 fn part(granule: u64, granularity: u64, start: u64, size: u64) -> (u64, u64) {
     (start.max(granule), (start + size).min(granule + granularity))
 }
@@ -30,7 +30,7 @@ impl Granules {
         Granules(BTreeMap::new())
     }
 
-    /// Sees to it that the device of `live` has memory at all of these addresses, which lie in its arena.
+    /// Makes sure that the device of `live` has memory at all of these addresses, which lie in its arena.
     ///
     /// # Errors
     /// Why it cannot; nothing is left behind then.

@@ -18,7 +18,7 @@ pub struct Piece {
     /// The context that allocated it, and the pool if it came from one.
     pub context: u64,
     pub pool: u64,
-    /// A number that no other memory of the process gets; 0 for what is no allocation by itself.
+    /// A number that no other memory of the process gets; 0 for a piece that is not an allocation by itself.
     pub id: u64,
 }
 
@@ -78,17 +78,18 @@ impl Heap {
         self.free.insert(start, size, (start, start + size));
     }
 
-    /// The program freed the piece that starts here. Its bytes are not reused before [`Heap::reclaim`].
+    /// Removes the piece that starts here, which the program has freed. Its bytes are not reused before
+    /// [`Heap::reclaim`].
     pub fn forget(&mut self, address: u64) -> Option<Piece> {
         self.pieces.remove(&address)
     }
 
-    /// The program has a forgotten piece again, for other use.
+    /// Gives the program a forgotten piece again, for other use.
     pub fn hand_out_again(&mut self, piece: Piece) {
         self.pieces.insert(piece.address, piece);
     }
 
-    /// Nothing uses the piece any more.
+    /// Frees the bytes of a piece that nothing uses any more.
     pub fn reclaim(&mut self, piece: &Piece) {
         let (start, slab) = self.slab_of(piece.address);
         slab.used -= piece.size;

@@ -15,11 +15,11 @@ pub enum HostKind {
     Allocated,
     /// The program's own memory, page-locked.
     Registered,
-    /// What the program created and mapped itself (`cuMemCreate`). What lies side by side is one range.
+    /// Memory that the program created and mapped itself (`cuMemCreate`). Neighbouring mappings are one range.
     Created,
-    /// Every kernel may use it, whether or not a parameter shows its address.
+    /// Managed memory: every kernel may use it, whether or not a parameter shows its address.
     Managed,
-    /// As managed memory, but a variable of a module, which lies where the device's driver put it.
+    /// Managed memory of a module's variable, which lies where the device's driver put it.
     Variable,
 }
 
@@ -52,12 +52,12 @@ struct Pinned {
 }
 
 static RANGES: Mutex<BTreeMap<usize, Pinned>> = Mutex::new(BTreeMap::new());
-/// All of them lie between these addresses: what does not is told by two loads.
+/// All of them lie between these addresses: two loads show that another address is none of theirs.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
-/// How many of them [`managed`] tells of.
+/// The number of ranges that [`managed`] returns.
 static MANAGED: AtomicUsize = AtomicUsize::new(0);
-/// How often something was pinned or unpinned.
+/// The number of times that memory was pinned or unpinned.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// # Errors
@@ -77,7 +77,7 @@ pub fn add(range: HostRange) -> Result<(), Code> {
     Ok(())
 }
 
-/// A range with its neighbours of the same kind, which are no ranges of their own any more.
+/// Joins a range with its neighbours of the same kind, which are no ranges of their own any more.
 fn joined(ranges: &mut BTreeMap<usize, Pinned>, range: HostRange) -> HostRange {
     let HostRange { mut start, mut size, .. } = range;
     let before = ranges.range(..start).next_back().map(|(_, other)| other.range);
@@ -109,17 +109,17 @@ pub fn part(start: usize, size: usize) {
     tell_bounds(&ranges);
 }
 
-/// Is anything pinned?
+/// Whether any memory is pinned.
 pub fn is_any() -> bool {
     HIGHEST.load(SeqCst) != 0
 }
 
-/// How often the answers of [`find`] may have changed.
+/// Returns how often the answers of [`find`] may have changed.
 pub fn changes() -> u64 {
     CHANGES.load(SeqCst)
 }
 
-/// Is this worth a [`find`]?
+/// Whether an address is worth a [`find`].
 fn may_be_pinned(address: usize) -> bool {
     address >= LOWEST.load(SeqCst) && address < HIGHEST.load(SeqCst)
 }
@@ -129,7 +129,7 @@ pub fn find(address: usize) -> Option<HostRange> {
     find_with_id(address).map(|(range, _)| range)
 }
 
-/// As [`find`], with a number that no other memory of the process gets.
+/// Like [`find`], with a number that no other memory of the process gets.
 pub fn find_with_id(address: usize) -> Option<(HostRange, u64)> {
     if !may_be_pinned(address) {
         return None;
@@ -139,17 +139,17 @@ pub fn find_with_id(address: usize) -> Option<(HostRange, u64)> {
     (address - range.start < range.size).then_some((*range, *id))
 }
 
-/// Is all of this memory pinned? CUDA treats a copy as asynchronous only then.
+/// Whether all of this memory is pinned. CUDA treats a copy as asynchronous only then.
 pub fn is_pinned(start: usize, end: usize) -> bool {
     find(start).is_some_and(|range| end <= range.start + range.size)
 }
 
-/// What is pinned in the context with this handle.
+/// Returns the memory that is pinned in the context with this handle.
 pub fn of_context(context: usize) -> Vec<HostRange> {
     lock(&RANGES).values().map(|pinned| pinned.range).filter(|range| range.context == context).collect()
 }
 
-/// All managed memory but variables, which no launch has to bring to a device.
+/// Returns all managed memory but variables, which no launch has to bring to a device.
 pub fn managed() -> Vec<HostRange> {
     if MANAGED.load(SeqCst) == 0 {
         return Vec::new();
@@ -172,7 +172,7 @@ pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<HostRange, 
     Ok(range)
 }
 
-/// Something was unpinned.
+/// Updates the counts and bounds after memory was unpinned.
 fn tell_bounds(ranges: &BTreeMap<usize, Pinned>) {
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.store(ranges.keys().next().copied().unwrap_or(usize::MAX), SeqCst);

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// What the program has advised, by the address at which the memory begins.
+/// The program's advice, by the address at which the memory begins.
 static ADVISED: Mutex<BTreeMap<usize, Advised>> = Mutex::new(BTreeMap::new());
 
-/// New managed memory, zeroed.
+/// Allocates managed memory, zeroed.
 ///
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY` beyond the budget and beyond the share, or the session's sticky error.
@@ -27,7 +27,7 @@ pub fn allocate(live: &Arc<Live>, size: usize, flags: u32) -> Result<usize, Code
     }
     let (context, ordinal) = (live.handle, live.device.ordinal);
     let range = HostRange { start, size, flags, kind: HostKind::Managed, context, ordinal };
-    // What a context left behind at its end.
+    // Removes advice that a context left behind at its end.
     lock(&ADVISED).remove(&start);
     pinned::add(live, range)?;
     mapped::reach(live, &range).map(|()| start).map_err(|why| {

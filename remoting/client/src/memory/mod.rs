@@ -1,6 +1,7 @@
-//! Where allocations lie: `ranges` and `heap` decide (pure), `device` talks to the worker, `host` knows the program's
-//! pinned memory, `pinned` finds what kernels are given of it, `mapped` (with `granules` and `changes`) mirrors that within a `budget`.
-//! `taken` charges what the device's driver takes by itself; `synchronous` keeps a mark of the program's.
+//! Placement of allocations: `ranges` and `heap` decide (pure), `device` talks to the worker, `host` knows the
+//! program's pinned memory, `pinned` finds the part that kernels get, `mapped` (with `granules` and `changes`) mirrors
+//! that within a `budget`. `taken` charges what the device's driver takes by itself; `synchronous` keeps a mark of the
+//! program's.
 
 mod budget;
 mod changes;

@@ -1,8 +1,8 @@
-//! Page-locked memory of the program: where it lies, and what becomes of it when a kernel names it.
+//! Page-locked memory of the program: where it lies, and what happens when a kernel names it.
 //!
-//! What is allocated has addresses of the arena, which the device has, too: its mirror needs no other address. It gets one
-//! when the program asks for it (`CU_MEMHOSTALLOC_DEVICEMAP`, `cuMemHostGetDevicePointer`), or when a launch is given a
-//! word that points into it. Until then it costs nothing on the device, and nothing is compared.
+//! Memory that is allocated here has addresses of the arena, which the device has, too: its mirror needs no other
+//! address. It gets one when the program asks for it (`CU_MEMHOSTALLOC_DEVICEMAP`, `cuMemHostGetDevicePointer`), or
+//! when a launch gets a word that points into it. Until then it costs nothing on the device, and nothing is compared.
 
 use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 
-/// Page-locked memory, zeroed; 0 if there is none. Outside of the arena if that has no room: then no kernel reaches it.
-/// Unless it is managed, a worker on this machine has it too, and on every carrier children made by fork.
+/// Allocates page-locked memory, zeroed; 0 if there is none. It lies outside of the arena if that has no room: then no
+/// kernel reaches it. Unless it is managed, a worker on this machine has it too, and so have children made by fork, on
+/// every carrier.
 pub fn allocate(live: &Live, size: usize, kind: HostKind) -> usize {
     let arena = live.session.arena();
     let pages = (size as u64).checked_next_multiple_of(PAGE);
@@ -44,7 +45,7 @@ pub fn allocate(live: &Live, size: usize, kind: HostKind) -> usize {
     0
 }
 
-/// Gives its pages and its addresses back.
+/// Gives back the pages and the addresses of a range.
 fn release(range: &HostRange) {
     let owner = session::owner_of(range.start as u64).filter(|owner| owner.arena().is_pinned(range.start as u64));
     let pages = (range.size as u64).next_multiple_of(PAGE);
@@ -61,7 +62,7 @@ fn release(range: &HostRange) {
     }
 }
 
-/// Notes memory that is pinned from now on, until its context is destroyed at the latest.
+/// Records memory that is pinned from now on, until its context is destroyed at the latest.
 ///
 /// # Errors
 /// As [`host::add`].
@@ -78,7 +79,7 @@ pub fn add(live: &Live, range: HostRange) -> Result<(), Code> {
 pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<(), Code> {
     let range = host::find(start).filter(|range| range.start == start && range.kind == kind).ok_or(missing)?;
     wait_for_uses(range.start, range.size)?;
-    // In this order: another thread's launch finds no memory that is about to lose its pages.
+    // The order matters: another thread's launch finds no memory that is about to lose its pages.
     let range = host::remove(start, kind, missing)?;
     let ended = mapped::forget(start);
     match kind {
@@ -100,16 +101,16 @@ pub fn wait_for_uses(start: usize, size: usize) -> Result<(), Code> {
     context::all_live().iter().filter(uses).try_for_each(|live| live.synchronise())
 }
 
-/// The context is about to be destroyed, with the memory that was pinned in it.
+/// Ends the memory that was pinned in a context, which is about to be destroyed.
 fn end_in(live: &Arc<Live>) {
     mapped::end_in(live);
     for range in host::of_context(live.handle) {
-        // Nobody is left to be told of work that failed.
+        // No caller is left that could get the code of work that failed.
         let _ = remove(range.start, range.kind, CUDA_ERROR_INVALID_VALUE);
     }
 }
 
-/// Where the device of `live` finds memory of the program, which has a mirror from now on.
+/// Returns the address at which the device of `live` has memory of the program, and mirrors the memory if needed.
 ///
 /// # Errors
 /// Why it has none.
@@ -121,12 +122,12 @@ pub fn device_pointer(live: &Arc<Live>, range: &HostRange, address: u64) -> Resu
     mapped::device_address(&live.session, address, 1).ok_or(NoMirror::Elsewhere)
 }
 
-/// Where a device finds memory of the program: at a mirror, or where it would have one.
+/// Returns a device's address of memory of the program: that of its mirror, or the one that a mirror would have.
 pub fn known_device_pointer(live: &Live, address: u64) -> Option<u64> {
     mapped::device_address(&live.session, address, 1).or(live.session.arena().is_pinned(address).then_some(address))
 }
 
-/// Mirrors the memory that a kernel is given by its parameters, and all managed memory, before it is launched.
+/// Mirrors the memory that a kernel gets by its parameters, and all managed memory, before the launch.
 ///
 /// # Errors
 /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` if that is more than mirrors may have, `CUDA_ERROR_OUT_OF_MEMORY` if the share
@@ -155,7 +156,7 @@ pub fn names_host_memory(parameters: &[u8]) -> bool {
     words(parameters).any(|word| host::find(word).is_some())
 }
 
-/// Says that memory has no mirror because too much has one, and what the program gets. `what` it asked for ends before
+/// Logs that memory has no mirror because too much has one, and what the program gets. `what` it asked for ends before
 /// the memory's name.
 pub fn say_beyond(range: &HostRange, most: usize, what: &str, code: Code) {
     let (HostRange { start, size, kind, .. }, budget) = (*range, budget::of(range.kind));
@@ -168,7 +169,7 @@ pub fn say_beyond(range: &HostRange, most: usize, what: &str, code: Code) {
     report::beyond(budget.setting, code);
 }
 
-/// Says why a kernel will not find memory that it is given. It may never touch it, unless the launch is refused.
+/// Explains why a kernel will not find memory that it gets. It may never touch it, unless the launch is refused.
 fn explain(range: &HostRange, why: NoMirror) -> Result<(), Code> {
     let HostRange { start, size, kind, .. } = *range;
     let what = format!("a kernel is given an address in {size} bytes of {kind} memory at {start:#x}");

@@ -1,5 +1,5 @@
-//! Memory that the device's driver takes by itself, for limits of contexts and for modules: charged to the share before the
-//! driver is asked, and given back when the driver has. A context gives back what is left when it is destroyed.
+//! Memory that the device's driver takes by itself, for limits of contexts and for modules: charged to the share before
+//! the driver is asked, and given back when the driver has. A context gives back what is left when it is destroyed.
 
 use crate::Code;
 use crate::objects::context::Live;
@@ -11,8 +11,8 @@ use protocol::{ContextLimit, ModuleUnload};
 /// Sets a limit of a context.
 ///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, `CUDA_ERROR_UNSUPPORTED_LIMIT`, or what the driver says. The
-/// limit is then what it was.
+/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, `CUDA_ERROR_UNSUPPORTED_LIMIT`, or what the driver says.
+/// The limit is then what it was.
 pub fn set_limit(live: &Live, limit: u32, value: u64) -> Result<(), Code> {
     let mut limits = lock(&live.taken.limits);
     let before = limits.get(&limit).copied().unwrap_or(0);
@@ -27,7 +27,7 @@ pub fn set_limit(live: &Live, limit: u32, value: u64) -> Result<(), Code> {
     live.device.memory.put_back_quota(live, before.saturating_sub(after))
 }
 
-/// Has a module loaded that takes as much.
+/// Charges the share for a module, then loads it.
 ///
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, or those of `load`.
@@ -37,13 +37,13 @@ pub fn for_module<T>(live: &Live, bytes: u64, load: impl FnOnce() -> Result<T, C
     Ok(loaded)
 }
 
-/// Unloads a module that takes as much.
+/// Unloads a module and gives back its charge.
 ///
 /// # Errors
 /// The session's sticky error.
 pub fn unload(live: &Live, module: u64, bytes: u64) -> Result<(), Code> {
     let mut modules = lock(&live.taken.modules);
-    // With its context it is gone already.
+    // The context is gone, and its charge with it.
     let Some(others) = modules.checked_sub(bytes) else { return Ok(()) };
     let (token, unloaded) = live.session.new_fence();
     live.session.post(0, &ModuleUnload { module, token })?;

@@ -40,7 +40,7 @@ fn back(range: &HostRange) -> bool {
     true
 }
 
-/// Was the page of this address put there for variables?
+/// Whether the page of this address was put there for variables.
 pub fn has_page(address: usize) -> bool {
     lock(&PAGES).contains_key(&(address / PAGE * PAGE))
 }
@@ -89,7 +89,7 @@ pub fn share(live: &Arc<Live>, name: &str, symbol: &Symbol) -> Result<(), Code> 
     })
 }
 
-/// Says why a variable cannot be had. CUDA's runtime goes on without its address.
+/// Logs why a variable is not available. CUDA's runtime continues without its address.
 ///
 /// # Errors
 /// Always.
@@ -101,8 +101,8 @@ pub fn refuse(name: &str, why: &str, code: Code) -> Result<(), Code> {
     Err(code)
 }
 
-/// The variable's module is about to be unloaded.
+/// Ends a variable whose module is about to be unloaded.
 pub fn end(symbol: &Symbol) {
-    // What is not known here was never asked for by the host.
+    // A variable that is not known here was never asked for by the host.
     let _ = pinned::remove(symbol.address as usize, HostKind::Variable, CUDA_ERROR_NOT_FOUND);
 }

@@ -1,9 +1,9 @@
 //! Virtual memory management: addresses that the program reserves and maps memory to by itself.
 //!
-//! An allocation is quota until it is mapped; the worker makes its memory where it is mapped first. One that is unmapped
+//! An allocation is quota until it is mapped; the worker makes its memory where it is mapped first. An unmapped one
 //! stays where it is (*parked*) as long as the program holds its handle, and is moved if it is mapped elsewhere or its
-//! addresses are wanted. A second place at the same time is an import of what the session itself exported. To map it in
-//! parts is refused. Memory of the host (`host`) is page-locked memory of this process where it is mapped.
+//! addresses are wanted. A second place at the same time is an import of the session's own export. Mapping it in parts
+//! is refused. Memory of the host (`host`) is page-locked memory of this process where it is mapped.
 
 mod host;
 
@@ -31,18 +31,18 @@ static ALLOCATIONS: Table<Allocation> = Table::new(Kind::Memory);
 
 pub struct Allocation {
     pub handle: usize,
-    /// Where the memory is.
+    /// The device that has the memory.
     pub device: &'static Device,
-    /// The context that it was made in.
+    /// The context in which it was made.
     pub live: Arc<Live>,
     pub size: u64,
     pub properties: Properties,
-    /// Its bytes, if it is memory of the host; then it is never parked, nor on any device.
+    /// The bytes of memory of the host, which is never parked, nor on any device.
     pages: Option<Pages>,
     state: Mutex<State>,
 }
 
-/// What the program asked for; its pointer means nothing here.
+/// The properties that the program requested; the pointer in them means nothing here.
 #[derive(Clone, Copy)]
 pub struct Properties(pub CUmemAllocationProp);
 
@@ -51,23 +51,23 @@ unsafe impl Send for Properties {}
 // SAFETY: as above.
 unsafe impl Sync for Properties {}
 
-/// Where the memory of an allocation is.
+/// The present place of an allocation's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Home {
     Nowhere,
-    /// Where the program mapped it.
+    /// Mapped by the program.
     Mapped,
-    /// Where the program had mapped it.
+    /// Unmapped, but still at the address where the program had mapped it.
     Parked(u64),
-    /// Where nobody but this module knows of it.
+    /// Moved to an address that only this module knows.
     Hidden(u64),
 }
 
 struct State {
-    /// How often the handle is held by the program.
+    /// The number of times that the program holds the handle.
     held: u32,
     home: Home,
-    /// Its name, if other processes of the lease have it, too. Then the lease is charged for it.
+    /// The name of an allocation that other processes of the lease have, too. Then the lease is charged for it.
     shared: Option<Token>,
 }
 
@@ -77,13 +77,13 @@ struct Mapping {
     size: u64,
     allocation: Arc<Allocation>,
     accessible: bool,
-    /// Not the allocation's first place.
+    /// Set for a mapping that is not the allocation's first place.
     again: bool,
     /// The other devices that reach it, by ordinal.
     readers: BTreeMap<i32, Access>,
-    /// Who may use memory of the host.
+    /// Users that may access memory of the host.
     users: BTreeSet<User>,
-    /// Where it begins in memory of the host, which may be mapped in parts.
+    /// The start of the mapping in memory of the host, which may be mapped in parts.
     offset: u64,
 }
 
@@ -128,14 +128,14 @@ impl Allocation {
         self.live.session.post(0, &SlabMove { from, to, size: self.size }).map(drop)
     }
 
-    /// Addresses for memory that is mapped nowhere.
+    /// Takes addresses for memory that is mapped nowhere.
     fn hidden_place(&self) -> Result<u64, Code> {
         self.live.session.arena().take(self.size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
 
 impl Space {
-    /// Frees a range of addresses from parked memory, whose bytes go to a place that nobody else knows.
+    /// Moves parked memory out of a range of addresses, to a place that only this module knows.
     fn evict(&mut self, address: u64, size: u64) -> Result<(), Code> {
         let before = self.parked.range(..address).next_back();
         let reaches_in = before.filter(|(start, parked)| *start + parked.size > address).map(|(start, _)| *start);
@@ -150,7 +150,7 @@ impl Space {
         Ok(())
     }
 
-    /// Parked memory whose handle the program has given up.
+    /// Frees unmapped memory whose handle the program has given up.
     fn discard(&mut self, allocation: &Allocation, home: Home) -> Result<(), Code> {
         match home {
             Home::Nowhere | Home::Mapped => Ok(()),
@@ -168,7 +168,7 @@ impl Space {
 }
 
 impl Drop for Allocation {
-    /// The last holder is gone and nothing is mapped: the quota returns.
+    /// Gives back the quota: the last holder is gone and nothing is mapped.
     fn drop(&mut self) {
         if self.pages.is_none() && Context::is_live(&self.live) && lock(&self.state).shared.is_none() {
             // A session that has failed has no quota to return.
@@ -188,7 +188,7 @@ pub fn reserve(live: &Arc<Live>, size: u64, align: u64, wanted: u64) -> Result<u
     let address = match wanted {
         0 => arena.take(size, align),
         address if placed(address) => Some(address),
-        // The wish is only that.
+        // The wanted address is only a wish.
         _ => arena.take(size, align),
     };
     let address = address.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -222,7 +222,7 @@ pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationPro
     insert(live, device, size, properties, None)
 }
 
-/// Memory of the host, which no share is charged for until a device has a mirror of it.
+/// Creates memory of the host, which no share is charged for until a device has a mirror of it.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_NOT_SUPPORTED` where the devices' addresses are
@@ -257,7 +257,7 @@ fn insert(
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// The name by which other processes of the lease can import an allocation, and its size.
+/// Returns the name by which other processes of the lease can import an allocation, and the allocation.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for memory that was not made to be exported, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
@@ -301,7 +301,7 @@ fn share(allocation: &Arc<Allocation>, space: &Space) -> Result<Token, Code> {
     Ok(exported.token)
 }
 
-/// A new allocation of the memory that a process of the lease exported, another one or this one.
+/// Makes an allocation of memory that a process of the lease exported, another one or this one.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` if no process has it any more, `CUDA_ERROR_OUT_OF_MEMORY` without addresses.
@@ -386,7 +386,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
         space.parked.remove(&address);
     } else {
         space.evict(address, size)?;
-        // Its own parked memory may have been in the way of it.
+        // The allocation's own parked memory may have been in the way.
         let home = lock(&allocation.state).home;
         match home {
             Home::Nowhere | Home::Mapped => allocation.make_memory(address)?,
@@ -493,7 +493,7 @@ pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, acce
     Ok(())
 }
 
-/// May this device, or the program, use the memory at an address?
+/// Whether this device, or the program, may use the memory at an address.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped, or memory of a device for the program.
@@ -528,15 +528,15 @@ fn mapping_at(space: &Space, address: u64) -> Option<(u64, &Mapping)> {
     (address - start < mapping.size).then_some((*start, mapping))
 }
 
-/// The mapping that an address lies in, whatever is mapped beside it, and its device. A program that frees by address asks
-/// for its size.
+/// Returns the mapping that an address lies in, whatever is mapped next to it, and its device. A program that frees by
+/// address asks for its size.
 pub fn mapping(address: u64) -> Option<(Piece, &'static Device)> {
     let space = lock(&SPACE);
     let (start, mapping) = mapping_at(&space, address)?;
     Some((piece(start, mapping.size, &mapping.allocation.live, mapping.id), mapping.allocation.device))
 }
 
-/// What lies at an address, if it is memory of the host, and the number of its mapping.
+/// Returns the memory of the host that is mapped at an address, and the number of its mapping.
 pub fn host_mapping(address: u64) -> Option<(HostRange, u64)> {
     let space = lock(&SPACE);
     let (start, mapping) = mapping_at(&space, address)?;

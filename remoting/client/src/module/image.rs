@@ -17,15 +17,16 @@ use std::borrow::Cow;
 use std::ffi::c_void;
 use std::path::Path;
 
-/// Other threads' images may put this one out of the worker's store before it is loaded: so often it is sent.
+/// Other threads' images may displace this one from the worker's store before it is loaded: it is sent up to this
+/// often.
 const ATTEMPTS: usize = 3;
 
-/// As the program passed it.
+/// An image as the program passed it.
 pub struct Image {
     bytes: Vec<u8>,
 }
 
-/// What a worker gets of an image.
+/// The part of an image that a worker gets.
 pub struct Upload<'a> {
     bytes: Cow<'a, [u8]>,
     pub hash: [u8; 32],
@@ -66,7 +67,7 @@ impl Image {
         Upload::new(Cow::Borrowed(&self.bytes))
     }
 
-    /// Without the code for other devices, unless the program itself says what to choose.
+    /// Leaves out the code for other devices, unless the program itself says what to choose.
     pub fn for_device(&self, device: &Device, options: &JitOptions) -> Upload<'_> {
         let chosen = |(option, _): &(u32, u64)| matches!(*option, CU_JIT_TARGET | CU_JIT_FALLBACK_STRATEGY);
         if options.values.iter().any(chosen) {
@@ -76,7 +77,7 @@ impl Image {
         let capability = 10 * number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
             + number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
         let executes = if number(PTX_ONLY) != 0 { Executes::PtxOnly } else { Executes::MachineCode };
-        // What is no container is one image, and a damaged one is for the driver to refuse.
+        // An image that is not a container is used as it is, and the driver refuses a damaged one.
         match for_device(&self.bytes, capability, executes) {
             Ok(Some(trimmed)) => Upload::new(Cow::Owned(trimmed)),
             Ok(None) | Err(_) => self.whole(),
@@ -90,7 +91,7 @@ impl<'a> Upload<'a> {
         Upload { bytes, hash }
     }
 
-    /// What it takes of the device's memory when it is loaded.
+    /// Returns the device memory that the image takes when it is loaded.
     pub fn device_bytes(&self) -> u64 {
         device_bytes(bundled_images(&self.bytes).as_deref().unwrap_or(&[&self.bytes]))
     }
@@ -105,7 +106,7 @@ impl<'a> Upload<'a> {
     }
 }
 
-/// Sends a command that names images by hash, and the images if the worker has not got them.
+/// Sends a command that names images by hash, and the images if the worker does not have them.
 ///
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY` for more than a worker keeps, with a line for the person; the session's sticky error.

@@ -6,7 +6,7 @@ use driverapi::attributes::*;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::ffi::{c_char, c_void};
 
-/// A buffer that the program wants a log in, and where it reads how long the log is.
+/// A buffer in which the program wants a log, and the place from which it reads the log's length.
 #[derive(Default, Clone, Copy)]
 struct LogBuffer {
     buffer: usize,

@@ -1,21 +1,21 @@
-//! What a function's attributes allow a launch: read when the kernel is loaded, changed when one is set, and read by
-//! every launch, which therefore takes no lock.
+//! The limits that a function's attributes set for a launch: read when the kernel is loaded, changed when an attribute
+//! is set, and read by every launch, which therefore takes no lock.
 
 use driverapi::attributes::*;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// At one moment.
+/// The limits at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchRules {
     pub threads: u32,
-    /// Of a thread.
+    /// The registers of a thread.
     pub registers: u32,
     pub dynamic_shared: u32,
-    /// From `.reqntid`.
+    /// The block size that `.reqntid` requires.
     pub block: Option<[u32; 3]>,
-    /// Of blocks.
+    /// The blocks of a cluster, by axis.
     pub cluster: Option<[u32; 3]>,
-    /// Clusters may have sizes that not every GPU with clusters takes.
+    /// Whether clusters may have sizes that not every GPU with clusters takes.
     pub any_cluster_size: bool,
     /// The most blocks of a cluster, where the kernel says it.
     pub largest_cluster: Option<u32>,
@@ -25,7 +25,7 @@ pub struct LaunchRules {
 
 #[derive(Default)]
 pub struct Limits {
-    /// By attribute, in the order of [`KEPT`]; 0 if it has none. CUDA's own may be set.
+    /// Values by attribute, in the order of [`KEPT`]; 0 if the function has none. CUDA's own may be set.
     values: [AtomicU32; KEPT.len()],
 }
 

@@ -1,4 +1,8 @@
-//! Modules and their functions.
+//! Modules and their functions: loading, attributes, variables, unloading.
+//!
+//! `image` finds device code and sends it to workers that lack it, `jit` has the compiler's options, and `limits` what
+//! a launch of a function is checked against. Called by `abi`, `launch`, `copies` and `objects`. It compiles nothing:
+//! the worker's driver does.
 
 mod image;
 mod jit;
@@ -29,7 +33,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
-/// All variables whose addresses were asked for lie between these: what does not is told by two loads.
+/// All variables whose addresses were asked for lie between these: two loads show that another address is none of
+/// theirs.
 static FIRST_VARIABLE: AtomicU64 = AtomicU64::new(u64::MAX);
 static END_OF_VARIABLES: AtomicU64 = AtomicU64::new(0);
 
@@ -43,7 +48,7 @@ pub struct Module {
     pub handle: usize,
     pub id: u64,
     pub live: Arc<Live>,
-    /// What it takes of the device's memory.
+    /// The device memory that the module takes.
     bytes: u64,
     /// The names of its kernels.
     kernels: Vec<String>,
@@ -55,27 +60,27 @@ pub struct Module {
 pub struct Function {
     pub handle: usize,
     pub module: Arc<Owner>,
-    /// Its place in the module's list.
+    /// The function's place in the module's list.
     pub index: u32,
     pub c_name: CString,
     description: OnceLock<Description>,
     attributes: Mutex<HashMap<u32, i32>>,
     /// Attributes and values that the driver took before: it takes them again.
     taken: Mutex<HashSet<(u32, i32)>>,
-    /// What every launch is checked against.
+    /// The limits that every launch is checked against.
     limits: Limits,
-    /// What launches from before CUDA 4.0 take.
+    /// The state that launches from before CUDA 4.0 use.
     pub old_launch: OldLaunch,
 }
 
-/// What a kernel is, which is known from its first use on: that loads it.
+/// The properties of a kernel, which are known from its first use on: that loads it.
 pub struct Description {
     pub info: KernelInfo,
     /// Bytes of the parameter buffer.
     pub parameter_bytes: usize,
 }
 
-/// What a function must know of its module, without keeping it loaded.
+/// The part of a module that its functions need; it does not keep the module loaded.
 pub struct Owner {
     pub id: u64,
     pub handle: usize,
@@ -183,7 +188,7 @@ impl Module {
     }
 }
 
-/// One line for the person in front of the program: the code alone rarely says what to do, and few programs ask for
+/// Logs one line for the person who runs the program: the code alone rarely says what to do, and few programs ask for
 /// the log.
 fn tell(code: Code, log: &str) {
     let reason = log.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -192,14 +197,14 @@ fn tell(code: Code, log: &str) {
     }
 }
 
-/// No kernel has more parameters than CUDA allows; a peer that says so is not believed.
+/// Whether a kernel has no more parameters than CUDA allows; a peer that claims more is not believed.
 fn has_sane_parameters(kernel: &KernelInfo) -> bool {
     kernel.params.iter().all(|p| p.offset.checked_add(p.size).is_some_and(|end| end as usize <= MAX_PARAMETER_BYTES))
 }
 
 impl Function {
-    /// Loads the kernel at its first use. No lock is held meanwhile: that may wait for a kernel which runs until another
-    /// thread launches something.
+    /// Loads the kernel at its first use. No lock is held meanwhile: loading may wait for a kernel which runs until
+    /// another thread launches something.
     ///
     /// # Errors
     /// Why it cannot be loaded, or the session's sticky error.
@@ -238,12 +243,12 @@ impl Function {
         lock(&self.attributes).get(&attribute).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// 0 before the kernel is loaded.
+    /// Returns the most threads of a block, 0 before the kernel is loaded.
     pub fn max_threads(&self) -> u32 {
         self.limits.now().threads
     }
 
-    /// Without any before the kernel is loaded.
+    /// Returns the rules of a launch; empty before the kernel is loaded.
     pub fn launch_rules(&self) -> LaunchRules {
         self.limits.now()
     }
@@ -261,9 +266,9 @@ impl Function {
         Ok(changed)
     }
 
-    /// Libraries set attributes before each launch, mostly to the value that they have. The worker gives each launch the
-    /// values of its arrival, so that only a value that is new to the driver, and that it might refuse, has to be waited
-    /// for.
+    /// Sets an attribute. Libraries set attributes before each launch, mostly to the value that they have. The worker
+    /// gives each launch the values of its arrival, so that only a value that is new to the driver, and that it might
+    /// refuse, has to be waited for.
     ///
     /// # Errors
     /// The driver's code for a value that it does not take.
@@ -300,8 +305,8 @@ impl Function {
     }
 }
 
-/// Does every driver take this value? As CUDA documents `cuFuncSetAttribute`: static and dynamic shared memory together
-/// fit the device's largest block, and the carve-out is a hint in percent, or -1 for none.
+/// Whether every driver takes this value. As CUDA documents `cuFuncSetAttribute`: static and dynamic shared memory
+/// together fit the device's largest block, and the carve-out is a hint in percent, or -1 for none.
 fn may_be_set(attribute: u32, value: i32, now: &HashMap<u32, i32>, most_shared: impl FnOnce() -> i32) -> bool {
     match attribute {
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => now
@@ -329,7 +334,7 @@ pub fn function(handle: CUfunction) -> Result<Arc<Function>, Code> {
     FUNCTIONS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
-/// A function, or what a kernel of a library is in the current context: CUDA takes both.
+/// Returns a function, or the function of a library's kernel in the current context: CUDA takes both.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`, or why the library cannot be loaded here.
@@ -340,7 +345,7 @@ pub fn function_or_kernel(handle: CUfunction) -> Result<Arc<Function>, Code> {
     }
 }
 
-/// The variable of a module that lies at this address, as far as the program asked for its address.
+/// Returns the variable of a module that lies at this address, if the program asked for its address.
 pub fn variable_at(address: u64) -> Option<(Arc<Live>, Symbol, u64)> {
     if address < FIRST_VARIABLE.load(SeqCst) || address >= END_OF_VARIABLES.load(SeqCst) {
         return None;

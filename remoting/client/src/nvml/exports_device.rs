@@ -1,4 +1,4 @@
-//! What a device is: it does not change while the lease lives.
+//! The fixed properties of a device: they do not change while the lease lives.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -100,7 +100,7 @@ nvml_exports! {
         write(to_minor, minor)
     }
 
-    // Each version of the structure begins as the one before; what is written is what the caller's version has.
+    // Each version of the structure begins like the one before; only the fields of the caller's version are written.
     fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, to: *mut [u8; 32]) {
         let info = pci(library::current()?.device(device)?);
         write(to, (&raw const info).cast::<[u8; 32]>().read())

@@ -1,4 +1,4 @@
-//! How a device is connected: the slot of the GPU in its machine, and no link to any other (`driverapi::nvml_links`).
+//! The connections of a device: the slot of the GPU in its machine, and no link to any other (`driverapi::nvml_links`).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -42,7 +42,7 @@ nvml_exports! {
     fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, to: *mut c_uint) {
         write(to, lane_speed(pcie(device)?.generation)?)
     }
-    // The slot's traffic is that of all who share the GPU.
+    // The slot's traffic is that of all programs that share the GPU.
     fn nvmlDeviceGetPcieThroughput(device: nvmlDevice_t, counter: c_uint, to: *mut c_uint) {
         let valid = counter <= 1 && !to.is_null();
         lacking(device, if valid { NVML_ERROR_NOT_SUPPORTED } else { NVML_ERROR_INVALID_ARGUMENT })

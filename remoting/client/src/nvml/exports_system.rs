@@ -10,7 +10,7 @@ use super::library;
 nvml_exports! {
     fn nvmlInit() { library::init() }
     fn nvmlInit_v2() { library::init() }
-    // The flags say what is no error: no GPUs, no attaching of them. Neither is one here.
+    // The flags turn off two errors: no GPUs, and no attaching of them. Neither is an error here.
     fn nvmlInitWithFlags(_flags: c_uint) { library::init() }
     fn nvmlShutdown() { library::shutdown() }
 

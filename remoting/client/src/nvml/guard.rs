@@ -12,7 +12,7 @@ use driverapi::report;
 use crate::program::stats::Counter;
 use crate::program::sys;
 
-/// What a body fails with.
+/// The error code of a body.
 pub type Code = nvmlReturn_t;
 
 /// Declares exported functions. A body is of type `Result<(), Code>` and may follow the pointers it was given: that
@@ -31,7 +31,7 @@ macro_rules! nvml_exports {
 }
 pub(super) use nvml_exports;
 
-/// Runs the body of an exported function: counted, with errno kept, and no panic gets out.
+/// Runs the body of an exported function: counts the call, keeps errno, and lets no panic out.
 pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
     let errno = sys::errno();
     let _not_now = sys::Uncancelled::new();

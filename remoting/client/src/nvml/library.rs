@@ -15,7 +15,8 @@ use super::memo::Memo;
 use crate::connect::{self, ConnectError, DeviceInfo, DeviceState, ErrorKind, Hello, Patience, Share};
 use crate::program::log;
 
-/// What the program gets as a handle: this plus the index. No pointer of ours, so a wrong one does no harm.
+/// The base of the program's device handles: a handle is this plus the index. It is not a pointer, so a wrong one does
+/// no harm.
 const FIRST_HANDLE: usize = 0x6e76_0001;
 
 pub struct Library {
@@ -28,7 +29,7 @@ pub struct Library {
 pub struct Device {
     pub index: u32,
     pub info: DeviceInfo,
-    /// Its place among the share's devices.
+    /// The device's place among the share's devices.
     place: usize,
     appliance: Arc<Appliance>,
 }
@@ -38,7 +39,7 @@ struct Appliance {
     state: Memo<Vec<DeviceState>, Code>,
 }
 
-/// How many `nvmlInit` are not yet undone, and what the first one found.
+/// The number of `nvmlInit` calls that are not yet undone, and what the first one found.
 struct Users {
     count: u32,
     library: Option<Arc<Library>>,
@@ -75,7 +76,7 @@ fn find() -> Result<Library, ConnectError> {
     Ok(Library::new(found?))
 }
 
-/// Says what is wrong; the code is never success.
+/// Logs the error; the code is never success.
 fn report(error: &ConnectError) -> Code {
     log::error(&error.message);
     match error.kind {
@@ -143,7 +144,7 @@ impl Device {
         self.info.attributes.get(&(number as i32)).copied().filter(|value| *value != 0)
     }
 
-    /// What it can do with another one's memory.
+    /// Returns what this device can do with another one's memory.
     pub fn reach(&self, other: &Device) -> Reach {
         if self.index == other.index {
             return Reach::OWN;
@@ -156,7 +157,7 @@ impl Device {
         }
     }
 
-    /// What changes, at most 100 ms old.
+    /// Returns the changing values, at most 100 ms old.
     ///
     /// # Errors
     /// `NVML_ERROR_GPU_IS_LOST` if the appliance cannot be asked.

@@ -1,4 +1,4 @@
-//! A value that is asked for anew when it is old.
+//! A value that is asked for again when it is old.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// One tool asks for ten values of a device at a time: that is one question to the appliance, not ten.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// An appliance that is gone is not waited for at every call.
+/// Calls do not wait again for an appliance that is gone, for this long.
 const FAILURE_STANDS: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl<T, E> Default for Memo<T, E> {
 }
 
 impl<T: Clone, E: Clone> Memo<T, E> {
-    /// The value, or what `ask` says if it is old. Others wait for the same answer meanwhile.
+    /// Returns the value, or what `ask` returns if the value is old. Other threads wait for the same answer meanwhile.
     pub fn get(&self, ask: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, value)) = &*kept

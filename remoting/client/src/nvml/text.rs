@@ -1,4 +1,4 @@
-//! How NVML writes what is a number elsewhere.
+//! NVML's text forms of values that are numbers elsewhere.
 
 use std::ffi::c_char;
 

@@ -1,16 +1,17 @@
-//! Answers of a context's driver that hold until something is set, and what was set last: neither is asked or told twice.
+//! Answers of a context's driver that hold until something is set, and the values set last: neither is asked for or
+//! sent twice.
 
 use crate::session::lock;
 use protocol::function;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// What a generated call is, for the cache of answers.
+/// The kind of a generated call, for the cache of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Its answer holds until something is set.
+    /// A call whose answer holds until something is set.
     Question,
-    /// Setting the value that is set already changes nothing.
+    /// A call that sets a value. Setting the present value again changes nothing.
     Preference,
     Other,
 }
@@ -39,11 +40,11 @@ const MOST: usize = 4096;
 #[derive(Default)]
 struct Known {
     answers: HashMap<Vec<u8>, Vec<u8>>,
-    /// By the call without its value, which comes last: the value.
+    /// The last value by the call without its value, which comes last.
     preferences: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Of one context.
+/// The answers of one context.
 #[derive(Default)]
 pub struct Answers(Mutex<Known>);
 
@@ -70,7 +71,7 @@ impl Answers {
         lock(&self.0).preferences.get(what).is_some_and(|set| set == value)
     }
 
-    /// The driver took a preference. Answers may be others from now on.
+    /// Notes a preference that the driver took. Answers may change from now on.
     pub fn note_preference(&self, preference: &[u8]) {
         let (what, value) = split(preference);
         let known = &mut *lock(&self.0);
@@ -78,7 +79,7 @@ impl Answers {
         known.preferences.insert(what.to_vec(), value.to_vec());
     }
 
-    /// A limit may be another from now on.
+    /// Notes that a limit may have changed.
     pub fn note_limit(&self) {
         lock(&self.0).answers.clear();
     }

@@ -1,4 +1,4 @@
-//! Arrays, textures and surfaces. An array has addresses where no memory is, by which copies name its bytes
+//! Arrays, textures and surfaces. An array has addresses without memory, by which copies name its bytes
 //! (`driverapi::arrays`); textures and surfaces have the driver's own numbers, because kernels get these as parameters.
 
 use crate::Code;
@@ -40,7 +40,7 @@ pub struct Texture {
 }
 
 impl Array {
-    /// One side of a copy, which begins `at` bytes, rows and slices.
+    /// Describes one side of a copy that begins at the bytes, rows and slices `at`.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` outside the array.
@@ -50,7 +50,7 @@ impl Array {
         Ok(Side { address: self.address + self.steps.offset(at), pitch, slice })
     }
 
-    /// A side of a copy that counts bytes from the start of the array, and its shape.
+    /// Describes a side of a copy that counts bytes from the start of the array, and its shape.
     ///
     /// # Errors
     /// As [`Shape::stretch`].
@@ -118,12 +118,12 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
     Ok(())
 }
 
-/// Nothing may use what is about to be destroyed.
+/// Waits for work that may use what is about to be destroyed.
 fn wait(live: &Live) -> Result<(), Code> {
     if live.is_idle() { Ok(()) } else { live.synchronise() }
 }
 
-/// What an address of an array is of: all of the array's addresses, and its context.
+/// Finds the array that an address belongs to: returns all of the array's addresses, and its context.
 pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     let places = lock(&PLACES);
     let (start, array) = places.range(..=address).next_back()?;
@@ -132,7 +132,7 @@ pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     (address - start < size).then(|| (piece, Arc::clone(&array.live)))
 }
 
-/// A view that shows an array as another one than it is.
+/// Returns a view that shows an array in another form than its own.
 ///
 /// # Errors
 /// As [`CUDA_RESOURCE_VIEW_DESC::read`], and `CUDA_ERROR_INVALID_VALUE` for a view of what is no array.
@@ -143,7 +143,7 @@ fn seen_otherwise(array: Option<&Array>, view: Option<&CUDA_RESOURCE_VIEW_DESC>)
     Ok((view.read(shape)? != same).then(|| view.to_words()))
 }
 
-/// The number of a new texture, or of a surface if nothing says how to sample.
+/// Creates a texture, or a surface if nothing says how to sample, and returns its number.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE` for what is no array of the context, or the driver's code.
@@ -212,7 +212,7 @@ pub fn destroy_texture(number: u64, surface: bool) -> Result<(), Code> {
 
 /// Ends everything of a context.
 fn end_in(live: &Arc<Live>) {
-    // Its code is told by whoever waits next.
+    // The next thread that waits gets its code.
     let _ = wait(live);
     lock(&TEXTURES).get_or_insert_default().retain(|_, same| {
         same.retain(|each| !Arc::ptr_eq(&each.live, live) && Context::is_live(&each.live));

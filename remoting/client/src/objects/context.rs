@@ -32,7 +32,8 @@ pub struct Context {
     pub is_primary: bool,
     pub flags: AtomicU32,
     live: RwLock<Option<Arc<Live>>>,
-    /// How often a primary context is retained, or one of the program's own was made and attached to.
+    /// The number of times that a primary context is retained, or that one of the program's own was made and attached
+    /// to.
     retained: Mutex<u32>,
 }
 
@@ -41,7 +42,7 @@ type End = fn(&Arc<Live>);
 /// Bytes that the device's driver takes by itself for a context, as charged to the share; `memory::taken` changes it.
 #[derive(Default)]
 pub struct Taken {
-    /// For each limit that was set.
+    /// The bytes for each limit that was set.
     pub limits: Mutex<BTreeMap<u32, u64>>,
     pub modules: Mutex<u64>,
 }
@@ -54,21 +55,21 @@ pub struct Live {
     pub session: Arc<Session>,
     /// The legacy default stream.
     pub legacy_stream: u64,
-    /// Every command up to this one is known to be complete.
+    /// The command up to which all are known to be complete.
     synchronised: AtomicU64,
     copies: CopyMark,
-    /// What its driver answered.
+    /// The answers of the context's driver.
     pub answers: Answers,
     pub taken: Taken,
     /// The contexts whose devices' memory this one reaches.
     pub peers: Mutex<HashMap<u64, Access>>,
     /// Streams of the library's own that nothing uses at the moment.
     pub spare_streams: Mutex<Vec<u64>>,
-    /// For each kind of object that the context has: what is done when it is destroyed.
+    /// The functions to call when the context is destroyed, one for each kind of object that it has.
     ends: Mutex<Vec<End>>,
 }
 
-/// The last copy that the program takes for complete because the call has returned. Streams that do not wait for the
+/// The last copy that the program considers complete because the call has returned. Streams that do not wait for the
 /// legacy stream anyway wait for this event before they do anything else.
 #[derive(Default)]
 struct CopyMark {
@@ -79,8 +80,8 @@ struct CopyMark {
 }
 
 impl Live {
-    /// Has `end` called when the context is destroyed, before it is on the appliance: it forgets all objects of its kind.
-    /// Whoever makes an object in a context says so.
+    /// Registers `end` to be called when the context is destroyed, before the appliance destroys it: `end` forgets all
+    /// objects of its kind. Code that makes an object in a context calls this.
     pub fn at_end(&self, end: End) {
         let mut ends = lock(&self.ends);
         if !ends.iter().any(|known| std::ptr::fn_addr_eq(*known, end)) {
@@ -88,7 +89,7 @@ impl Live {
         }
     }
 
-    /// Has all work that could use device memory completed?
+    /// Whether all work that could use device memory has completed.
     pub fn is_idle(&self) -> bool {
         self.session.last_work() <= self.synchronised.load(SeqCst)
     }
@@ -104,7 +105,7 @@ impl Live {
         Ok(())
     }
 
-    /// A new stream.
+    /// Starts a new stream.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -114,7 +115,7 @@ impl Live {
         Ok(stream)
     }
 
-    /// Notes that the legacy stream has been given a copy whose call returns before the copy is complete.
+    /// Notes that the legacy stream got a copy whose call returns before the copy is complete.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -136,7 +137,8 @@ impl Live {
         Ok(())
     }
 
-    /// Lets a stream wait for the copies that the program takes for complete. `seen` is what it waited for already.
+    /// Makes a stream wait for the copies that the program considers complete. `seen` is the last record that it has
+    /// waited for.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -155,17 +157,18 @@ impl Live {
         Ok(())
     }
 
-    /// Every command up to this one is known to be complete.
+    /// Returns the command up to which all are known to be complete.
     pub fn synchronised(&self) -> u64 {
         self.synchronised.load(SeqCst)
     }
 
-    /// Is this command, which a stream of the context was given, known to be complete?
+    /// Whether this command, which a stream of the context was given, is known to be complete.
     pub fn is_complete(&self, stream_id: u64, how: Known, command: u64) -> bool {
         command <= self.synchronised() || command <= self.session.complete_in_stream(stream_id, how)
     }
 
-    /// Is everything known to be complete that the stream waits for? For the legacy stream that is what any was given.
+    /// Whether everything that the stream waits for is known to be complete. For the legacy stream that is the work of
+    /// all streams.
     pub fn is_stream_complete(&self, stream_id: u64, how: Known) -> bool {
         match stream_id == self.legacy_stream {
             true => self.session.is_legacy_complete(stream_id, how, self.synchronised()),
@@ -173,8 +176,8 @@ impl Live {
         }
     }
 
-    /// Waits for all earlier work of a stream for the program, without a question where all is known and told. What the
-    /// program wrote is sent, while the GPU does that work.
+    /// Waits for all earlier work of a stream for the program, without a round trip if all is known and reported. Sends
+    /// the program's changes while the GPU does that work.
     ///
     /// # Errors
     /// The code of work that failed.
@@ -187,7 +190,7 @@ impl Live {
         self.session.synchronise_stream_beside(stream_id, send)
     }
 
-    /// As [`Live::wait_for_stream`], for all earlier work of the context.
+    /// Like [`Live::wait_for_stream`], for all earlier work of the context.
     ///
     /// # Errors
     /// The code of work that failed.
@@ -195,7 +198,7 @@ impl Live {
         if self.has_told_all() { self.session.wait_for_nothing() } else { self.synchronise() }
     }
 
-    /// Is nothing under way that may have broken a context, and of which every wait tells?
+    /// Whether no work is under way that may break a context, and whose error every wait reports.
     fn has_told_all(&self) -> bool {
         !self.session.has_calls() && self.session.is_quiet(Known::Told, self.synchronised())
     }
@@ -222,18 +225,18 @@ impl Context {
         live.clone().ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
     }
 
-    /// Is this still what its handle names?
+    /// Whether this is still the context that its handle names.
     pub fn is_live(live: &Arc<Live>) -> bool {
         let now = CONTEXTS.get(live.handle).and_then(|context| context.live().ok());
         now.is_some_and(|now| Arc::ptr_eq(&now, live))
     }
 
-    /// Does the program retain this primary context?
+    /// Whether the program retains this primary context.
     pub fn is_retained(&self) -> bool {
         *lock(&self.retained) > 0
     }
 
-    /// Makes it exist on the appliance, if it does not. The caller holds `retained`.
+    /// Creates the context on the appliance, if it is not there. The caller holds `retained`.
     fn ensure_live(&self) -> Result<Arc<Live>, Code> {
         if self.live().is_err() {
             self.activate()?;
@@ -271,7 +274,8 @@ impl Context {
         Ok(())
     }
 
-    /// Destroys what is on the appliance, and everything that belongs to it; memory that it took from pools if `pools`.
+    /// Destroys the context on the appliance, and everything that belongs to it; also memory that it took from pools if
+    /// `pools`.
     fn deactivate(&self, pools: bool) -> Result<(), Code> {
         let live = self.live.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(live) = live else { return Ok(()) };
@@ -289,13 +293,13 @@ impl Context {
     }
 }
 
-/// Every context that exists on an appliance.
+/// Returns every context that exists on an appliance.
 pub fn all_live() -> Vec<Arc<Live>> {
     CONTEXTS.all().iter().filter_map(|context| context.live().ok()).collect()
 }
 
-/// A context for what CUDA does without one: the current one, else any, else the first device's primary context,
-/// which then exists on the appliance before the program retains it.
+/// Returns a context for what CUDA does without one: the current one, else any, else the first device's primary
+/// context, which then exists on the appliance before the program retains it.
 ///
 /// # Errors
 /// Why there is none.
@@ -306,7 +310,7 @@ pub fn any() -> Result<Arc<Live>, Code> {
     }
 }
 
-/// As [`any`], of one device: its primary context if that exists.
+/// Like [`any`], for one device: its primary context if that exists.
 ///
 /// # Errors
 /// As [`any`].
@@ -348,7 +352,7 @@ pub fn create(ordinal: i32, flags: u32) -> Result<Arc<Context>, Code> {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` for a handle that is no context of the program's own.
+/// `CUDA_ERROR_INVALID_CONTEXT` for a handle that is not a context which the program created.
 pub fn destroy(handle: CUcontext) -> Result<(), Code> {
     let context = get(handle)?;
     if context.is_primary {
@@ -364,7 +368,8 @@ pub fn destroy(handle: CUcontext) -> Result<(), Code> {
     result
 }
 
-/// Has the current context wait for one more [`detach`] before it is destroyed. A primary one is not destroyed so.
+/// Makes the current context wait for one more [`detach`] before it is destroyed. A primary context is not destroyed
+/// that way.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` without a current one.
@@ -376,7 +381,7 @@ pub fn attach() -> Result<usize, Code> {
     Ok(context.handle)
 }
 
-/// Destroys a context of the program's own that was not attached to more often.
+/// Drops one reference to a context of the program's own; the last one destroys it.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` for one that is not current.
@@ -422,8 +427,8 @@ pub fn release_primary(ordinal: i32) -> Result<(), Code> {
     if *retained == 0 { context.deactivate(false) } else { Ok(()) }
 }
 
-/// Destroys the primary context's state; the next retain makes it anew. As CUDA documents, that releases nothing: who
-/// retained the context releases it still. All its allocations are destroyed: those from pools, too (not measured).
+/// Destroys the primary context's state; the next retain makes it again. As CUDA documents, that releases nothing: each
+/// holder still has to release the context. All its allocations are destroyed, those from pools, too (not measured).
 ///
 /// # Errors
 /// The session's sticky error.
@@ -460,7 +465,7 @@ pub fn current_context() -> Result<Arc<Context>, Code> {
     CONTEXTS.get(handle).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
 }
 
-/// What commands of the calling thread belong to.
+/// Returns the context that commands of the calling thread belong to.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`, a sticky error, or

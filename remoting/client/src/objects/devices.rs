@@ -1,5 +1,5 @@
-//! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`; and which of them
-//! reach each other's memory.
+//! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`; and which of
+//! them reach each other's memory.
 
 use crate::Code;
 use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Patience, SessionTicket, Share};
@@ -21,7 +21,7 @@ pub struct Appliance {
     session: Mutex<Option<Arc<Session>>>,
 }
 
-/// What a launch may not exceed, and what there is.
+/// The limits of a launch, and the abilities of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchLimits {
     pub grid: [u32; 3],
@@ -33,9 +33,9 @@ pub struct LaunchLimits {
 }
 
 pub struct Device {
-    /// What the program calls it.
+    /// The program's number of the device.
     pub ordinal: i32,
-    /// What the worker calls it.
+    /// The worker's number of the device.
     pub index: u32,
     pub info: DeviceInfo,
     pub appliance: Arc<Appliance>,
@@ -48,7 +48,8 @@ pub struct Device {
 }
 
 /// A reason why a device reaches the memory that the process has on another of its appliance: a context's, a pool's, a
-/// mapping's or an import's. One that reaches some of it reaches all: the worker knows devices, not who asked for what.
+/// mapping's or an import's. A device that reaches some of it reaches all: the worker knows devices, not the objects
+/// that asked.
 pub struct Access {
     session: Arc<Session>,
     device: &'static Device,
@@ -60,7 +61,8 @@ struct Platform {
     driver_version: i32,
 }
 
-/// What there is, once it was found. Who is told that there is nothing may ask again, and then waits for nobody.
+/// Returns the platform, once it was found. A program that got the answer that there is nothing may ask again, and then
+/// does not wait.
 fn platform() -> Result<&'static Platform, Code> {
     static PLATFORM: OnceLock<Platform> = OnceLock::new();
     static ASKED: Mutex<bool> = Mutex::new(false);
@@ -76,7 +78,7 @@ fn platform() -> Result<&'static Platform, Code> {
     Ok(PLATFORM.get_or_init(|| Platform::new(appliances)))
 }
 
-/// Checks are the native software GPU's: here the program runs as it would without.
+/// Logs that checks exist only on the native software GPU: here the program runs without them.
 fn tell_of_a_check() {
     if let Some(check) = std::env::var_os("REMOTEGPU_CHECK").filter(|check| !check.is_empty() && check != "0") {
         log::error(&format!(
@@ -97,7 +99,7 @@ fn find_appliances(patience: Patience) -> Result<Vec<Appliance>, ConnectError> {
     sys::aside("remotegpu-find", find).map_err(connect::no_thread)?
 }
 
-/// Says what is wrong; the code is never success.
+/// Logs the error; the code is never success.
 fn report(error: &ConnectError) -> Code {
     log::error_unless_repeated(&error.message);
     match error.kind {
@@ -137,7 +139,7 @@ impl Platform {
     }
 }
 
-/// Which devices a `CUDA_VISIBLE_DEVICES` list names: up to the first that is none; no device twice.
+/// Returns the devices that a `CUDA_VISIBLE_DEVICES` list names: up to the first that is none; no device twice.
 fn visible(list: &str, uuids: &[String]) -> Vec<usize> {
     let find = |entry: &str| match entry.parse::<usize>() {
         Ok(index) => Some(index).filter(|index| *index < uuids.len()),
@@ -158,7 +160,7 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]).to_lowercase()
 }
 
-/// Reaches the appliances, if that was not tried before.
+/// Reaches the appliances, unless that was tried before.
 ///
 /// # Errors
 /// `CUDA_ERROR_NO_DEVICE` or a code that says why there is none.
@@ -191,12 +193,12 @@ pub fn get(ordinal: i32) -> Result<&'static Device, Code> {
 }
 
 impl Device {
-    /// How much managed memory its appliance lets a program have that sets nothing itself, in MiB, if it says.
+    /// Returns how much managed memory, in MiB, its appliance lets a program have that sets nothing itself, if it says.
     pub fn managed_mib(&self) -> Option<u32> {
         self.appliance.hello.managed_mib
     }
 
-    /// The session that holds this device, attached now if it was not.
+    /// Returns the session that holds this device, and attaches it if it was not.
     ///
     /// # Errors
     /// Why there is none.
@@ -211,7 +213,7 @@ impl Device {
         Ok(session)
     }
 
-    /// An attribute's value; what the appliance does not tell is 0.
+    /// Returns an attribute's value, 0 if the appliance does not report it.
     pub fn attribute(&self, attribute: u32) -> i32 {
         i32::try_from(attribute).ok().and_then(|key| self.info.attributes.get(&key)).copied().unwrap_or(0)
     }
@@ -249,12 +251,12 @@ impl Access {
         Ok(Access { session, device, peer })
     }
 
-    /// Which device reaches the other's memory.
+    /// Returns the device that reaches the other's memory.
     pub fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// The program takes it back; the memory is out of reach if this was the only reason.
+    /// Ends the access; the memory is out of reach if this was the only reason.
     ///
     /// # Errors
     /// The code of work that failed.
@@ -278,7 +280,7 @@ impl Access {
 }
 
 impl Drop for Access {
-    /// What ends with a context is not taken from kernels that still run.
+    /// Only removes the reason: an access that ends with a context is not taken from kernels that still run.
     fn drop(&mut self) {
         if let Some(reasons) = lock(&self.session.reached).get_mut(&self.pair()) {
             *reasons -= 1;
@@ -286,7 +288,7 @@ impl Drop for Access {
     }
 }
 
-/// The code of functions that name devices, where those that name contexts have one of their own.
+/// Translates the code for functions that name devices: functions that name contexts have a code of their own.
 pub fn unreachable_device(code: Code) -> Code {
     if code == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED { CUDA_ERROR_INVALID_DEVICE } else { code }
 }

@@ -28,15 +28,15 @@ struct Record {
     stream_id: u64,
     /// The latest record that the worker was asked about.
     asked: u64,
-    /// A command behind the first question: from there on the worker reports every record by itself.
+    /// A command after the first query: from there on the worker reports every record by itself.
     followed_from: Option<u64>,
-    /// When the program was last told that the latest record is not complete.
+    /// The last time that the program got the answer that the latest record is not complete.
     refused_at: Option<Instant>,
 }
 
-/// Questions that follow each other faster are a loop that waits for the answer.
+/// Queries that follow each other faster are a loop that waits for the answer.
 const LOOP: Duration = Duration::from_micros(10);
-/// How long a question in such a loop waits: a loop that never sleeps would keep the answer from its processor.
+/// How long a query in such a loop waits: a loop that never sleeps would keep the answer from its processor.
 const PATIENCE: Duration = Duration::from_micros(100);
 
 impl Record {
@@ -46,7 +46,7 @@ impl Record {
         self.refused_at = None;
     }
 
-    /// Will the worker report it by itself?
+    /// Whether the worker will report the record by itself.
     fn is_followed(&self) -> bool {
         self.generation <= self.asked || self.followed_from.is_some_and(|first| first < self.command)
     }
@@ -58,7 +58,7 @@ pub struct Event {
     pub live: Arc<Live>,
     flags: u32,
     record: Mutex<Record>,
-    /// Its name, if processes share it.
+    /// The event's name, if processes share it.
     shared: Mutex<Option<Token>>,
     progress: Arc<Progress>,
 }
@@ -75,7 +75,7 @@ pub fn create(flags: u32) -> Result<Arc<Event>, Code> {
     make(live, flags)
 }
 
-/// An event for our own use, which the program has no name for. It goes with its context.
+/// Makes an event for the library's own use, which the program has no name for. It goes with its context.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -83,7 +83,7 @@ pub fn create_in(live: &Arc<Live>) -> Result<Arc<Event>, Code> {
     make(Arc::clone(live), CU_EVENT_DISABLE_TIMING)
 }
 
-/// An event that is to become one of another process.
+/// Makes an event that is to stand for one of another process.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -111,7 +111,7 @@ pub fn get(handle: CUevent) -> Result<Arc<Event>, Code> {
     Ok(event)
 }
 
-/// Ends an event, and tells its id.
+/// Ends an event, and returns its id.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`.
@@ -165,7 +165,7 @@ impl Event {
         self.is_interprocess() && lock(&self.shared).is_some()
     }
 
-    /// Has the event shared by `how`, once.
+    /// Shares the event by `how`, once.
     ///
     /// # Errors
     /// That of `how`.
@@ -211,7 +211,7 @@ impl Event {
         record.generation <= done || self.live.is_complete(record.stream_id, how, record.command)
     }
 
-    /// Has the latest record completed? Asks once for an event; then the worker tells by itself.
+    /// Whether the latest record has completed. Asks once for an event; then the worker reports by itself.
     ///
     /// # Errors
     /// `CUDA_ERROR_NOT_READY`, or the code of work that failed.

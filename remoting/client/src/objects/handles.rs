@@ -1,7 +1,7 @@
-//! Handles that programs hold: numbers that name an entry of a table, never addresses that anybody follows.
+//! Handles that programs hold: numbers that name an entry of a table, never addresses that any code follows.
 //!
-//! A handle carries its kind, the index of its entry and the entry's generation, so that NULL, freed, foreign and random
-//! handles are all recognised. It is aligned like a pointer and non-zero, because programs test and tag them.
+//! A handle carries its kind, the index of its entry and the entry's generation, so that NULL, freed, foreign and
+//! random handles are all recognised. It is aligned like a pointer and non-zero, because programs test and tag them.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -83,7 +83,7 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Every object, as of now.
+    /// Returns every object, as of now.
     pub fn all(&self) -> Vec<Arc<T>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.all.iter().filter_map(|entry| entry.value.clone()).collect()

@@ -14,7 +14,7 @@ pub struct HostCall {
 }
 
 impl HostCall {
-    /// Has it called when the stream gets there.
+    /// Queues the call: it runs when the stream gets there.
     ///
     /// # Errors
     /// The session's sticky error.

@@ -1,4 +1,4 @@
-//! Libraries: images that are loaded into a context as a module when something of them is first used there.
+//! Libraries: images that are loaded into a context as a module when a part of them is first used there.
 
 use crate::Code;
 use crate::memory::variables;
@@ -20,9 +20,9 @@ static KERNELS: Table<Kernel> = Table::new(Kind::Kernel);
 pub struct Library {
     pub handle: usize,
     image: Image,
-    /// Without log buffers: those are good only while the program's call lasts.
+    /// The options without log buffers, which are valid only while the program's call lasts.
     options: JitOptions,
-    /// By the id of the context.
+    /// The modules by the context's id.
     modules: Mutex<HashMap<u64, Arc<Module>>>,
     /// Handles by place in the image's list of kernels; the list is the same in every context.
     kernels: Mutex<HashMap<u32, Arc<Kernel>>>,
@@ -94,7 +94,7 @@ pub fn kernel(handle: CUkernel) -> Result<Arc<Kernel>, Code> {
 }
 
 impl Library {
-    /// The module that this library is in a context.
+    /// Returns the module of this library in a context.
     ///
     /// # Errors
     /// Why it cannot be loaded there.
@@ -113,7 +113,8 @@ impl Library {
         Ok(module)
     }
 
-    /// A variable that the program uses at its address, too: in the context where it is first asked for.
+    /// Returns a variable that the program uses at its address, too: it lies in the context where it is first asked
+    /// for.
     ///
     /// # Errors
     /// `CUDA_ERROR_NOT_FOUND` if there is none of this name, or as [`variables::share`].
@@ -130,7 +131,7 @@ impl Library {
         Ok(symbol)
     }
 
-    /// A module of this library in whichever context: its kernels have the same names in all.
+    /// Returns a module of this library in any context: its kernels have the same names in all.
     fn any_module(&self) -> Result<Arc<Module>, Code> {
         if let Some(module) = lock(&self.modules).values().next() {
             return Ok(Arc::clone(module));
@@ -172,7 +173,7 @@ impl Library {
 }
 
 impl Kernel {
-    /// The function that this kernel is in a context, loaded there if it was not.
+    /// Returns the function of this kernel in a context, and loads it there if needed.
     ///
     /// # Errors
     /// Why its library cannot be loaded there.
@@ -189,7 +190,7 @@ impl Kernel {
         Ok(function)
     }
 
-    /// The function that this kernel is in a context, whichever: what the image says of it is the same in all.
+    /// Returns the function of this kernel in any context: the image's information about it is the same in all.
     ///
     /// # Errors
     /// Why its library cannot be loaded.
@@ -200,7 +201,7 @@ impl Kernel {
         LIBRARIES.get(self.library).ok_or(CUDA_ERROR_INVALID_HANDLE)?.any_module()?.function(self.index)
     }
 
-    /// Sets an attribute for a device: where the kernel is loaded now, and wherever it will be.
+    /// Sets an attribute for a device: where the kernel is loaded now, and wherever it will be loaded.
     ///
     /// # Errors
     /// The driver's code for a value that it does not take.

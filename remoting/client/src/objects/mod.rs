@@ -1,8 +1,9 @@
-//! What a program has handles of: contexts, streams, events, libraries, pools, arrays.
+//! The objects behind a program's handles: contexts, streams, events, libraries, pools, arrays.
 //!
-//! A handle is a number that `handles` looks up, never an address. Each file has one kind of object: what the client knows
-//! of it by itself, and which commands make, change and end it in the worker. `devices` says which GPUs the program sees,
-//! and `ticket` is what processes of a lease give each other. Called by `abi`. How commands travel is `session`'s.
+//! A handle is a number that `handles` looks up, never an address. Each file has one kind of object: what the client
+//! itself knows about it, and which commands make, change and end it in the worker. `devices` says which GPUs the
+//! program sees, and `ticket` is what processes of a lease give each other. Called by `abi`. How commands travel is
+//! `session`'s.
 
 pub mod answers;
 pub mod arrays;

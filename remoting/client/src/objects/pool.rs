@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 static POOLS: Table<Pool> = Table::new(Kind::Pool);
 
-/// What the program set, and the highest marks since it last reset them.
+/// The program's settings, and the highest marks since it last reset them.
 #[derive(Clone, Copy)]
 pub struct Settings {
     pub follow_events: u32,
@@ -76,7 +76,7 @@ impl Pool {
         lock(&self.readers).remove(&device.ordinal).map_or(Ok(()), Access::end)
     }
 
-    /// Bytes that the program has of this pool. All of them are reserved, and nothing else is.
+    /// Returns the bytes that the program has of this pool. All of them are reserved, and nothing else is.
     ///
     /// # Errors
     /// `CUDA_ERROR_NOT_INITIALIZED`.
@@ -84,7 +84,7 @@ impl Pool {
         Ok(self.device()?.memory.pool_use(self.id))
     }
 
-    /// Notes the high marks after an allocation; refuses what is beyond the pool's own limit.
+    /// Updates the high marks after an allocation; refuses an allocation beyond the pool's own limit.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -118,7 +118,7 @@ pub fn handle_of(id: u64) -> usize {
     if id == 0 { 0 } else { POOLS.find_map(|pool| (pool.id == id).then_some(pool.handle)).unwrap_or(0) }
 }
 
-/// Allocations of the pool live on; a device that used it goes back to its own.
+/// Destroys a pool. Its allocations live on; a device that used it goes back to its own.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE`, for a device's own pool too.

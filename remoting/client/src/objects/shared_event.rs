@@ -1,5 +1,5 @@
-//! Events that processes of a lease share (`CU_EVENT_INTERPROCESS`). Which record is the latest the workers know, so each
-//! record, wait and question is a round trip: another process may ask as soon as the call has returned.
+//! Events that processes of a lease share (`CU_EVENT_INTERPROCESS`). Only the workers know which record is the latest,
+//! so each record, wait and query is a round trip: another process may ask as soon as the call has returned.
 
 use crate::Code;
 use crate::objects::context;
@@ -15,8 +15,8 @@ use protocol::{
 use std::sync::Arc;
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE` for an event that was not created to be shared, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
-/// exported as much as it can.
+/// `CUDA_ERROR_INVALID_HANDLE` for an event that was not created to be shared, `CUDA_ERROR_OUT_OF_MEMORY` if the lease
+/// has exported as much as it can.
 pub fn export(event: &Event) -> Result<Token, Code> {
     if !event.is_interprocess() {
         return Err(CUDA_ERROR_INVALID_HANDLE);

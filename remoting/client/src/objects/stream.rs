@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 
-/// What the program set on streams, by stream and attribute.
+/// The values that the program set on streams, by stream and attribute.
 static ATTRIBUTES: Mutex<BTreeMap<(u64, u32), AttributeValue>> = Mutex::new(BTreeMap::new());
 
 pub type AttributeValue = [u8; 64];
@@ -34,7 +34,7 @@ pub struct Stream {
     copies_seen: AtomicU64,
 }
 
-/// Where a command goes.
+/// The destination of a command.
 #[derive(Clone)]
 pub struct Target {
     pub live: Arc<Live>,
@@ -58,7 +58,7 @@ pub fn create(flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
     STREAMS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// Ends a stream, and tells its id.
+/// Ends a stream, and returns its id.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`.
@@ -91,7 +91,7 @@ fn end_streams(streams: PerThread) {
         return;
     }
     for (live, stream_id) in streams {
-        // A context that is gone took its streams with it; nobody is left to be told of an error.
+        // A context that is gone took its streams with it; no caller is left to get an error.
         if Context::is_live(&live) {
             let _ = live.session.post(stream_id, &StreamDestroy { stream: stream_id });
         }
@@ -110,8 +110,8 @@ fn per_thread_stream(live: &Arc<Live>) -> Result<u64, Code> {
     })
 }
 
-/// A stream that is about to be given work, as soon as its queue has room: what the program wrote, and the copies that it
-/// takes for complete, come before that.
+/// Finds a stream that is about to get work, and waits until its queue has room. What the program wrote, and the copies
+/// that it considers complete, come before that work.
 ///
 /// # Errors
 /// As [`find`].
@@ -125,7 +125,7 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
     Ok(target)
 }
 
-/// What a stream handle means for the calling thread.
+/// Finds the stream that a handle means for the calling thread.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`, or why there is no context.

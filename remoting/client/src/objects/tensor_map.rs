@@ -8,13 +8,13 @@ use protocol::{Message, TensorMap, Writer};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// What was asked: the message and its fields, of which the first is the context.
+/// A request: the message and its fields, of which the first is the context.
 type Question = (u32, Vec<u8>);
 
-/// Maps that are remembered: those that were asked for last, at least this many.
+/// The number of maps that are remembered: those requested last, at least this many.
 const KEPT: usize = 2048;
 
-/// Answers in two generations: when the younger is full it becomes the older, and what nobody asked for since goes.
+/// Answers in two generations: when the younger is full it becomes the older, and entries not used since then go.
 #[derive(Default)]
 struct Cache {
     young: HashMap<Question, TensorMap>,
@@ -41,7 +41,7 @@ impl Cache {
     }
 }
 
-/// The driver's answer, now or of an earlier time.
+/// Returns the driver's answer, from now or from an earlier time.
 ///
 /// # Errors
 /// The driver's code for arguments that it does not take, or that it knows no tensor maps.

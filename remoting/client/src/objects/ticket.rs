@@ -1,6 +1,6 @@
-//! What a program gives another process of its lease: 64 bytes that name memory or an event. They travel as a handle of
-//! `cuIpc*`, or as a file whose descriptor the program passes on (SCM_RIGHTS, `pidfd_getfd`); nothing of the device is in
-//! them.
+//! Tickets that a program gives another process of its lease: 64 bytes that name memory or an event. They travel as a
+//! handle of `cuIpc*`, or as a file whose descriptor the program passes on (SCM_RIGHTS, `pidfd_getfd`); they hold
+//! nothing of the device.
 
 use crate::Code;
 use driverapi::descriptors::apart;
@@ -14,14 +14,15 @@ pub type Token = [u8; 16];
 
 pub type Bytes = [u8; 64];
 
-/// What a ticket is for, as its first bytes say it.
+/// The purpose of a ticket, which its first bytes state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Of `cuIpcGetMemHandle`. Its numbers: where the allocation starts in the slab, its bytes, and the slab's.
+    /// A handle of `cuIpcGetMemHandle`. Its numbers: where the allocation starts in the slab, its bytes, and the
+    /// slab's.
     Allocation,
-    /// Of `cuIpcGetEventHandle`.
+    /// A handle of `cuIpcGetEventHandle`.
     Event,
-    /// Of `cuMemExportToShareableHandle`. Its number: the bytes.
+    /// A file of `cuMemExportToShareableHandle`. Its number: the bytes.
     Physical,
 }
 
@@ -65,7 +66,7 @@ impl Ticket {
         (*magic == kind.magic()).then_some(Ticket { kind, token: *token, device: *device, numbers })
     }
 
-    /// A new file that says this.
+    /// Makes a new file with this content.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` if the process has no more descriptors.
@@ -77,7 +78,7 @@ impl Ticket {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a file that is no ticket of this kind.
+    /// `CUDA_ERROR_INVALID_VALUE` for a file that is not a ticket of this kind.
     pub fn read(kind: Kind, file: BorrowedFd<'_>) -> Result<Ticket, Code> {
         let mut bytes = [0; 64];
         let read = pread(file, &mut bytes, 0).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;

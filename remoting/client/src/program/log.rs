@@ -33,7 +33,7 @@ pub fn error(text: &str) {
     line(Level::Error, text);
 }
 
-/// As [`error`], but not twice in a row: a library may try a hundred images that all fail alike.
+/// Like [`error`], but not twice in a row: a library may try a hundred images that all fail alike.
 pub fn error_unless_repeated(text: &str) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! The process that this library is in, which is somebody else's: its life and its forks, system calls, the lines that it is
-//! told on standard error, and the statistics that it leaves.
+//! The process that loaded this library: its life and its forks, system calls, the log lines on standard error, and the
+//! statistics that it leaves.
 //!
-//! Called by everything. It knows nothing of CUDA.
+//! Called by all other modules. It knows nothing of CUDA.
 
 pub(crate) mod log;
 pub(crate) mod process;

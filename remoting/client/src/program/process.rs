@@ -22,16 +22,16 @@ static STATE: AtomicU8 = AtomicU8::new(FRESH);
 /// The process that is initialised.
 static OWNER: Owner = Owner::nobody();
 
-/// Sockets that a forked child must close without a word: the session is its parent's.
+/// Sockets that a forked child must close without sending anything: the session is its parent's.
 static SOCKETS: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
 
-/// Is the library initialised, by this very process? So most calls find it.
+/// Whether the library is initialised, by this very process. Most calls find it so.
 #[inline]
 fn is_ready() -> bool {
     STATE.load(SeqCst) == INITIALISED && !OWNER.is_parent()
 }
 
-/// May calls be answered at all?
+/// Checks that calls may be answered at all.
 pub fn check_alive() -> Result<(), Code> {
     match state() {
         FORKED => Err(CUDA_ERROR_NOT_INITIALIZED),
@@ -40,12 +40,12 @@ pub fn check_alive() -> Result<(), Code> {
     }
 }
 
-/// May calls be answered that need no `cuInit`, as a forked child's?
+/// Checks that calls may be answered that need no `cuInit`, such as a forked child's.
 pub fn check_not_gone() -> Result<(), Code> {
     if state() == GONE { Err(CUDA_ERROR_DEINITIALIZED) } else { Ok(()) }
 }
 
-/// Was `cuInit` called?
+/// Checks that `cuInit` was called.
 #[inline]
 pub fn check_initialised() -> Result<(), Code> {
     if is_ready() { Ok(()) } else { Err(why_not_ready()) }
@@ -114,8 +114,8 @@ extern "C" fn finish() {
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
-/// Which process this is: the boot of its machine, its PID namespace, and when it started. It stays the same through exec. An
-/// appliance on the same machine can see when such a process has ended. None where /proc does not say.
+/// Identifies this process: the boot of its machine, its PID namespace, and when it started. It stays the same through
+/// exec. An appliance on the same machine can see when such a process has ended. None where /proc does not say.
 pub fn identity() -> Option<String> {
     let errno = sys::errno();
     let found = read_identity();
@@ -130,7 +130,8 @@ fn read_identity() -> Option<String> {
     Some(format!("{} {} {start}", boot.trim(), namespace.to_str()?))
 }
 
-/// Has the process of this number, which says that it is this one, ended? Only of our own PID namespace we know.
+/// Whether the process with this number and this identity has ended. Known only within this process's own PID
+/// namespace.
 pub fn has_ended(pid: u32, identity: &str) -> bool {
     let errno = sys::errno();
     let ended = is_gone(pid, identity).unwrap_or(false);
@@ -148,7 +149,7 @@ fn is_gone(pid: u32, identity: &str) -> Option<bool> {
     if test_kill_process(number) == Err(Errno::SRCH) {
         return Some(true);
     }
-    // Some /proc shows another namespace, where its numbers are others'; and some hides others' processes.
+    // A /proc may show another namespace, whose numbers differ, or may hide other users' processes.
     if fs::read_link("/proc/self").ok()?.to_str()? != std::process::id().to_string() {
         return None;
     }
@@ -161,7 +162,7 @@ struct Stat {
     start: String,
 }
 
-/// Of the fields behind the name of the program, which is in brackets and may have any bytes, the third and the 22nd
+/// Returns the third and the 22nd of the fields behind the program's name, which is in brackets and may have any bytes
 /// (proc_pid_stat(5)).
 fn stat_of(pid: &str) -> Option<Stat> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;

@@ -1,5 +1,6 @@
-//! What a process that called any function writes to `REMOTEGPU_STATS`: a file, or a folder for files of several processes.
-//! It does so when it ends, and every tenth of a second, for then it may end by a signal or `_exit`.
+//! The statistics that a process which called any function writes to `REMOTEGPU_STATS`: a file, or a folder for files
+//! of several processes. The process writes when it ends, and every tenth of a second, since it may end by a signal or
+//! `_exit`.
 
 use crate::program::{log, process, sys};
 use driverapi::descriptors::apart;
@@ -34,7 +35,7 @@ thread_local! {
     static LAST: Cell<Call> = const { Cell::new(Call { function: None, has_sent: false }) };
 }
 
-/// The last one that the program made on this thread.
+/// The last call that the program made on this thread.
 #[derive(Clone, Copy)]
 pub struct Call {
     function: Option<&'static Counter>,
@@ -80,12 +81,12 @@ pub fn call() -> Call {
     LAST.get()
 }
 
-/// What this thread does from now on is part of that call.
+/// Counts what this thread does from now on for that call.
 pub fn go_on(call: Call) {
     LAST.set(call);
 }
 
-/// Notes that the call that runs now sends something; the call as it was.
+/// Notes that the present call sends something; returns the call as it was.
 fn note_sent() -> Option<Call> {
     LAST.try_with(|call| call.replace(Call { has_sent: true, ..call.get() })).ok()
 }
@@ -110,12 +111,12 @@ pub fn received(bytes: usize) {
     BYTES_RECEIVED.fetch_add(bytes as u64, Relaxed);
 }
 
-/// Of those sent and received.
+/// Counts striped bytes, a part of those sent and received.
 pub fn striped(bytes: usize) {
     BYTES_STRIPED.fetch_add(bytes as u64, Relaxed);
 }
 
-/// By function, where it is not 0.
+/// Returns the counts by function, without zeros.
 fn by_function(count: impl Fn(&Counter) -> &AtomicU64) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     let mut next = FIRST.load(std::sync::atomic::Ordering::Acquire);
@@ -128,17 +129,17 @@ fn by_function(count: impl Fn(&Counter) -> &AtomicU64) -> BTreeMap<&'static str,
     counts
 }
 
-/// Was any function called?
+/// Whether any function was called.
 pub fn is_any() -> bool {
     !FIRST.load(Relaxed).is_null()
 }
 
 const EVERY: Duration = Duration::from_millis(100);
 
-/// What was written last; nothing once the last report was.
+/// The report written last; `None` once the final one was written.
 static WRITTEN: Mutex<Option<String>> = Mutex::new(Some(String::new()));
 
-/// Writes a report whenever it is another one, if the environment names a place for it.
+/// Writes a report whenever it has changed, if the environment names a place for it.
 pub fn keep() {
     let Some(path) = std::env::var_os(STATS).map(PathBuf::from) else { return };
     let kept = sys::spawn("remotegpu-stats", move || {
@@ -168,7 +169,7 @@ pub fn write_last() {
     }
 }
 
-/// A folder gets a file for each process, else the last process of a program's wins.
+/// Writes a report: a folder gets a file for each process; a file keeps the report of a program's last process.
 fn write(path: &Path, report: &str) {
     let file = if path.is_dir() { path.join(format!("{}.json", std::process::id())) } else { path.to_owned() };
     let open = || fs::OpenOptions::new().write(true).create(true).truncate(false).open(&file);

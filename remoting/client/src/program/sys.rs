@@ -27,8 +27,8 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()>
     without_signals(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
 }
 
-/// Runs `work` on a thread of ours and waits for it: the calling thread may have a small stack. What it sends counts for
-/// the call that this thread is in.
+/// Runs `work` on a thread of ours and waits for it: the calling thread may have a small stack. What it sends counts
+/// for the call that this thread is in.
 ///
 /// # Errors
 /// If the system has no more threads.
@@ -60,8 +60,8 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
-/// While it lives the calling thread is not cancelled (`pthread_cancel`): that would unwind through frames of ours. A
-/// thread that was asked to end does so at its next cancellation point.
+/// Keeps the calling thread from being cancelled (`pthread_cancel`) while it lives: that would unwind through frames of
+/// this library. A thread that was asked to end does so at its next cancellation point.
 pub struct Uncancelled(libc::c_int);
 
 unsafe extern "C" {
@@ -91,7 +91,7 @@ pub fn precise_sleeps() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
 
-/// A descriptor that this process was started with, which nobody closes before its end.
+/// Borrows a descriptor that this process was started with, which stays open until its end.
 ///
 /// # Errors
 /// If the number can be none.
@@ -119,7 +119,7 @@ fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 /// Pieces that one system call sends.
 const PIECES: usize = 16;
 
-/// Sends as much of the pieces as the socket takes, without a copy and without SIGPIPE; waits until it takes some.
+/// Sends as much of the pieces as the socket takes, without a copy and without SIGPIPE; blocks until it takes some.
 ///
 /// # Errors
 /// As sendmsg.
@@ -151,7 +151,7 @@ fn send_with<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>, flags: i
     })
 }
 
-/// Makes the number `socket` stand for what `other` stands for; what it stood for is closed.
+/// Makes the number `socket` stand for the same as `other`; what it stood for before is closed.
 ///
 /// # Errors
 /// As dup3.
@@ -234,7 +234,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The socket's number stands for another one now.
+    /// Watches again after the socket's number came to stand for another socket.
     ///
     /// # Errors
     /// As epoll_ctl.
@@ -292,7 +292,7 @@ pub unsafe fn back(address: usize, size: usize) -> bool {
     unsafe { libc::mprotect(place, size, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
-/// As [`back`], with memory that children made by fork have too.
+/// Like [`back`], with memory that children made by fork share.
 ///
 /// # Safety
 /// As [`back`].
@@ -303,13 +303,13 @@ pub unsafe fn back_for_children(address: usize, size: usize) -> bool {
     unsafe { libc::mmap(place, size, protection, flags, -1, 0) != libc::MAP_FAILED }
 }
 
-/// As [`back`], with the bytes of a file that others have too.
+/// Like [`back`], with the bytes of a file that other processes share.
 ///
 /// # Safety
 /// As [`back`]; the file has `size` bytes from `offset` on for good.
 pub unsafe fn back_with(address: usize, size: usize, file: BorrowedFd<'_>, offset: u64) -> bool {
     let (protection, place) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::without_provenance_mut(address));
-    // With its pages: who uses one first is charged for it, and that is this process, not the worker.
+    // MAP_POPULATE charges the pages to this process: the first user is charged for a page, and must not be the worker.
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
     // SAFETY: as the caller vouches, nothing else lies there.
     unsafe { libc::mmap(place, size, protection, flags, file.as_raw_fd(), offset as i64) != libc::MAP_FAILED }
@@ -325,7 +325,7 @@ pub unsafe fn unback(address: usize, size: usize) {
     unsafe { libc::mmap(std::ptr::without_provenance_mut(address), size, libc::PROT_NONE, flags, -1, 0) };
 }
 
-/// Does the process have memory, or reserved addresses, in the page of this address?
+/// Whether the process has memory, or reserved addresses, in the page of this address.
 pub fn is_mapped(address: usize) -> bool {
     const PAGE: usize = 4096;
     let mut resident = 0u8;
@@ -333,7 +333,8 @@ pub fn is_mapped(address: usize) -> bool {
     unsafe { libc::mincore(std::ptr::without_provenance_mut(address / PAGE * PAGE), 1, &raw mut resident) == 0 }
 }
 
-/// Reads memory of this process that may be gone by now, at these addresses one after the other; false if some of it is.
+/// Reads memory of this process that may be gone by now, at these addresses one after the other; false if some of it
+/// is.
 pub fn read_memory(places: &[Range<usize>], to: &mut [u8]) -> bool {
     let own = to.as_mut_ptr();
     assert_eq!(places.iter().map(Range::len).sum::<usize>(), to.len());
@@ -343,7 +344,7 @@ pub fn read_memory(places: &[Range<usize>], to: &mut [u8]) -> bool {
     }
 }
 
-/// As [`read_memory`], but writes.
+/// Like [`read_memory`], but writes.
 pub fn write_memory(places: &[Range<usize>], from: &[u8]) -> bool {
     let own = from.as_ptr().cast_mut();
     assert_eq!(places.iter().map(Range::len).sum::<usize>(), from.len());
@@ -362,8 +363,8 @@ type Transfer = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
-/// Whether all of the bytes were copied. Where a sandbox forbids the call, the memory is taken to be as registered, and
-/// `copy` is called.
+/// Copies between `own` and the places; returns whether all of the bytes were copied. Where a sandbox forbids the call,
+/// the memory is assumed to be as registered, and `copy` is called.
 ///
 /// # Safety
 /// `own` has as many bytes as the places together.
@@ -402,7 +403,7 @@ pub fn allocate_pages(size: usize) -> *mut u8 {
     new_pages(size, libc::MAP_PRIVATE)
 }
 
-/// As [`allocate_pages`]; children made by fork have them too.
+/// Like [`allocate_pages`]; children made by fork share the pages.
 pub fn allocate_pages_for_children(size: usize) -> *mut u8 {
     new_pages(size, libc::MAP_SHARED)
 }

@@ -1,4 +1,4 @@
-//! What the sessions of one process do for each other: appliances do not know each other, so this process carries
+//! Services of the sessions of one process for each other: appliances do not know each other, so this process carries
 //! the order of streams and the bytes of copies from one to another, without holding up the program's threads.
 
 use super::copies::{DeviceBox, Source};
@@ -7,7 +7,7 @@ use crate::Code;
 use protocol::{BULK_CHUNK, CopyToDeviceLate, Gate, GateOpen, Message, SupplyBytes, SupplyCancel};
 use std::sync::Arc;
 
-/// What happens with the code of an answer that no thread waits for. The reader calls it: it must not block.
+/// A callback for the code of an answer that no thread waits for. The reader calls it: it must not block.
 pub type Then = Box<dyn FnOnce(Code) + Send>;
 
 /// Holds a stream until it is opened.
@@ -17,11 +17,11 @@ pub struct StreamGate {
 }
 
 impl StreamGate {
-    /// Lets the stream go on; the code of what it waited for is told by the next call that synchronises.
+    /// Lets the stream go on; the next call that synchronises reports the code of what it waited for.
     pub fn open(self, code: Code) {
         self.session.note_late(code);
         self.session.soon(move |session| {
-            // A session that is lost holds nothing.
+            // A session that is lost holds no stream.
             let _ = session.post(0, &GateOpen { token: self.token }).and_then(|_| session.flush());
         });
     }
@@ -33,7 +33,7 @@ pub struct PeerSource {
     /// A stream of the library's own, which only this copy uses.
     pub stream_id: u64,
     pub memory: DeviceBox,
-    /// Whose streams get a failure.
+    /// The session whose streams get a failure.
     pub told: Arc<Session>,
     /// Kept as long as the memory is read.
     pub guard: Box<dyn Send + Sync>,
@@ -47,7 +47,7 @@ impl PeerSource {
 }
 
 impl Session {
-    /// Holds what is given to the stream from now on.
+    /// Holds all later work of the stream.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -61,7 +61,7 @@ impl Session {
     /// Sends a command; `then` is called once with the code of its answer, also if the session is or gets lost.
     pub fn call_then<M: Message>(&self, stream_id: u64, message: &M, then: Then) {
         let pending = Pending::Reply(Waiter::Then(then));
-        // An error is told to `then`.
+        // `then` gets an error.
         let _ = self.append(M::CODE, stream_id, &[], Some(pending), true, |w| {
             w.put(message);
         });
@@ -90,7 +90,7 @@ impl Session {
         Ok(())
     }
 
-    /// Fetches bytes that the worker asked for from the session that has them.
+    /// Gets bytes from the session that has them, and sends them to the worker that asked for them.
     pub(super) fn fetch(
         command: u64,
         from: Arc<PeerSource>,
@@ -107,7 +107,7 @@ impl Session {
             let place = HostBox::linear(bytes.as_mut_ptr().expose_provenance(), len);
             let (stream_id, memory) = (from.stream_id, from.memory.clone());
             let then = move |code| to.soon(move |to| to.supply_fetched(command, &from, offset, &bytes, code));
-            // An error is told to `then`.
+            // `then` gets an error.
             let _ = peer.ask_for_bytes(stream_id, &place, &memory, offset, Waiter::Then(Box::new(then)));
         });
         Ok(())

@@ -10,7 +10,7 @@ pub struct Arena {
     base: u64,
     size: u64,
     granularity: u64,
-    /// Nothing else of this process can lie in it.
+    /// Whether it is reserved: nothing else of this process can lie in it.
     reserved: bool,
     free: Mutex<Ranges>,
     /// The end of the arena, once page-locked memory of the program lies there.
@@ -25,7 +25,7 @@ struct Pinned {
     free: Mutex<Ranges>,
 }
 
-/// Which part of the arena they are.
+/// The part of the arena for page-locked memory.
 const PINNED_PART: u64 = 8;
 
 impl Arena {
@@ -92,7 +92,7 @@ impl Arena {
         }
     }
 
-    /// Did [`Arena::take_pinned`] give this address?
+    /// Whether [`Arena::take_pinned`] gave this address.
     pub fn is_pinned(&self, address: u64) -> bool {
         let pinned = self.pinned.get().and_then(Option::as_ref);
         pinned.is_some_and(|pinned| address.wrapping_sub(pinned.base) < pinned.size)

@@ -1,5 +1,5 @@
-//! Host functions that streams run: on one thread of their own, in the order in which they come due. What a stream waits
-//! for has a thread for itself, because it may last.
+//! Host functions that streams run: on one thread of their own, in the order in which they come due. Each wait of a
+//! stream has a thread of its own, because it may last.
 
 use super::{Session, lock, mint};
 use crate::Code;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A host function with what it is called with; the argument is the session's sticky error, or 0.
+/// A host function or a wait, with its argument bound. It is called with the session's sticky error, or 0.
 pub type HostCall = Box<dyn FnOnce(Code) + Send>;
 
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// How many of them have not returned.
+    /// The number of calls of this kind that have not returned.
     fn outstanding(&self, kind: Kind) -> &AtomicUsize {
         match kind {
             Kind::Function => &self.functions,
@@ -43,7 +43,7 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does the calling thread run a host function? CUDA allows no calls from there.
+/// Whether the calling thread runs a host function. CUDA allows no calls from there.
 pub fn in_callback() -> bool {
     IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
 }
@@ -57,7 +57,7 @@ impl Session {
         self.post_call(stream_id, Kind::Function, function)
     }
 
-    /// As [`Session::post_callback`], but nothing else waits for it, and it may last.
+    /// Like [`Session::post_callback`], but nothing else waits for it, and it may last.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -84,7 +84,7 @@ impl Session {
         self.callbacks.waits.load(SeqCst) > 0
     }
 
-    /// Is any function or wait of the program's not over?
+    /// Whether any function or wait of the program is not over.
     pub fn has_calls(&self) -> bool {
         self.has_callbacks() || self.has_waits()
     }
@@ -96,7 +96,7 @@ impl Session {
 
     fn end_call(&self, token: u64, kind: Kind) {
         self.callbacks.outstanding(kind).fetch_sub(1, SeqCst);
-        // In a session that has failed no stream goes on.
+        // In a session that has failed no stream continues.
         let _ = self.post(0, &CallbackDone { token }).and_then(|_| self.flush());
     }
 

@@ -19,18 +19,18 @@ pub struct DeviceBox {
 }
 
 impl DeviceBox {
-    /// Do the bytes lie together?
+    /// Whether the bytes lie together.
     pub(super) fn is_linear(&self) -> bool {
         self.extent.height == 1 && self.extent.depth == 1
     }
 
-    /// `len` bytes of a linear box, from `offset` on.
+    /// Returns `len` bytes of a linear box, from `offset` on.
     pub(super) fn part(&self, offset: u64, len: u64) -> DeviceBox {
         DeviceBox { context: self.context, address: self.address + offset, extent: Extent::linear(len) }
     }
 }
 
-/// Where the bytes of a copy come from that the worker asks for.
+/// The source of bytes of a copy that the worker asks for.
 #[derive(Clone)]
 pub enum Source {
     Host(HostBox),
@@ -38,7 +38,7 @@ pub enum Source {
     Peer(Arc<PeerSource>, Arc<Session>),
 }
 
-/// The packed bytes from `offset` on: where they lie, or gathered if they lie apart.
+/// Returns the packed bytes from `offset` on: in place, or gathered if they lie apart.
 fn gather(from: &HostBox, offset: u64, len: u64) -> Cow<'static, [u8]> {
     // SAFETY: the program promised that the source of the copy is readable until the copy is complete.
     let read = |(address, count)| unsafe {
@@ -59,8 +59,8 @@ fn gather(from: &HostBox, offset: u64, len: u64) -> Cow<'static, [u8]> {
 }
 
 impl Session {
-    /// Sends the bytes as they are now; returns when the program may change them. `may_wait`: it may be when the stream
-    /// got there.
+    /// Sends the bytes as they are now; returns when the program may change them. `may_wait`: that may be as late as
+    /// the stream gets there.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -104,7 +104,7 @@ impl Session {
         self.supply_late(stream_id, to, from, Waiter::Nobody)
     }
 
-    /// As [`Session::copy_to_device_late`]; `waiter` is notified when the bytes have been read.
+    /// Like [`Session::copy_to_device_late`]; `waiter` is notified when the bytes have been read.
     pub(super) fn supply_late(
         self: &Arc<Self>,
         stream_id: u64,
@@ -160,7 +160,7 @@ impl Session {
         self.ask_for_bytes(stream_id, to, from, 0, Waiter::Nobody).map(drop)
     }
 
-    /// As many bytes as `to` has, from `offset` on of the packed form of `from`.
+    /// Asks for as many bytes as `to` has, from `offset` on of the packed form of `from`.
     pub(super) fn ask_for_bytes(
         &self,
         stream_id: u64,
@@ -191,7 +191,7 @@ impl Session {
         Ok(number)
     }
 
-    /// Is there room to send this much at once?
+    /// Whether there is room to send this much at once.
     pub fn has_window(&self, len: u64) -> bool {
         let window = lock(&self.window);
         window.outstanding == 0 || window.outstanding + len <= SEND_WINDOW
@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Has bytes sent by a thread that may block, which the reader may not.
+    /// Sends bytes on a thread that may block: the reader may not.
     pub(super) fn supply(&self, command: u64, from: Source, need: &NeedBytes) -> Result<(), String> {
         let NeedBytes { offset, len } = *need;
         let packed = match &from {
@@ -246,12 +246,12 @@ impl Session {
         if self.flush().is_err() || end != from.packed() {
             return;
         }
-        // Its lock is let go of: who appends a command takes it within the outbox's.
+        // This releases the lock at once: a thread that appends a command takes it while it holds the outbox's.
         let supplied = lock(&self.pending).remove(&command);
         if let Some(Pending::Supply(_, waiter)) = supplied {
             let may_read = matches!(waiter, Waiter::Thread(_));
             waiter.supplied(0);
-            // The thread that waits for it may be the one that reads, which the answer wakes.
+            // The thread that waits for it may be the reader, which the answer wakes.
             if may_read {
                 self.probe_surely();
             }

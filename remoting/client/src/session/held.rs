@@ -1,4 +1,4 @@
-//! The share of a session is suspended: the program waits at its next call that needs an answer, or has much to send.
+//! Suspension of a session's share: the program waits at its next call that needs an answer, or has much to send.
 
 use super::{Session, lock};
 use crate::program::log;
@@ -9,7 +9,7 @@ use std::time::Instant;
 #[derive(Default)]
 pub struct Held {
     on: AtomicBool,
-    /// What was not sent meanwhile is to be sent.
+    /// Set when the frames that were held back are to be sent.
     released: AtomicBool,
     since: Mutex<Option<Instant>>,
 }
@@ -19,14 +19,15 @@ impl Held {
         self.on.load(SeqCst)
     }
 
-    /// Whether it is over since the last call.
+    /// Whether the suspension ended since the last call.
     pub fn take_released(&self) -> bool {
         self.released.swap(false, SeqCst)
     }
 }
 
 impl Session {
-    /// The worker says that the share is suspended, and why; or, without a reason, that it no longer is. For the reader.
+    /// Notes that the worker suspended the share, with the reason; or, without a reason, that it resumed it. For the
+    /// reader.
     pub(super) fn hold(&self, reason: &str) {
         let mut since = lock(&self.held.since);
         self.held.on.store(!reason.is_empty(), SeqCst);
@@ -41,7 +42,7 @@ impl Session {
             let seconds = since.elapsed().as_secs_f32();
             log::error(&format!("the share on appliance {peer} is back after {seconds:.1} s; the program continues"));
         }
-        // Those that there were have ended.
+        // The stripes that were open have ended.
         self.end_stripes();
         // The background thread sends: the reader may not wait for the lock.
         self.held.released.store(true, SeqCst);

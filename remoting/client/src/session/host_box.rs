@@ -52,7 +52,7 @@ impl HostBox {
         flat
     }
 
-    /// Where the packed bytes from `offset` on lie: address and length of each run, `len` bytes together.
+    /// Returns the runs of the packed bytes from `offset` on: the address and length of each, `len` bytes together.
     pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = (usize, usize)> + use<> {
         let flat = self.flat();
         let (mut at, end) = (offset, (offset + len).min(flat.packed()));

@@ -1,4 +1,4 @@
-//! Work that the reader gives away because it may block: a thread of the session's own does it, in order.
+//! Work that the reader hands over because it may block: a thread of the session's own does it, in order.
 
 use super::Session;
 use crate::Code;
@@ -13,10 +13,10 @@ type Job = Box<dyn FnOnce(&Session) + Send>;
 pub struct Jobs(OnceLock<Sender<Job>>);
 
 impl Session {
-    /// Must have been called before anything can arrive that leads to a job.
+    /// Starts the thread for jobs. Must be called before anything can arrive that leads to a job.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY` if there is no thread for them.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if no thread can be started.
     pub(super) fn start_jobs(self: &Arc<Self>) -> Result<(), Code> {
         let (sender, receiver) = mpsc::channel::<Job>();
         if self.jobs.0.set(sender).is_err() {
@@ -29,7 +29,7 @@ impl Session {
         })
     }
 
-    /// Returns at once. Without [`Session::start_jobs`] nothing happens.
+    /// Queues a job and returns at once. Without [`Session::start_jobs`] it does nothing.
     pub(super) fn soon(&self, job: impl FnOnce(&Session) + Send + 'static) {
         if let Some(jobs) = self.jobs.0.get() {
             // The thread ends with the process only.

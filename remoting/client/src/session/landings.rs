@@ -1,11 +1,11 @@
-//! Where copies have landed in the program's memory, for who must know of a worker on this machine, which writes unseen.
+//! Ranges of the program's memory in which copies have landed. A worker on this machine writes there unseen.
 
 use super::{HostBox, lock};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// More of them become one.
+/// When there are more ranges than this, they are joined.
 const MOST: usize = 1024;
 
 #[derive(Default)]

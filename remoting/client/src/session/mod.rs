@@ -1,8 +1,8 @@
 //! A session: this process's connection to its worker on one appliance.
 //!
-//! All commands of all threads form one sequence, numbered under the lock of the outbox. What nobody waits for leaves
-//! with the next command that somebody waits for, when the buffer is full, or within about 100 us. A thread that waits
-//! reads the connection itself ([`wait`]); a background thread reads only while nobody waits.
+//! All commands of all threads form one sequence, numbered under the lock of the outbox. A command that no thread waits
+//! for leaves with the next one that a thread waits for, when the buffer is full, or within about 100 us. A thread that
+//! waits reads the connection itself ([`wait`]); a background thread reads only while none waits.
 
 mod across;
 mod arena;
@@ -65,10 +65,11 @@ use wait::{Lead, Turn};
 /// How long a worker may take to answer the first frame: it may lack a CPU, and a driver may take long to start.
 const OPEN_SECONDS: u32 = 60;
 
-/// After so long without a byte a waiting call asks whether somebody is there, and then waits as long for the answer.
+/// After this long without a byte a waiting call probes whether the peer is alive, and then waits as long for the
+/// answer.
 const QUIET_SECONDS: u32 = 5;
 
-/// Who is notified of an answer.
+/// The receiver of an answer.
 enum Waiter {
     Nobody,
     Thread(Arc<Slot>),
@@ -76,7 +77,7 @@ enum Waiter {
 }
 
 impl Waiter {
-    /// The bytes of a copy have been read, or will not be.
+    /// Notifies the waiter: the bytes of a copy have been read, or will not be.
     fn supplied(self, code: Code) {
         if let Waiter::Thread(slot) = self {
             slot.finish(Reply { code, tail: Vec::new() });
@@ -84,26 +85,26 @@ impl Waiter {
     }
 }
 
-/// Bytes of news that wait for a call that lets the host see them.
+/// The most bytes of news that wait for a call that lets the host see them.
 const MOST_NEWS: usize = 16 << 20;
 
-/// What the device wrote to mirrors: the worker's words, and the bytes of the runs.
+/// The device's writes to mirrors: the worker's report, and the bytes of the runs.
 pub struct News {
     pub told: MirrorsTold,
     pub bytes: Vec<u8>,
 }
 
-/// What the answer to a command, or its pushes, are for.
+/// The use of a command's answer, or of its pushes.
 enum Pending {
     Reply(Waiter),
     /// Bytes land here.
     Landing(HostBox, Waiter),
-    /// Bytes are asked for from here.
+    /// Requested bytes are read from here.
     Supply(Source, Waiter),
 }
 
 impl Pending {
-    /// There will be no answer. Threads that wait see that by themselves.
+    /// Rejects a command that gets no answer. Threads that wait notice that by themselves.
     fn reject(self, code: Code) {
         if let Pending::Reply(Waiter::Then(then)) | Pending::Landing(_, Waiter::Then(then)) = self {
             then(code);
@@ -126,21 +127,22 @@ pub struct Progress {
 
 pub struct Session {
     socket: OwnedFd,
-    /// Which appliance, for people.
+    /// The name of the appliance, for people.
     peer: String,
-    /// The version of the wire that the worker speaks with us.
+    /// The version of the wire that the worker speaks on this session.
     wire: u32,
     outbox: Mutex<Outbox>,
-    /// There is a connection again, the share is no longer suspended, or the session is lost.
+    /// Signals that there is a connection again, that the share is no longer suspended, or that the session is lost.
     reconnected: Condvar,
-    /// The share is suspended: little is sent.
+    /// Whether the share is suspended: then little is sent.
     held: Held,
-    /// For the background thread that sends.
+    /// Wakes the background thread that sends.
     wake: Wake,
-    /// How to reach the worker again.
+    /// The way to reach the worker again.
     reconnect: OnceLock<Reconnect>,
     epoch: AtomicU64,
-    /// Bytes that the reader has received; how many of them the worker has been told of; whether it must be told.
+    /// Three values: bytes that the reader has received; how many of them the worker knows of; whether it must get an
+    /// acknowledgement.
     received: AtomicU64,
     told: AtomicU64,
     must_acknowledge: AtomicBool,
@@ -152,7 +154,7 @@ pub struct Session {
     pending: Mutex<BTreeMap<u64, Pending>>,
     /// The code that every call answers from now on, or 0.
     failure: AtomicU32,
-    /// The code of a copy that nobody waited for and that failed, until a synchronising call has answered it; or 0.
+    /// The code of a failed copy that no call waited for, until a synchronising call has answered it; or 0.
     late: AtomicU32,
     lost: AtomicBool,
     last_work: AtomicU64,
@@ -165,16 +167,16 @@ pub struct Session {
     jobs: Jobs,
     shared: Shared,
     ring: Mutex<Ring>,
-    /// What the worker said of mirrors, until a call lets the host see it.
+    /// The worker's reports on mirrors, until a call lets the host see them.
     news: Mutex<Vec<News>>,
     news_bytes: AtomicUsize,
     landings: Landings,
-    /// Commands in streams that are not known to be complete.
+    /// The commands of all streams that are not known to be complete; a long command counts several times (`weight`).
     queued: AtomicU32,
     stripes: Stripes,
     arena: OnceLock<Arena>,
     image_bytes: AtomicU64,
-    /// Devices that reach another one's memory, and how many reasons there are (`access`).
+    /// Devices that reach another one's memory, and the number of reasons (`Access`).
     pub reached: Mutex<HashMap<(u32, u32), u32>>,
 }
 
@@ -186,11 +188,11 @@ pub fn mint() -> u64 {
     NEXT.fetch_add(1, SeqCst)
 }
 
-/// How long a process that ends waits until its appliances know.
+/// How long an ending process waits until its appliances know.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// Ends all sessions: the process is going. What it had is the next process's when it has gone, so the workers are heard,
-/// who close their ends when the appliances know.
+/// Ends all sessions before the process ends. When it has gone, what it had must be free for the next process: so this
+/// waits for the workers, which close their ends when the appliances know.
 pub fn say_goodbye() {
     let Ok(sessions) = SESSIONS.try_lock() else { return };
     let until = Instant::now() + GOODBYE;
@@ -204,20 +206,20 @@ pub fn owner_of(address: u64) -> Option<Arc<Session>> {
     lock(&SESSIONS).iter().find(|session| session.arena().contains(address)).cloned()
 }
 
-/// May this memory still be written by an earlier copy or host function of any stream?
+/// Whether an earlier copy or host function of any stream may still write this memory.
 pub fn is_unsettled(memory: &HostBox) -> bool {
     let unsettled = |session: &Arc<Session>| session.has_callbacks() || session.is_landing(memory);
     lock(&SESSIONS).iter().any(|session| !session.is_lost() && unsettled(session))
 }
 
-/// Does a stream wait for a word of page-locked memory? Before it writes that word the program may write more.
+/// Whether a stream waits for a word of page-locked memory. Before the program writes that word it may write more.
 pub fn is_any_waiting() -> bool {
     lock(&SESSIONS).iter().any(|session| !session.is_lost() && session.has_waits())
 }
 
 impl Session {
-    /// Starts a session on a connected socket whose other end is a worker, to which `opening` was sent. With `reconnect` it
-    /// outlives the connection.
+    /// Starts a session on a connected socket whose other end is a worker, to which `opening` was sent. With
+    /// `reconnect` it outlives the connection.
     ///
     /// # Errors
     /// A line for people, if the worker does not answer as it should.
@@ -272,7 +274,7 @@ impl Session {
         sys::receive_timeout(fd, Some(QUIET_SECONDS));
         let opened =
             session.open(opening).map_err(|code| format!("the worker of {peer} opens no session (code {code})"));
-        // Who cannot reconnect waits for ever: the system finds out that a peer is gone.
+        // A session that cannot reconnect waits without a time limit: the system finds out that a peer is gone.
         sys::receive_timeout(fd, reconnect.is_some().then_some(QUIET_SECONDS));
         let opened = opened?;
         if let Some(reconnect) = reconnect {
@@ -295,7 +297,7 @@ impl Session {
         self.wait(&slot)?.success()?.decode()
     }
 
-    /// Another time a worker was silent while the session opens; the first is told.
+    /// Counts the worker's silence while the session opens, and logs the first one.
     fn opens_late(&self, silent: &mut u32) -> Result<(), String> {
         *silent += QUIET_SECONDS;
         if *silent >= OPEN_SECONDS {
@@ -336,7 +338,7 @@ impl Session {
         Ok(())
     }
 
-    /// How much of images the worker keeps.
+    /// Returns how many bytes of images the worker keeps.
     pub fn image_bytes(&self) -> u64 {
         self.image_bytes.load(SeqCst)
     }
@@ -354,29 +356,30 @@ impl Session {
         }
     }
 
-    /// What the worker said of mirrors since the last time, in its order.
+    /// Takes the worker's reports on mirrors since the last call, in its order.
     pub fn take_news(&self) -> Vec<News> {
         let mut news = lock(&self.news);
         self.news_bytes.store(0, SeqCst);
         std::mem::take(&mut *news)
     }
 
-    /// Where bytes have landed in the program's memory since the last time; noted from the first time on.
+    /// Takes the ranges where bytes have landed in the program's memory since the last call; they are noted from the
+    /// first call on.
     pub fn take_landings(&self) -> Vec<Range<usize>> {
         self.landings.take()
     }
 
-    /// Is that so much that a program which neither waits nor asks is not to be waited for?
+    /// Whether there is too much news to wait for a program that neither waits nor queries.
     pub fn has_much_news(&self) -> bool {
         self.news_bytes.load(SeqCst) > MOST_NEWS
     }
 
-    /// Does the worker's version have such a command? Where it does not, there is another way.
+    /// Whether the worker's version has such a command. Where it does not, there is another way.
     pub fn has(&self, code: u32) -> bool {
         since(code) <= self.wire
     }
 
-    /// Do answers about events carry what was printed before, and the late error?
+    /// Whether answers about events carry the output printed before, and the late error.
     pub fn events_tell(&self) -> bool {
         self.wire >= EVENTS_TELL
     }
@@ -389,7 +392,8 @@ impl Session {
         self.lost.load(SeqCst)
     }
 
-    /// Called by the reader only, so that nothing is written to the program's memory after a call has failed.
+    /// Ends the session as lost. Called by the reader only, so that nothing is written to the program's memory after a
+    /// call has failed.
     fn lose(&self, code: Code, reason: &str) {
         let code = if code == 0 { CUDA_ERROR_EXTERNAL_DEVICE } else { code };
         let code = self.failure.compare_exchange(0, code, SeqCst, SeqCst).err().unwrap_or(code);
@@ -405,7 +409,7 @@ impl Session {
             self.reconnected.notify_all();
             self.wake.wake();
             self.lead.wake_all();
-            // Nothing can be sent any more, so nothing is added behind this.
+            // Nothing can be sent any more, so nothing is added after this.
             let pending = std::mem::take(&mut *lock(&self.pending));
             pending.into_values().for_each(|pending| pending.reject(code));
         }
@@ -421,10 +425,10 @@ impl Session {
         })
     }
 
-    /// Sends a command that is answered when work is complete, and waits for that.
+    /// Sends a command that is answered when work is complete, and waits for the answer.
     ///
     /// # Errors
-    /// The code of work that failed, also of an earlier copy that nobody waited for.
+    /// The code of work that failed, also of an earlier copy that no call waited for.
     pub fn synchronise<M: Message>(&self, stream_id: u64, message: &M) -> Result<(), Code> {
         let reply = self.call(stream_id, message)?;
         self.synchronised(&reply)
@@ -433,12 +437,12 @@ impl Session {
     /// Waits for the earlier work of a stream.
     ///
     /// # Errors
-    /// As [`Session::synchronise`].
+    /// Like [`Session::synchronise`], for one stream.
     pub fn synchronise_stream(&self, stream_id: u64) -> Result<(), Code> {
         self.synchronise_stream_beside(stream_id, || Ok(()))
     }
 
-    /// As [`Session::synchronise_stream`]; `meanwhile` is done when the question, and all work before it, has been sent.
+    /// Synchronises a stream; `meanwhile` is done when the question, and all work before it, has been sent.
     ///
     /// # Errors
     /// As [`Session::synchronise`], or that of `meanwhile`.
@@ -459,17 +463,17 @@ impl Session {
         Ok(())
     }
 
-    /// A wait for what is known to be complete, of which the worker has told all: it needs no answer.
+    /// Waits for work that is known to be complete and fully reported by the worker: that needs no answer.
     ///
     /// # Errors
-    /// The code of an earlier copy that nobody waited for, or the session's sticky error.
+    /// The code of an earlier copy that no call waited for, or the session's sticky error.
     pub fn wait_for_nothing(&self) -> Result<(), Code> {
         self.flush()?;
         self.check()?;
         self.take_late()
     }
 
-    /// Waits for the earlier work of a stream outside of any call: one that synchronises is told what failed.
+    /// Waits for the earlier work of a stream outside of any call: the next call that synchronises reports a failure.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -504,48 +508,48 @@ impl Session {
         }
     }
 
-    /// The last command that any stream was given.
+    /// Returns the last command that any stream was given.
     pub fn newest_in_streams(&self) -> u64 {
         lock(&self.outbox).streams.newest()
     }
 
-    /// Is everything known to be complete that streams of the program were given, if all commands up to this one are?
+    /// Whether all work of the program's streams is known to be complete, if all commands up to `synchronised` are.
     pub fn is_quiet(&self, how: Known, synchronised: u64) -> bool {
         lock(&self.outbox).streams.is_quiet(how, synchronised)
     }
 
-    /// As [`Session::is_quiet`], of what one stream was given.
+    /// Like [`Session::is_quiet`], for the work of one stream.
     pub fn is_stream_complete(&self, stream_id: u64, how: Known, synchronised: u64) -> bool {
         lock(&self.outbox).streams.is_complete(stream_id, how, synchronised)
     }
 
-    /// As [`Session::is_stream_complete`], for a legacy stream.
+    /// Like [`Session::is_stream_complete`], for a legacy stream.
     pub fn is_legacy_complete(&self, stream_id: u64, how: Known, synchronised: u64) -> bool {
         lock(&self.outbox).streams.is_legacy_complete(stream_id, how, synchronised)
     }
 
-    /// A stream of the library's own: what it is given is no work of the program's.
+    /// Registers a stream of the library's own: its work is not the program's.
     pub fn own_stream(&self, stream_id: u64) {
         lock(&self.outbox).streams.own(stream_id);
     }
 
-    /// It is gone.
+    /// Removes such a stream, which is gone.
     pub fn disown_stream(&self, stream_id: u64) {
         lock(&self.outbox).streams.disown(stream_id);
     }
 
-    /// A stream has been waited for, or asked about: what it and those that it waits for were given up to this command is
-    /// complete.
+    /// Notes that a stream was waited for or queried: its work, and that of the streams that it waits for, is complete
+    /// up to this command.
     pub fn note_complete(&self, stream_id: u64, how: Known, number: u64) {
         lock(&self.outbox).streams.note_complete(stream_id, how, number);
     }
 
-    /// The command up to which all is known to be complete that a stream and those that it waits for were given.
+    /// Returns the command up to which all work of a stream, and of those that it waits for, is known to be complete.
     pub fn complete_in_stream(&self, stream_id: u64, how: Known) -> u64 {
         lock(&self.outbox).streams.complete(stream_id, how)
     }
 
-    /// As [`Session::call`] for a generated function.
+    /// Like [`Session::call`], for a generated function.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -590,7 +594,7 @@ impl Session {
         slot.reply().ok_or_else(|| self.check().err().unwrap_or(CUDA_ERROR_UNKNOWN))
     }
 
-    /// Is something delivered to the slot within `patience`?
+    /// Whether something is delivered to the slot within `patience`.
     fn is_soon(&self, slot: &Slot, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         while !slot.is_finished() {
@@ -605,7 +609,7 @@ impl Session {
         true
     }
 
-    /// Takes in what has arrived, or arrives within `patience`, if nobody else is doing that.
+    /// Takes in what has arrived, or arrives within `patience`, unless another thread is reading.
     pub fn poll(&self, patience: Duration) {
         if self.lead.try_enter(|| self.watch.disarm()) {
             if !patience.is_zero() {
@@ -616,14 +620,14 @@ impl Session {
         }
     }
 
-    /// A token that `Fenced` will bring back, and where that will be seen.
+    /// Makes a token that `Fenced` will bring back, and the slot that shows it.
     pub fn new_fence(&self) -> (u64, Arc<Slot>) {
         let (token, slot) = (mint(), Slot::new());
         lock(&self.fences).insert(token, Arc::clone(&slot));
         (token, slot)
     }
 
-    /// Completions of this event are noted in `progress` as long as it lives.
+    /// Notes completions of this event in `progress` as long as that lives.
     pub fn follow_event(&self, event: u64, progress: &Arc<Progress>) {
         lock(&self.events).insert(event, Arc::downgrade(progress));
     }
@@ -632,19 +636,19 @@ impl Session {
         lock(&self.events).remove(&event);
     }
 
-    /// A code that the next call that synchronises answers.
+    /// Keeps a code for the next call that synchronises.
     fn note_late(&self, code: Code) {
         let _ = self.late.compare_exchange(0, code, SeqCst, SeqCst);
     }
 
-    /// Sticky errors are kept; every answer passes here.
+    /// Keeps sticky errors; every answer passes here.
     fn note_code(&self, code: Code) {
         if is_sticky(code) {
             let _ = self.failure.compare_exchange(0, code, SeqCst, SeqCst);
         }
     }
 
-    /// The command appended last uses device memory.
+    /// Notes that the command appended last uses device memory.
     pub fn note_work(&self) {
         self.last_work.fetch_max(lock(&self.outbox).last, SeqCst);
     }

@@ -3,8 +3,8 @@
 use crate::program::process;
 use protocol::{Header, Message, Open, Writer, table_hash};
 
-/// Who connects sends it right behind the preface: the appliance passes on what it does not read itself, so that the worker
-/// has it a round trip earlier.
+/// The opening frame. The connecting side sends it directly after the preface: the appliance passes on what it does not
+/// read itself, so that the worker has it a round trip earlier.
 pub struct Opening {
     pub(super) wire: u32,
     pub(super) frame: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct Opening {
 impl Opening {
     pub(super) const NUMBER: u64 = 1;
 
-    /// Of a session that speaks this version of the wire.
+    /// Makes the opening of a session that speaks this version of the wire.
     #[must_use]
     pub fn new(wire: u32) -> Opening {
         let mut payload = Writer::new();

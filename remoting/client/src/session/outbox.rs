@@ -1,4 +1,4 @@
-//! What a session has to send, and what it sent that may have to be sent again.
+//! The frames that a session has to send, and those sent that it may have to send again.
 
 use super::queues::Queues;
 use super::streams::Streams;
@@ -8,14 +8,14 @@ use protocol::{HEADER_BYTES, Header, Kept, Writer};
 pub const FULL: usize = 64 << 10;
 /// Tails longer than this are sent from where they are.
 pub const COPIED_TAIL: usize = 16 << 10;
-/// They are acknowledged, and copied if they have to be, in pieces of this many bytes.
+/// Borrowed tails are acknowledged, and copied if they have to be, in pieces of this many bytes.
 const BORROWED: usize = 64 << 10;
-/// Memory that is kept for later pieces.
+/// The most memory that is kept for later pieces.
 const MOST_SPARE: usize = 4 << 20;
 
 pub enum Piece {
     Owned(Vec<u8>),
-    /// Memory of a caller who is still in the call that sends it.
+    /// Memory of a caller that is still in the call that sends it.
     Borrowed(usize, usize),
 }
 
@@ -31,7 +31,7 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// Memory of pieces that are kept no longer: new memory costs a page fault for each 4 KiB.
+/// Memory of pieces that are no longer kept: new memory costs a page fault for each 4 KiB.
 #[derive(Default)]
 struct Spares {
     all: Vec<Vec<u8>>,
@@ -59,16 +59,16 @@ impl Spares {
 
 pub struct Outbox {
     pub kept: Kept<Piece>,
-    /// How many of the kept pieces are borrowed.
+    /// The number of kept pieces that are borrowed.
     borrowed: usize,
     spares: Spares,
     /// The number of the last command.
     pub last: u64,
     pub streams: Streams,
     pub queues: Queues,
-    /// The background thread ticks; else it sleeps.
+    /// Whether the background thread ticks; else it sleeps.
     pub ticking: bool,
-    /// The socket took no more: the background thread waits until it does.
+    /// Whether the socket took no more: the background thread waits until it does.
     pub full: bool,
     pub connected: bool,
 }
@@ -99,7 +99,7 @@ impl Outbox {
         });
     }
 
-    /// A frame of this number left before there was an outbox.
+    /// Records a frame of this number that left before there was an outbox.
     pub fn has_sent(&mut self, number: u64, frame: Vec<u8>) {
         let len = frame.len();
         self.last = number;
@@ -122,7 +122,7 @@ impl Outbox {
         }
     }
 
-    /// Lets go of what the worker has received. A count that cannot be is ignored: more is kept then.
+    /// Drops what the worker has received. An impossible count is ignored: more is kept then.
     pub fn trim(&mut self, acknowledged: u64) {
         let Outbox { kept, borrowed, spares, .. } = self;
         let _ = kept.acknowledge(acknowledged, |piece| match piece {
@@ -131,7 +131,7 @@ impl Outbox {
         });
     }
 
-    /// Copies what is borrowed.
+    /// Copies the borrowed pieces.
     pub fn own(&mut self) {
         let Outbox { kept, borrowed, spares, .. } = self;
         for piece in kept.newest_first() {
@@ -147,7 +147,7 @@ impl Outbox {
         }
     }
 
-    /// Nothing will be sent any more.
+    /// Drops everything: nothing will be sent any more.
     pub fn give_up(&mut self) {
         (self.kept, self.borrowed) = (Kept::default(), 0);
     }

@@ -1,5 +1,6 @@
-//! Queues of launches. A stream takes so many commands that are not complete, and a session so many together; who launches
-//! more waits until some are, as a driver has him wait whose queue is full. Other threads go on, and may release the stream.
+//! Queues of launches. A stream takes a limited number of commands that are not complete, and so does a session. A
+//! thread that launches more waits until some are complete, as with a driver whose queue is full. Other threads go on,
+//! and may release the stream.
 
 use super::{Session, Slot, lock};
 use crate::Code;
@@ -8,16 +9,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A fence follows so many commands: when it is passed they are complete.
+/// A fence follows this many commands: when it is passed they are complete.
 const BATCH: u32 = 1 << 10;
-/// Commands of a stream, and of all streams, that are not known to be complete.
+/// The most commands of a stream, and of all streams, that are not known to be complete.
 const MOST: u32 = 24 << 10;
 const MOST_TOGETHER: u32 = 48 << 10;
-/// A long one counts as several, for its worker keeps its bytes; at most so many, for a copy is one all the same.
+/// A long command counts once for each `COUNTED_BYTES`, since its worker keeps them, but at most `MOST_COUNTED` times,
+/// since a copy is still one command.
 const COUNTED_BYTES: usize = 512;
 const MOST_COUNTED: usize = 16;
 
-/// As how many commands one counts that has so many bytes.
+/// Returns how many commands a command of so many bytes counts as.
 fn weight(bytes: usize) -> u32 {
     bytes.div_ceil(COUNTED_BYTES).clamp(1, MOST_COUNTED) as u32
 }
@@ -25,15 +27,15 @@ fn weight(bytes: usize) -> u32 {
 /// Commands of one stream.
 #[derive(Default)]
 struct Queue {
-    /// Behind the last fence.
+    /// Commands after the last fence.
     open: u32,
-    /// How many commands each fence follows, since the one before.
+    /// Each fence, and the number of commands between the one before and it.
     fenced: VecDeque<(Arc<Slot>, u32)>,
     waiting: u32,
 }
 
 impl Queue {
-    /// Takes out what is complete; returns how many that were.
+    /// Removes completed commands; returns how many.
     fn collect(&mut self) -> u32 {
         let before = self.waiting;
         while self.fenced.front().is_some_and(|(fence, _)| fence.is_finished()) {
@@ -43,10 +45,10 @@ impl Queue {
     }
 }
 
-/// What has to be done before a stream may be given more.
+/// The condition for giving a stream more work.
 enum Room {
     Enough,
-    /// Nobody knows how far these are: they need a fence.
+    /// The progress of these streams is unknown: they need a fence.
     AfterFencing(Vec<u64>),
     After(Arc<Slot>),
 }
@@ -58,7 +60,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// A stream has been given a command of so many bytes. Returns whether a fence is due.
+    /// Notes that a stream was given a command of this many bytes. Returns whether a fence is due.
     pub fn note(&mut self, stream: u64, bytes: usize) -> bool {
         let (queue, weight) = (self.streams.entry(stream).or_default(), weight(bytes));
         queue.open += weight;
@@ -71,7 +73,7 @@ impl Queues {
         self.together
     }
 
-    /// A fence follows what the stream was given.
+    /// Notes a fence after everything that the stream was given.
     fn fence(&mut self, stream: u64, fence: Arc<Slot>) {
         if let Some(queue) = self.streams.get_mut(&stream) {
             queue.fenced.push_back((fence, std::mem::take(&mut queue.open)));
@@ -79,7 +81,7 @@ impl Queues {
         }
     }
 
-    /// May the stream be given more?
+    /// Returns the condition for giving the stream more work.
     fn room(&mut self, stream: u64) -> Room {
         let Some(queue) = self.streams.get_mut(&stream) else { return Room::Enough };
         if queue.waiting < MOST && self.together < MOST_TOGETHER {
@@ -87,7 +89,7 @@ impl Queues {
         }
         self.together -= queue.collect();
         if self.together >= MOST_TOGETHER {
-            // Others may have completed, of which nobody has asked since.
+            // Other streams' work may have completed, which no thread has checked since.
             let done: u32 = self.streams.values_mut().map(Queue::collect).sum();
             self.together -= done;
             self.streams.retain(|_, queue| queue.waiting > 0);
@@ -97,7 +99,7 @@ impl Queues {
         if queue.waiting == 0 || queue.waiting < MOST && self.together < MOST_TOGETHER {
             return Room::Enough;
         }
-        // Each of many streams may have a little that is complete long since.
+        // Each of many streams may have a little work that completed long ago.
         let counts = |id: u64| id == stream || self.together >= MOST_TOGETHER;
         let open: Vec<u64> =
             self.streams.iter().filter(|&(&id, queue)| queue.open > 0 && counts(id)).map(|(&id, _)| id).collect();
@@ -109,7 +111,7 @@ impl Queues {
 }
 
 impl Session {
-    /// A fence behind what a stream was given until now.
+    /// Sends a fence after everything that a stream was given until now.
     pub(super) fn fence_queue(&self, stream: u64) -> Result<(), Code> {
         let (token, slot) = self.new_fence();
         lock(&self.outbox).queues.fence(stream, slot);
@@ -121,7 +123,7 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn wait_for_queue(&self, stream: u64) -> Result<(), Code> {
-        // As most often: all streams together have less than one may.
+        // The usual case: all streams together have less than one may.
         while self.queued.load(Relaxed) >= MOST {
             let room = {
                 let mut outbox = lock(&self.outbox);
@@ -141,7 +143,7 @@ impl Session {
         Ok(())
     }
 
-    /// The stream is gone: nobody waits for its queue.
+    /// Forgets a stream that is gone: no thread waits for its queue.
     pub fn forget_queue(&self, stream: u64) {
         let queues = &mut lock(&self.outbox).queues;
         if let Some(queue) = queues.streams.remove(&stream) {
@@ -160,7 +162,7 @@ mod tests {
         matches!(queues.room(stream), Room::Enough)
     }
 
-    /// Gives a stream as much as it takes; how much that was.
+    /// Gives a stream as much as it takes; returns how much that was.
     fn fill(queues: &mut Queues, stream: u64) -> u32 {
         let mut given = 0;
         while given <= MOST_TOGETHER && has_room(queues, stream) {

@@ -18,10 +18,10 @@ const DIRECT: usize = 16 << 10;
 /// Bytes of the field that stands before the bytes of `HostBytes`.
 const OFFSET_BYTES: usize = 8;
 
-/// After so long without a byte the background thread looks whether the worker reads.
+/// After this long without a byte the background thread checks whether the worker reads.
 const WINDOW_EVERY: Duration = Duration::from_secs(2);
 
-/// Why the session cannot go on.
+/// The reason why the session cannot go on.
 type Broken = String;
 
 pub struct Receiver {
@@ -39,9 +39,9 @@ impl Default for Receiver {
     }
 }
 
-/// Receives at most `len` bytes, at least one; `None` if none are there and `wait` is not set. A connection that breaks is
-/// replaced by the next one: whoever is in the middle of a frame does not notice. So is one on which not even an answer to
-/// the question comes whether somebody is there: what carries it may have lost count of its bytes.
+/// Receives at most `len` bytes, at least one; `None` if none are there and `wait` is not set. A connection that breaks
+/// is replaced by the next one: a caller in the middle of a frame does not notice. A connection on which not even a
+/// probe is answered is replaced, too: its carrier may have lost count of its bytes.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes.
@@ -62,12 +62,12 @@ unsafe fn receive(
                 return Ok(Some(count));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => return Ok(None),
-            // Only while it opens: who cannot reconnect then waits without a limit.
+            // Only while it opens: a session that cannot reconnect then waits without a limit.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !session.may_reconnect() => {
                 session.opens_late(&mut silent)?;
                 continue;
             }
-            // A suspended share has nothing to say. The kernel's keepalive finds out whether it is there.
+            // A suspended share sends nothing. The kernel's keepalive finds out whether the peer is alive.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && session.held.is_on() => continue,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !asked => {
                 asked = true;
@@ -87,14 +87,14 @@ impl Receiver {
         self.end - self.start
     }
 
-    /// Is a whole frame in the buffer? Nothing that arrives on the socket says so.
+    /// Whether a whole frame is in the buffer. No event on the socket reports that.
     fn has_frame(&self) -> bool {
         let Some(header) = self.buffer[self.start..self.end].first_chunk() else { return false };
-        // What is no header is an error, which the next look tells.
+        // An invalid header is an error, which the next look reports.
         Header::decode(header).map_or(true, |header| self.available() >= HEADER_BYTES + header.len as usize)
     }
 
-    /// Receives what is there, at least a byte; false if nothing is and `wait` is not set.
+    /// Receives available bytes, at least one; false if none are there and `wait` is not set.
     fn fill(&mut self, session: &Session, wait: bool) -> Result<bool, Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -173,7 +173,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next frame's header; `None` if nothing has arrived and `wait` is not set. What has begun is waited for.
+    /// Returns the next frame's header; `None` if nothing has arrived and `wait` is not set. A frame that has begun is
+    /// waited for.
     fn header(&mut self, session: &Session, wait: bool) -> Result<Option<Header>, Broken> {
         if self.available() == 0 {
             if wait {
@@ -188,7 +189,8 @@ impl Receiver {
 }
 
 impl Session {
-    /// Reads until `done`, and takes in what came with that: who reads next is told of what arrives, not of what is here.
+    /// Reads until `done`, and takes in what came with that: the next reader is notified of bytes that arrive, not of
+    /// bytes that are in the buffer.
     pub(super) fn read_until(&self, done: impl Fn() -> bool) {
         let mut receiver = lock(&self.receiver);
         while (!done() || receiver.has_frame()) && !self.is_lost() {
@@ -215,7 +217,7 @@ impl Session {
                 carrier::follow_window(&self.socket);
                 continue;
             }
-            // What fired once is not armed any more.
+            // A watch that fired is not armed any more.
             if self.lead.try_enter(|| ()) {
                 self.read_available();
                 self.lead.leave(|| self.watch.arm());
@@ -226,7 +228,7 @@ impl Session {
     /// Takes in one frame.
     fn step(&self, receiver: &mut Receiver, wait: bool) -> Result<bool, Broken> {
         let Some(header) = receiver.header(self, wait)? else { return Ok(false) };
-        // Only the reader stores it, and what it counts does not become less.
+        // Only the reader stores this count, and it never decreases.
         self.acknowledged.store(header.ack, Relaxed);
         let len = header.len as usize;
         if header.code == HostBytes::CODE {
@@ -372,7 +374,7 @@ impl Session {
         waiters.iter().for_each(|slot| slot.finish(Reply { code: 0, tail: Vec::new() }));
     }
 
-    /// Is anything still to land in, or to be read from, this memory?
+    /// Whether bytes are still to land in, or to be read from, this memory.
     pub fn is_in_use(&self, memory: &HostBox) -> bool {
         lock(&self.pending).values().any(|pending| match pending {
             Pending::Landing(host, _) | Pending::Supply(Source::Host(host), _) => host.overlaps(memory),
@@ -380,7 +382,7 @@ impl Session {
         })
     }
 
-    /// Are bytes still to land in this memory?
+    /// Whether bytes are still to land in this memory.
     pub fn is_landing(&self, memory: &HostBox) -> bool {
         lock(&self.pending).values().any(|p| matches!(p, Pending::Landing(host, _) if host.overlaps(memory)))
     }

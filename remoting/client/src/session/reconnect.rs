@@ -1,4 +1,4 @@
-//! A connection that broke is replaced by another one. The session goes on where both ends stopped receiving.
+//! A connection that broke is replaced by another one. The session continues where both ends stopped receiving.
 
 use super::Session;
 use crate::program::{log, process, sys};
@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// Between two attempts; at first.
+/// The first pause between two attempts.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why an attempt to reconnect failed; a sentence for a person.
+/// The reason why an attempt to reconnect failed; a sentence for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Retry {
     Later(String),
@@ -20,12 +20,12 @@ pub enum Retry {
 
 type Connect = dyn Fn(u64, u64) -> Result<(OwnedFd, u64), Retry> + Send + Sync;
 
-/// How a session reaches its worker again.
+/// The way in which a session reaches its worker again.
 pub struct Reconnect {
     /// How long the appliance keeps a session without a connection.
     pub grace: Duration,
-    /// Given the number of the attempt and how many bytes were received: a connection, and how many bytes the worker has
-    /// received.
+    /// Gets the number of the attempt and how many bytes were received; returns a connection, and how many bytes the
+    /// worker has received.
     pub connect: Box<Connect>,
 }
 
@@ -34,7 +34,7 @@ impl Session {
         self.reconnect.get().is_some()
     }
 
-    /// Returns when there is a connection again. For the reader alone, which has received so many bytes.
+    /// Returns when there is a connection again. For the reader alone, which has received `received` bytes.
     ///
     /// # Errors
     /// Why there is none.

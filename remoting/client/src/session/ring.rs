@@ -1,4 +1,5 @@
-//! Copies of pageable memory where the worker is on this machine: by pieces through page-locked memory that it shares.
+//! Copies of pageable memory to and from a worker on this machine: in pieces, through page-locked memory that it
+//! shares.
 
 use super::shared_memory::LEAST;
 use super::{DeviceBox, HostBox, Known, Session, Slot, Waiter, lock};
@@ -10,7 +11,7 @@ use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
 
 const PIECE: usize = BULK_CHUNK;
-/// So few stay in the processors' caches.
+/// A small number, so that the pieces stay in the processors' caches.
 const PIECES: usize = 8;
 const PAGE: u64 = 4096;
 /// How long a copy that may not wait for its stream waits for a piece: longer than a copy of one takes.
@@ -18,18 +19,18 @@ const PATIENCE: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 pub enum Ring {
-    /// Nothing went through it yet.
+    /// No copy went through it yet.
     #[default]
     Unused,
     There(Pieces),
-    /// There is none to be had, but perhaps what there was until the worker shared it no longer.
+    /// No ring is available; there may be one that the worker does not share any more.
     Refused(Option<Pieces>),
 }
 
 pub struct Pieces {
     context: u64,
     base: usize,
-    /// Where each is, and the copy that used it last; the oldest first.
+    /// The place of each piece, and the copy that used it last; the oldest first.
     used: VecDeque<(usize, Option<Arc<Slot>>)>,
 }
 
@@ -38,7 +39,8 @@ impl Pieces {
         HostBox::linear(self.base, (PIECE * PIECES) as u64)
     }
 
-    /// The piece whose copy is the oldest, once that is complete; `None` if it is not soon and may not be waited for.
+    /// Takes the piece with the oldest copy, once that is complete; `None` if that takes too long and `may_wait` is not
+    /// set.
     fn take(&mut self, session: &Session, may_wait: bool) -> Result<Option<usize>, Code> {
         let Some((place, last)) = self.used.pop_front() else { return Ok(None) };
         if let Some(slot) = last.filter(|slot| !slot.is_finished()) {
@@ -83,15 +85,15 @@ impl Session {
             return Some(Pieces { context, base, used });
         }
         if backed {
-            // SAFETY: it was just given its memory, and nobody else knows of it.
+            // SAFETY: it was just given its memory, and no other code knows it.
             unsafe { sys::unback(base, size) };
         }
         self.arena().put_back_pinned(address, size as u64);
         None
     }
 
-    /// Copies so as many of the packed bytes as there is room for, and returns how many. The program may change them then.
-    /// With `may_wait` all of them, as soon as the stream gets there.
+    /// Copies as many of the packed bytes as there is room for through the ring, and returns how many. The program may
+    /// change them then. With `may_wait` copies all of them, as soon as the stream gets there.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -122,7 +124,7 @@ impl Session {
         Ok(offset)
     }
 
-    /// Copies so and waits until the bytes have landed. `None`: they have to go by the wire.
+    /// Copies through the ring and waits until the bytes have landed. `None`: they have to go by the wire.
     pub(super) fn receive_by_ring(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Option<Result<(), Code>> {
         if to.packed() < LEAST || !from.is_linear() || self.shares(to) {
             return None;
@@ -172,7 +174,7 @@ impl Session {
         Ok(())
     }
 
-    /// The context is about to be destroyed, with all that is known there of the pieces.
+    /// Ends the ring of a context that is about to be destroyed, with all that the worker knows of the pieces there.
     pub fn end_ring(&self, context: u64) {
         let mut ring = lock(&self.ring);
         let (Ring::There(pieces) | Ring::Refused(Some(pieces))) = &*ring else { return };

@@ -21,14 +21,14 @@ const TICK: Duration = Duration::from_micros(75);
 /// Ticks with nothing to send after which the background thread sleeps until a command waits.
 const IDLE_TICKS: u32 = 20;
 
-/// A program may be so many bytes ahead of what was sent: a thread with more waits until the worker takes it, until there
-/// is a connection again, or until the share is no longer suspended.
+/// How many bytes a program may be ahead of what was sent: a thread with more waits until the worker takes it, until
+/// there is a connection again, or until the share is no longer suspended.
 const MOST_AHEAD: usize = 16 << 20;
 /// How long the background thread waits for room in the socket before it looks again.
 const ROOM: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Appends a command that nobody waits for.
+    /// Appends a command that no thread waits for.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -36,7 +36,7 @@ impl Session {
         self.post_borrowed(stream_id, message, &[])
     }
 
-    /// As [`Session::post`], with bytes that follow the message's fields.
+    /// Like [`Session::post`], with bytes that follow the message's fields.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -48,15 +48,15 @@ impl Session {
         number
     }
 
-    /// As [`Session::post_tail`]; the tail must stay as it is until [`Session::own_tails`].
+    /// Like [`Session::post_tail`]; the tail must stay as it is until [`Session::own_tails`].
     pub(super) fn post_borrowed<M: Message>(&self, stream_id: u64, message: &M, tail: &[u8]) -> Result<u64, Code> {
         self.append(M::CODE, stream_id, tail, None, false, |w| {
             w.put(message);
         })
     }
 
-    /// Copies what is still kept of tails, so that their owners may change them. Without a way to reconnect that is what
-    /// a suspended share keeps from being sent.
+    /// Copies tails that are still kept, so that their owners may change them. Without a way to reconnect only tails
+    /// that a suspended share holds back are kept.
     pub(super) fn own_tails(&self) {
         if self.may_reconnect() {
             // What the worker has acknowledged meanwhile need not be copied.
@@ -67,7 +67,7 @@ impl Session {
         outbox.own();
     }
 
-    /// As [`Session::post`] for a generated function.
+    /// Like [`Session::post`], for a generated function.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -117,7 +117,7 @@ impl Session {
             lock(&self.pending).insert(number, pending);
         }
         self.frame(&mut outbox, Header { code, seq: number, stream_id, ..Header::default() }, tail.len(), body);
-        // What follows a frame of a copy has a window of its own.
+        // The tail of a copy's frame has a window of its own.
         let bytes = outbox.kept.unsent().saturating_sub(before);
         outbox.tail(tail);
         let queued =
@@ -145,7 +145,7 @@ impl Session {
         Ok(number)
     }
 
-    /// Does the worker's version have such a command?
+    /// Checks that the worker's version has such a command.
     fn check_wire(&self, code: u32) -> Result<(), Code> {
         if since(code) <= self.wire {
             return Ok(());
@@ -181,7 +181,7 @@ impl Session {
         self.send(lock(&self.outbox))
     }
 
-    /// Sends all there is. Without a connection it is kept for the next one.
+    /// Sends all waiting frames. Without a connection they are kept for the next one.
     fn send(&self, mut outbox: MutexGuard<Outbox>) -> Result<(), Code> {
         while (!outbox.connected || self.held.is_on()) && outbox.kept.unsent() > MOST_AHEAD && !self.is_lost() {
             outbox = self.reconnected.wait(outbox).unwrap_or_else(PoisonError::into_inner);
@@ -226,11 +226,11 @@ impl Session {
         self.check()
     }
 
-    /// A connection has taken the place of the one that broke, and the worker has received so many bytes. For the reader
-    /// alone. What was not received is sent by the background thread: the reader may not wait for the worker to read.
+    /// Continues with a connection that replaces the one that broke: the worker has received `received` bytes. For the
+    /// reader alone. The background thread sends what was not received: the reader may not wait for the worker to read.
     ///
     /// # Errors
-    /// If the worker cannot have received so many.
+    /// If the worker cannot have received that many.
     pub(super) fn go_on_with(&self, socket: &OwnedFd, received: u64) -> Result<(), String> {
         let mut outbox = lock(&self.outbox);
         outbox.kept.rewind(received).map_err(|error| error.to_string())?;
@@ -246,7 +246,8 @@ impl Session {
         Ok(())
     }
 
-    /// Has the worker told how much was received, if it was not for long and keeps what it sent. For the reader, which may not wait.
+    /// Acknowledges received bytes if an acknowledgement is overdue and the worker keeps what it sent. Called by the
+    /// reader, so it never blocks.
     pub(super) fn acknowledge_if_due(&self, received: u64) {
         self.received.store(received, Relaxed);
         if !self.may_reconnect() || received - self.told.load(Relaxed) < ACKNOWLEDGE_BYTES {
@@ -256,25 +257,26 @@ impl Session {
             Ok(mut outbox) if outbox.connected && outbox.kept.unsent() == 0 => {
                 self.say(&mut outbox, Acknowledge::CODE);
             }
-            // Others send, and their frames say it; unless they are made already.
+            // Other threads are sending, and their frames acknowledge, too; except frames that are already encoded.
             _ if !self.must_acknowledge.swap(true, SeqCst) => self.wake.wake(),
             _ => {}
         }
     }
 
-    /// Asks whether somebody is there. For the reader, which may not wait: while others send it is asked by what they send.
+    /// Probes whether the peer is alive. Called by the reader, so it never blocks: while other threads send, their
+    /// frames serve as the probe.
     pub(super) fn probe(&self) {
         if let Ok(mut outbox) = self.outbox.try_lock() {
             self.say(&mut outbox, Probe::CODE);
         }
     }
 
-    /// As [`Session::probe`], for others, which may wait.
+    /// Like [`Session::probe`], for other threads, which may block.
     pub(super) fn probe_surely(&self) {
         self.say(&mut lock(&self.outbox), Probe::CODE);
     }
 
-    /// Sends a frame that is no command. What the socket does not take at once, the background thread sends.
+    /// Sends a frame that is not a command. What the socket does not take at once, the background thread sends.
     fn say(&self, outbox: &mut Outbox, code: u32) {
         self.frame(outbox, Header { code, ..Header::default() }, 0, |_| ());
         let sent = if outbox.connected { sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0) } else { 0 };
@@ -302,7 +304,7 @@ impl Session {
                 if self.send_some(&mut outbox).is_err() {
                     return;
                 }
-                // Who waits for each of its commands sends them itself, and has no use for this thread.
+                // A thread that waits for each of its commands sends them itself, and has no use for this thread.
                 idle = if outbox.kept.unsent() < waiting { 0 } else { idle + 1 };
                 if idle >= IDLE_TICKS && !outbox.full {
                     outbox.ticking = false;
@@ -310,7 +312,7 @@ impl Session {
                 }
                 let full = outbox.full;
                 drop(outbox);
-                // Not under the lock: the program goes on meanwhile.
+                // Not under the lock: the program continues meanwhile.
                 if full {
                     sys::wait_until_writable(self.fd(), ROOM);
                 } else {
@@ -321,7 +323,7 @@ impl Session {
         }
     }
 
-    /// The last frame, if the socket takes it at once. Returns whether all was sent.
+    /// Sends the last frame, if the socket takes it at once. Returns whether all was sent.
     pub(super) fn close(&self) -> bool {
         if let Ok(mut outbox) = self.outbox.try_lock()
             && !self.is_lost()

@@ -1,4 +1,4 @@
-//! Page-locked memory that the worker has too, where it runs on this machine: copies say where in it the bytes lie.
+//! Page-locked memory that a worker on this machine shares: copies say where in it the bytes lie.
 
 use super::{HostBox, Session, lock};
 use crate::program::{process, sys};
@@ -22,7 +22,7 @@ pub(super) const LEAST: u64 = 64 << 10;
 /// A driver takes about 0.1 s for each GB that it locks.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection by which the worker gets memory, if it is on this machine.
+/// Makes a connection by which the worker gets memory, if it is on this machine.
 type Connect = dyn Fn() -> Option<OwnedFd> + Send + Sync;
 
 #[derive(Default)]
@@ -31,7 +31,8 @@ enum Channel {
     #[default]
     Unused,
     Open(OwnedFd),
-    /// Nothing is shared any more. What was open stays so: its end tells the worker that this process has ended.
+    /// The end of sharing: nothing is shared any more. An open connection stays: its end tells the worker that this
+    /// process has ended.
     Over {
         _kept: Option<OwnedFd>,
     },
@@ -41,7 +42,8 @@ enum Channel {
 pub struct Shared {
     connect: OnceLock<Box<Connect>>,
     channel: Mutex<Channel>,
-    /// The end of each piece by its start. The worker has them unless the session has moved; then it asks for the bytes.
+    /// The end of each piece by its start. The worker has them unless the session has moved; then it asks for the
+    /// bytes.
     pieces: Mutex<BTreeMap<usize, usize>>,
     any: AtomicBool,
 }
@@ -74,13 +76,13 @@ fn give(channel: &OwnedFd, memory: &SharedMemory, file: &OwnedFd) -> io::Result<
 }
 
 impl Session {
-    /// How to reach the worker for memory that both have.
+    /// Sets the way to reach the worker for memory that both share.
     pub fn share_memory_by(&self, connect: impl Fn() -> Option<OwnedFd> + Send + Sync + 'static) {
         let _ = self.shared.connect.set(Box::new(connect));
     }
 
-    /// Connects for memory at once: by the end of that connection a worker on this machine sees the end of this process,
-    /// whatever network the session goes by.
+    /// Connects for memory at once: by the end of that connection a worker on this machine sees the end of this
+    /// process, whatever network the session goes by.
     pub fn show_end(&self) {
         drop(self.channel());
     }
@@ -96,8 +98,8 @@ impl Session {
         channel
     }
 
-    /// Backs addresses of this process with memory that the worker has too, zeroed. False if the worker is elsewhere, or
-    /// there is no memory; nothing was changed then.
+    /// Backs addresses of this process with zeroed memory that the worker has too. Returns false if the worker is
+    /// elsewhere, or there is no memory; nothing was changed then.
     ///
     /// # Safety
     /// As [`sys::back`].
@@ -125,7 +127,7 @@ impl Session {
         true
     }
 
-    /// No copy uses the memory any more that starts there.
+    /// Ends sharing of the memory that starts there. No copy uses it any more.
     pub fn end_shared(&self, address: usize) {
         if lock(&self.shared.pieces).remove(&address).is_none() {
             return;
@@ -133,14 +135,14 @@ impl Session {
         let mut channel = lock(&self.shared.channel);
         let Channel::Open(open) = &*channel else { return };
         let gone = SharedMemory { context: 0, address: address as u64, size: 0 }.encode();
-        // Also if the kernel takes a part of it.
+        // A partial write is a failure, too.
         if !send(open, &gone, SendFlags::NOSIGNAL).is_ok_and(|sent| sent == gone.len()) {
             self.share_nothing(&mut channel);
         }
     }
 
-    /// After a reconnect, which may have led to another worker: then nothing is shared with it. For the reader, which may
-    /// not wait.
+    /// Checks the sharing after a reconnect, which may have led to another worker: then nothing is shared with it. For
+    /// the reader, which may not wait.
     pub(super) fn check_shared(&self) {
         let Ok(mut channel) = self.shared.channel.try_lock() else { return };
         let Channel::Open(open) = &*channel else { return };
@@ -149,7 +151,7 @@ impl Session {
         }
     }
 
-    /// All copies go by the wire from now on.
+    /// Stops sharing: all copies go by the wire from now on.
     fn share_nothing(&self, channel: &mut Channel) {
         if let Channel::Open(open) = std::mem::take(channel) {
             *channel = Channel::Over { _kept: Some(open) };
@@ -158,7 +160,7 @@ impl Session {
         lock(&self.shared.pieces).clear();
     }
 
-    /// Where the bytes of a copy lie, if the worker has them too and the copy is worth it.
+    /// Returns where the bytes of a copy lie, if the worker has them too and the copy is large enough.
     pub(super) fn shared_place(&self, host: &HostBox) -> Option<u64> {
         if !self.shared.any.load(SeqCst) || host.packed() < LEAST {
             return None;
@@ -169,7 +171,7 @@ impl Session {
         (end <= *last && (end - start) as u64 == host.packed()).then_some(start as u64)
     }
 
-    /// Has the worker this memory too?
+    /// Whether the worker has this memory, too.
     pub fn shares(&self, host: &HostBox) -> bool {
         self.shared_place(host).is_some()
     }

@@ -1,11 +1,11 @@
-//! How far the streams are known to be: what was given to each last, and what of that is complete.
+//! Known progress of the streams: the last command of each, and the commands that are complete.
 
-/// How it is known that commands are complete.
+/// The way in which commands are known to be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// The program may go on.
+    /// The commands are complete, so the program may go on.
     Complete,
-    /// By an answer that also carried all that was printed and the late error: a wait need not ask for them.
+    /// An answer carried all output and the late error, too: a wait need not ask for them.
     Told,
 }
 
@@ -28,24 +28,24 @@ impl Stream {
 
 #[derive(Debug, Default)]
 pub struct Streams {
-    /// The streams that were used last, that one first. Of others nothing is known.
+    /// The streams that were used last, the latest first. Nothing is known of others.
     used: Vec<Stream>,
-    /// What was given last to any stream of the program.
+    /// The last command of any stream of the program.
     newest: u64,
-    /// The same of those that were forgotten before all of it was told.
+    /// The last command of streams that were forgotten before all of their work was reported.
     forgotten: u64,
-    /// The last command outside of streams that nobody waits for: it may have failed.
+    /// The last command outside of streams that no thread waits for: it may have failed.
     loose: u64,
-    /// What became of all commands up to this one was told.
+    /// The command up to which all results were reported.
     told: u64,
-    /// Streams of the library's own, which nothing of the program is given to. Nothing is noted of them.
+    /// Streams of the library's own, which get no work of the program. Nothing is noted of them.
     own: Vec<u64>,
 }
 
 const MOST: usize = 32;
 
 impl Streams {
-    /// The stream was given a command. Called for every launch: most follow one in the same stream.
+    /// Notes a command of the stream. Called for every launch: most follow one in the same stream.
     pub fn note(&mut self, id: u64, number: u64) {
         if self.own.contains(&id) {
             return;
@@ -73,7 +73,7 @@ impl Streams {
         self.used.insert(0, stream);
     }
 
-    /// A command outside of streams that nobody waits for was given.
+    /// Notes a command outside of streams that no thread waits for.
     pub fn note_loose(&mut self, number: u64) {
         self.loose = number;
     }
@@ -94,19 +94,19 @@ impl Streams {
         self.newest
     }
 
-    /// The stream's commands up to this one are known to be complete.
+    /// Returns the command up to which the stream's work is known to be complete.
     pub fn complete(&self, id: u64, how: Known) -> u64 {
         self.find(id).map_or(0, |stream| stream.known(how))
     }
 
-    /// Is everything known to be complete that the stream was given, if all commands up to `synchronised` are? Of a stream
-    /// that is not remembered nothing is known, not even whether there is one.
+    /// Whether all work of the stream is known to be complete, if all commands up to `synchronised` are. Nothing is
+    /// known of a stream that is not remembered, not even whether it exists.
     pub fn is_complete(&self, id: u64, how: Known, synchronised: u64) -> bool {
         let known = |stream: &Stream| stream.last <= stream.known(how).max(synchronised);
         self.find(id).map_or(self.newest <= synchronised, known) && self.has_told(how, synchronised)
     }
 
-    /// Is everything known to be complete that streams were given, if that is known of all commands up to this one?
+    /// Whether all work of streams is known to be complete, if all commands up to `synchronised` are.
     pub fn is_quiet(&self, how: Known, synchronised: u64) -> bool {
         let mut used = self.used.iter();
         let known =
@@ -114,7 +114,8 @@ impl Streams {
         known && self.has_told(how, synchronised)
     }
 
-    /// As [`Streams::is_complete`], for a legacy stream, which waits for others: for nothing beyond what it waited for last.
+    /// Like [`Streams::is_complete`], for a legacy stream, which waits for others: for nothing beyond what it waited
+    /// for last.
     pub fn is_legacy_complete(&self, id: u64, how: Known, synchronised: u64) -> bool {
         let waited = self.newest <= self.complete(id, how) && self.has_told(how, synchronised);
         waited || self.is_quiet(how, synchronised)
@@ -135,7 +136,7 @@ impl Streams {
                 stream.told = stream.told.max(told);
             }
             None if self.own.contains(&id) || told == 0 => {}
-            // It was given nothing, or was forgotten.
+            // The stream was given nothing, or was forgotten.
             None => self.remember(Stream { id, last: self.forgotten, complete: number, told }),
         }
     }

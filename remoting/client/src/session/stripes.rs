@@ -1,6 +1,6 @@
-//! Connections beside the session's own on which bytes of large copies travel, in both directions at the same time. The
-//! commands stay on that one and name their stripe, so all orders are as without. What a stripe does not carry because it
-//! ends goes by the session's own connection.
+//! Connections next to the session's own that carry bytes of large copies, in both directions at the same time. The
+//! commands stay on the session's connection and name their stripe, so all orders are as without stripes. If a stripe
+//! ends, the rest of its bytes goes by the session's own connection.
 
 use super::copies::Source;
 use super::{DeviceBox, HostBox, Known, Pending, Reply, Session, Slot, Waiter, lock, mint};
@@ -13,21 +13,21 @@ use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Smaller copies are done before stripes help.
+/// Smaller copies finish before stripes help.
 const LEAST: u64 = 8 << 20;
 const PIECE: u64 = BULK_CHUNK as u64;
-/// Pieces of a copy to the host that a stripe may have to carry.
+/// The most pieces of a copy to the host that are assigned to a stripe in advance.
 const AHEAD: usize = 4;
-/// A thread that is in memory which is needed no more ends within this, or its stripe does.
+/// A stripe's thread stops touching memory of an ended command within this time, or the stripe is closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A new connection with this number, if there is a way.
+/// Makes a new connection with this number, if there is a way.
 type Connect = dyn Fn(u64) -> Option<OwnedFd> + Send + Sync;
 
 const STRIPES: &str = "REMOTEGPU_STRIPES";
 const MOST: usize = 8;
 
-/// How many a session opens, as the environment says; none if it says nothing.
+/// Returns how many stripes a session opens, as the environment says; none if it says nothing.
 pub fn wanted_stripes() -> usize {
     let Ok(text) = std::env::var(STRIPES) else { return 0 };
     text.parse().ok().filter(|count| *count <= MOST).unwrap_or_else(|| {
@@ -36,7 +36,7 @@ pub fn wanted_stripes() -> usize {
     })
 }
 
-/// What a stripe is at.
+/// The state of a stripe's work.
 #[derive(Default)]
 struct Work {
     /// Command, address and length.
@@ -72,7 +72,7 @@ impl Stripe {
             self.changed.wait_timeout_while(work, PATIENCE, is_busy).unwrap_or_else(PoisonError::into_inner);
         let waits = work.to_send.iter().any(|(waiting, ..)| *waiting == command);
         if is_busy(&mut work) || waits {
-            // The worker could not tell any more what follows.
+            // The worker could not know any more what follows.
             work.to_send.clear();
             drop(work);
             self.close();
@@ -173,30 +173,31 @@ impl Stripe {
 
 #[derive(Default)]
 pub struct Stripes {
-    /// How many, and how.
+    /// The number of stripes, and the way to connect one.
     connect: OnceLock<(usize, Box<Connect>)>,
     /// None before the first large copy, and the first after a reconnect.
     open: Mutex<Option<Vec<Arc<Stripe>>>>,
 }
 
 impl Session {
-    /// Large copies open so many connections more.
+    /// Lets large copies open `count` more connections.
     pub fn stripe_by(&self, count: usize, connect: impl Fn(u64) -> Option<OwnedFd> + Send + Sync + 'static) {
         let _ = self.stripes.connect.set((count, Box::new(connect)));
     }
 
-    /// The session goes on where none of them may work. The next large copy opens others. For the reader, which may not wait.
+    /// Ends the stripes: none of them may work where the session continues. The next large copy opens others. For the
+    /// reader, which may not wait.
     pub(super) fn end_stripes(&self) {
         let mut open = match self.stripes.open.try_lock() {
             Ok(open) => open,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // They are being opened.
+            // Another thread is opening them.
             Err(TryLockError::WouldBlock) => return,
         };
         open.take().into_iter().flatten().for_each(|stripe| stripe.close());
     }
 
-    /// Those for a copy, if it is worth them.
+    /// Returns the stripes for a copy, if it is worth them.
     fn stripes_for(self: &Arc<Self>, host: &HostBox, device: &DeviceBox) -> Vec<Arc<Stripe>> {
         let (start, end) = host.span();
         let lies_together = (end - start) as u64 == host.packed();
@@ -227,7 +228,8 @@ impl Session {
         (0..count).map_while(one).collect()
     }
 
-    /// Copies so, and returns when the program may change the bytes; false if they have to go another way.
+    /// Copies over the stripes, and returns when the program may change the bytes; false if they have to go another
+    /// way.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -275,7 +277,7 @@ impl Session {
         outcome.map(|()| true)
     }
 
-    /// Copies so and waits until the bytes have landed. `None`: they have to go another way.
+    /// Copies over the stripes and waits until the bytes have landed. `None`: they have to go another way.
     pub(super) fn receive_by_stripes(
         self: &Arc<Self>,
         stream_id: u64,

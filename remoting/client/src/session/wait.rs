@@ -7,7 +7,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Code and tail of an answer.
+/// The code and tail of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub code: Code,
@@ -25,7 +25,7 @@ impl Reply {
         protocol::Reader::new(&self.tail)
     }
 
-    /// Reads the fields of the answer; an answer that is not what was asked for is an unknown error.
+    /// Reads the fields of the answer; an answer of another form is an unknown error.
     ///
     /// # Errors
     /// `CUDA_ERROR_UNKNOWN`.
@@ -38,11 +38,11 @@ impl Reply {
 struct State {
     reply: Option<Reply>,
     lead: bool,
-    /// A thread sleeps; telling nobody would still cost a system call.
+    /// Whether a thread sleeps; a notification without one would still cost a system call.
     asleep: bool,
 }
 
-/// Where one awaited thing is delivered, once.
+/// The place where one awaited answer is delivered, once.
 #[derive(Default)]
 pub struct Slot {
     state: Mutex<State>,
@@ -93,7 +93,7 @@ struct Role {
     waiters: Vec<Arc<Slot>>,
 }
 
-/// What the caller of [`Lead::enter`] is to do.
+/// The next step of a caller of [`Lead::enter`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The slot is finished, or the session has failed.
@@ -131,7 +131,7 @@ impl Lead {
         }
     }
 
-    /// For a thread that reads only if nobody else does; `disarm` as for [`Lead::enter`].
+    /// Becomes the reader only if no other thread reads; `disarm` as for [`Lead::enter`].
     pub fn try_enter(&self, disarm: impl Fn()) -> bool {
         let mut role = lock(&self.role);
         if std::mem::replace(&mut role.taken, true) {
@@ -157,7 +157,7 @@ impl Lead {
         arm();
     }
 
-    /// The session has failed: everybody who waits looks again.
+    /// Wakes all waiting threads to look again: the session has failed.
     pub fn wake_all(&self) {
         for waiter in lock(&self.role).waiters.drain(..) {
             waiter.ask_to_lead();

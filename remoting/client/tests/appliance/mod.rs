@@ -1,4 +1,5 @@
-//! An appliance for tests: a control service with fixed answers, the real gateway, and a worker that sends back what it gets.
+//! An appliance for tests: a control service with fixed answers, the real gateway, and a worker that sends back what it
+//! gets.
 
 use std::convert::Infallible;
 use std::io::{IoSliceMut, Write};
@@ -108,7 +109,7 @@ impl Appliance {
         let tls = certificate.as_ref().map(|c| KeyPair { certificate: c.chain.clone(), key: c.key.clone() });
         on_runtime(async move {
             let listen = String::from("127.0.0.1:0");
-            // The control service is this file's own, with a port of its own: nobody calls the gateway's.
+            // The control service is this file's own, with a port of its own: no test calls the gateway's.
             let (control_listen, control_socket) = (listen.clone(), "/nonexistent/control".into());
             let data_socket = own_socket;
             let options = Options { listen, data_socket, control_listen, control_socket, control_fd: -1, tls };

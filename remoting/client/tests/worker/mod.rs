@@ -33,7 +33,7 @@ impl Worker {
         }
     }
 
-    /// The next frame. Behind many commands of a stream comes a fence, which tells how far it is.
+    /// Returns the next frame. A fence comes after many commands of a stream, to report its progress; it is skipped.
     pub fn expect<M: Message>(&mut self) -> (Header, M, Vec<u8>) {
         let mut frame = self.next().expect("a frame");
         while frame.header.code == StreamFence::CODE && M::CODE != StreamFence::CODE {

@@ -1,4 +1,4 @@
-"""What the appliance asks of a back end."""
+"""The interface of a back end for the appliance."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class BackendError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What NVML shows of a GPU at this moment; None is not available."""
+    """NVML's present figures of a GPU; None is not available."""
 
     gpu_utilization_percent: int | None = None
     memory_utilization_percent: int | None = None
@@ -34,24 +34,30 @@ class Backend(Protocol):
     name: str
     driver: Path
     driver_release: str
-    opens_files: bool  # also after its start, as for what it compiles
+    opens_files: bool  # the driver opens files after its start too, for compiling
     computes: bool  # a null GPU runs no kernel
 
     def environment(self, overhead_bytes: int) -> Mapping[str, str]:
-        """What workers and the self-test need to find driver and GPUs; a context takes `overhead_bytes`."""
+        """Returns the variables by which workers and self-test find driver and GPUs.
+
+        A context takes `overhead_bytes`.
+        """
 
     def shareable(self, uuid: str, total_bytes: int, overhead_bytes: int, sessions: int) -> int:
-        """What leases can have, so that `sessions` contexts fit beside it."""
+        """Returns the bytes that leases can have, with room left for `sessions` contexts."""
 
     def readings(self, uuid: str) -> Readings: ...
 
     def problem(self, uuid: str) -> str:
-        """Why the GPU should take nothing new; empty if it is well."""
+        """Returns why the GPU should take nothing new; empty if it is healthy."""
 
     def tells_recovery(self, uuid: str) -> bool:
-        """Whether `problem` says of this GPU that a reset is still to come."""
+        """Whether `problem` reports for this GPU that a reset is still to come."""
 
     def follow_xids(self, tell: Callable[[str, int], None]) -> str:
-        """Have each XID told, (UUID, number), in any thread and until `close`; why that is not so for each GPU."""
+        """Calls `tell` with each XID, (UUID, number), from any thread until `close`.
+
+        Returns why some GPU is not followed; empty if all are.
+        """
 
     def close(self) -> None: ...

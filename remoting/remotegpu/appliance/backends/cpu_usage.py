@@ -1,4 +1,4 @@
-"""How busy this machine's CPUs are."""
+"""Measures how busy this machine's CPUs are."""
 
 import threading
 import time
@@ -11,14 +11,14 @@ _LEAST_SECONDS: Final = 0.2
 
 
 def busy_and_all(stat: str) -> tuple[int, int]:
-    """Of the text of /proc/stat: the ticks that all CPUs worked, and all their ticks, since the machine started."""
+    """Parses /proc/stat: returns the ticks that all CPUs worked, and all their ticks, since the machine started."""
     user, nice, system, idle, iowait, irq, softirq, steal = map(int, stat.split(maxsplit=9)[1:9])
     work = user + nice + system + irq + softirq + steal
     return work, work + idle + iowait
 
 
 class CpuUsage:
-    """Between two questions. For any thread."""
+    """Measures between two calls of `percent`, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,6 +33,6 @@ class CpuUsage:
                 busy, every = busy_and_all(_STAT.read_text())
                 busy_before, every_before = self._ticks
                 self._asked, self._ticks = now, (busy, every)
-                # The kernel may count its waiting time down again.
+                # The kernel's count of waiting time may decrease.
                 self._percent = min(100, round(100 * (busy - busy_before) / max(every - every_before, 1)))
             return self._percent

@@ -41,15 +41,15 @@ class CudaBackend:
             raise BackendError(f"NVML does not start: {error}; is the NVIDIA driver loaded?") from None
         self.driver_release = _text(pynvml.nvmlSystemGetDriverVersion())
         self._handles = dict(_devices())
-        # What other programs use of the GPU now is not ours to share.
+        # Memory that other programs use at the start is not ours to share.
         self._used_before = {uuid: _memory_used(handle) or 0 for uuid, handle in self._handles.items()}
         self._events: XidEvents | None = None
 
     def environment(self, overhead_bytes: int) -> dict[str, str]:
-        """The driver's helper libraries lie beside it; compiled kernels of tenants are not kept in a common cache."""
+        """Finds the driver's helper libraries next to it; a common cache keeps no tenant's compiled kernels."""
         del overhead_bytes
         environment = {"LD_LIBRARY_PATH": str(self.driver.parent), "CUDA_CACHE_DISABLE": "1"}
-        # Of the appliance: which GPUs it shares at all. Each worker gets a list of its own in place of it.
+        # The GPUs that the appliance shares at all. Each worker gets a list of its own instead.
         if (visible := os.environ.get(VISIBLE_DEVICES_ENV)) is not None:
             environment[VISIBLE_DEVICES_ENV] = visible
         return environment
@@ -115,7 +115,7 @@ class CudaBackend:
 
 
 def find_driver(excluded: Path) -> Path:
-    """The real libcuda.so.1, which must not be the client that may lie before it on LD_LIBRARY_PATH."""
+    """Returns the real libcuda.so.1, not the client that may come before it on LD_LIBRARY_PATH."""
     folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_FOLDERS]
     candidates = [Path(folder) / "libcuda.so.1" for folder in folders if folder] + _known_to_the_loader()
     for path in candidates:
@@ -128,7 +128,7 @@ def find_driver(excluded: Path) -> Path:
 
 
 def _known_to_the_loader() -> list[Path]:
-    """What `ldconfig -p` lists, as "libcuda.so.1 (libc6,x86-64) => /path"."""
+    """Returns the paths in the output of `ldconfig -p`, whose lines are "libcuda.so.1 (libc6,x86-64) => /path"."""
     try:
         listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
     except OSError:
@@ -144,12 +144,12 @@ def _devices() -> Iterator[tuple[str, Any]]:
 
 
 def _memory_used(handle: Any) -> int | None:
-    """Without what the driver reserves for itself, which CUDA's total does not contain either."""
+    """Returns the used memory without the driver's own reserve, which CUDA's total excludes too."""
     return _number(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
 
 
 def _recovery_action(handle: Any) -> int | None:
-    """An NVML_GPU_RECOVERY_ACTION, 0 for none; None: this driver does not say."""
+    """Returns an NVML_GPU_RECOVERY_ACTION, 0 for none; None: this driver does not say."""
     fields = _supported(lambda: pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]))
     if fields is None or fields[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
@@ -158,7 +158,7 @@ def _recovery_action(handle: Any) -> int | None:
 
 
 def _supported(question: Callable[[], Any]) -> Any:
-    """The answer; None if this GPU or driver has none. Raises NVMLError for anything else that is wrong."""
+    """Returns the answer; None if this GPU or driver has none. Raises NVMLError for any other error."""
     try:
         return question()
     except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):

@@ -1,4 +1,4 @@
-"""XIDs as NVML tells them, in a thread of its own."""
+"""XIDs as NVML reports them, in a thread of its own."""
 
 import ctypes
 import logging
@@ -15,7 +15,7 @@ _WAIT_MILLISECONDS: Final = 500
 
 
 class XidEvents:
-    """Tells every XID of these GPUs, (UUID, number), until it is closed. `unwatched`: why some GPU is not followed."""
+    """Reports every XID of these GPUs, (UUID, number), until it is closed. `unwatched`: why a GPU is not followed."""
 
     def __init__(self, handles: Mapping[str, Any], tell: Callable[[str, int], None]) -> None:
         self.unwatched = ""
@@ -51,7 +51,7 @@ class XidEvents:
             except pynvml.NVMLError_Timeout:
                 continue
             except pynvml.NVMLError as error:
-                # Which GPU is gone, the regular look at each of them finds out.
+                # The regular check of each GPU finds out which one is gone.
                 if str(error) != complaint:
                     complaint = str(error)
                     _log.error("NVML tells no events now: %s; trying again", complaint)
@@ -64,5 +64,5 @@ class XidEvents:
 
 
 def _address(handle: Any) -> int:
-    """A handle is a pointer to what only NVML knows: the same for a GPU as long as NVML is initialised."""
+    """Returns the handle's address: the same for a GPU as long as NVML is initialised."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -10,7 +10,7 @@ from remotegpu.appliance.backends.base import Readings
 from remotegpu.appliance.backends.cpu_usage import CpuUsage
 from remotegpu.appliance.settings import Settings
 
-# The slot that the software GPU shows natively, too (`remoting/softgpu/src/process/device.rs`).
+# The same slot as the native software GPU's (`remoting/softgpu/src/process/device.rs`).
 _PCIE_GENERATION, _PCIE_WIDTH = 4, 16
 
 
@@ -27,7 +27,7 @@ class SoftwareBackend:
         self._usage = CpuUsage()
 
     def environment(self, overhead_bytes: int) -> dict[str, str]:
-        """The memory is that of shares; each process simulates GPUs of its own, so one context comes on top."""
+        """Sets the memory of shares plus one context, as each process simulates GPUs of its own."""
         settings = self._settings
         environment = {
             names.SOFTGPU_DEVICES_ENV: str(settings.gpus),
@@ -47,7 +47,7 @@ class SoftwareBackend:
         return min(total_bytes, self._settings.memory_bytes)
 
     def readings(self, uuid: str) -> Readings:
-        """Every GPU here is made of the same CPUs, which have no more to say."""
+        """Returns the CPUs' load: all GPUs here are made of the same CPUs."""
         del uuid
         return Readings(
             gpu_utilization_percent=self._usage.percent(),
@@ -66,16 +66,16 @@ class SoftwareBackend:
         return False
 
     def follow_xids(self, tell: Callable[[str, int], None]) -> str:
-        """Nothing here raises any."""
+        """Does nothing: software GPUs raise no XID."""
         del tell
         return ""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
 
 def _uuid(settings: Settings, index: int) -> str:
-    """Different for every appliance of a pool, the same whenever one starts again."""
+    """Returns a UUID that differs for every appliance of a pool, and is the same after a restart."""
     named = (
         settings.kubernetes.name if settings.kubernetes else f"{os.uname().nodename} {settings.host}:{settings.port}"
     )

@@ -1,8 +1,8 @@
-"""What an XID, the NVIDIA driver's number of an error, means for a GPU that is shared. Pure.
+"""Classifies XIDs, the NVIDIA driver's error numbers, by their effect on a shared GPU. Pure.
 
 The table follows the immediate action of NVIDIA's catalogue for A100 and newer GPUs, "Analyzing Xid Errors with the Xid
-Catalog" (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), and what NVIDIA's device plugin ignores
-(NVIDIA/k8s-device-plugin at 02597b9, internal/rm/health.go: 13, 31, 43, 45, 68, 109). Where they differ, or where a
+Catalog" (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), and the XIDs that NVIDIA's device plugin
+ignores (NVIDIA/k8s-device-plugin at 02597b9, internal/rm/health.go: 13, 31, 43, 45, 68, 109). If they differ, or if a
 program can raise an XID at will and a broken GPU raises it too, the GPU's own test decides: a tenant must not be able
 to take a GPU from the others.
 """
@@ -27,14 +27,14 @@ class Xid:
     number: int
     effect: Effect
     what: str = ""  # for people
-    code: int = CUDA_ERROR_DEVICE_UNAVAILABLE  # with which sessions end
+    code: int = CUDA_ERROR_DEVICE_UNAVAILABLE  # the error with which sessions end
 
     def __str__(self) -> str:
         return f"XID {self.number} ({self.what})" if self.what else f"XID {self.number}"
 
 
 def classify(number: int) -> Xid:
-    """What is not listed is suspect: new drivers know more numbers."""
+    """Returns the XID's entry. An unlisted number is suspect: new drivers know more numbers."""
     return _KNOWN.get(number, Xid(number, Effect.SUSPECT))
 
 
@@ -50,7 +50,7 @@ _PROGRAM: Final = {
     45: "cleanup after an earlier error",
     68: "video processor exception",
     69: "graphics engine class error",
-    # The driver wants another recovery action than before, for which it is asked directly.
+    # The driver wants another recovery action than before; it is asked which.
     154: "the recovery action changed",
 }
 _UNFIT: Final = {

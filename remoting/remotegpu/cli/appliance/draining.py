@@ -1,4 +1,4 @@
-"""`drain`: appliances without Kubernetes end when nobody needs them."""
+"""`drain`: appliances without Kubernetes end when they are no longer in use."""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _POLL_SECONDS: Final = 1.0
 
 
 def drain(appliances: Sequence[str], access: Access, deadline: str) -> None:
-    """All are told first, and waited for one by one."""
+    """Drains all appliances at once, then waits for one after the other."""
     try:
         seconds = parse_duration(deadline)
     except ValueError as error:

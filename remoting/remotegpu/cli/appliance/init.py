@@ -1,4 +1,4 @@
-"""`remotegpu appliance init`: an authority, a certificate of it for the appliance, tokens, and a unit of systemd."""
+"""`remotegpu appliance init`: makes an authority, the appliance's certificate, tokens, and a systemd unit."""
 
 import contextlib
 import datetime
@@ -27,12 +27,12 @@ _SERVER_DAYS: Final = 825
 # All addresses of both families.
 _LISTEN: Final = f"[{EVERYWHERE}]:{DEFAULT_PORT}"
 _ALWAYS: Final = ("localhost", "127.0.0.1")
-# How the appliance is started, and which file each option names.
+# The command that starts the appliance, and the file for each option.
 _SERVE: Final = ("-m", "remotegpu.cli", "appliance")
 _OPTIONS: Final = {"cert": "server.pem", "key": "server.key", "tokens": "tokens"}
 _UNIT: Final = "remotegpu-appliance.service"
-# What the appliance does on SIGTERM: its leases have --drain-seconds to end, then it ends its workers itself. On SIGHUP
-# its Python starts anew, perhaps of another version, and sessions live on.
+# On SIGTERM the appliance's leases have --drain-seconds to end, then it ends its workers itself. On SIGHUP its Python
+# restarts, perhaps with another version, and sessions live on.
 _UNIT_TEXT: Final = """\
 [Unit]
 Description=Shares of the GPUs of this machine (remotegpu)
@@ -61,7 +61,7 @@ WantedBy=multi-user.target
 
 
 def init(folder: Path, hosts: Sequence[str], backend: str) -> str:
-    """Make the files; the text names the commands that use them."""
+    """Makes the files; returns a text with the commands that use them."""
     hosts = hosts or [socket.gethostname()]
     _make_folder(folder)
     now = datetime.datetime.now(datetime.UTC)
@@ -106,7 +106,7 @@ ca.key makes certificates that your clients believe: keep it somewhere else."""
 
 
 def _unit_word(text: str) -> str:
-    """As systemd reads it: quotes as a shell's, and two signs that mean something to it."""
+    """Quotes a word for systemd: like a shell, and also the two characters that are special to systemd."""
     return shlex.quote(text).replace("%", "%%").replace("$", "$$")
 
 

@@ -8,8 +8,11 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 
 def migrate(appliances: Sequence[str], access: Access, lease: str, to: str) -> None:
-    """The appliance `to` must be reached by this name from here, from the appliance that has the lease, and from the
-    programs that use it."""
+    """Moves a lease to the appliance `to`.
+
+    That name must lead to the appliance from here, from the lease's appliance, and from the programs that use the
+    lease.
+    """
     other = ApplianceClient(parse_endpoint(to), access)
     try:
         client, lease_id = find_lease(appliances, access, lease)

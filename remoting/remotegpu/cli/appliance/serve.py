@@ -10,14 +10,13 @@ import typer
 from remotegpu import extensions
 from remotegpu.api import addresses, names
 from remotegpu.api.durations import parse_duration
-from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import ComputeMode, Landlock, Profile, WorkerWrites
 from remotegpu.cli import exits
 from remotegpu.cli.options import bytes_of
 from remotegpu.cli.run.null_rules import code_with_rules, tallied
 
 if TYPE_CHECKING:
-    from remotegpu.appliance.images import ImageRoom
+    from remotegpu.appliance.machine.images import ImageRoom
     from remotegpu.appliance.settings import EnvironmentOption
 
 BackendOfAppliance = Annotated[Literal["cuda", "software"], typer.Option(help="Real GPUs, or CPU.")]
@@ -218,9 +217,9 @@ def appliance(
     """Share the GPUs of this machine."""
     if context.invoked_subcommand is not None:
         return
-    from remotegpu.appliance.budgets import unknown_budget  # noqa: PLC0415
     from remotegpu.appliance.checks import exposed_without  # noqa: PLC0415
     from remotegpu.appliance.server import StartError, run  # noqa: PLC0415
+    from remotegpu.appliance.sessions.budgets import unknown_budget  # noqa: PLC0415
     from remotegpu.appliance.settings import Kubernetes, Limits, Settings, default_sessions_per_gpu  # noqa: PLC0415
 
     host, port = _address("--listen", listen, names.DEFAULT_LISTEN)
@@ -310,7 +309,7 @@ def appliance(
 
 
 def _move_to(named: list[str], tokens: Path | None) -> tuple[str, ...]:
-    from remotegpu.appliance.destinations import Destinations  # noqa: PLC0415
+    from remotegpu.appliance.moving.destinations import Destinations  # noqa: PLC0415
 
     if named and tokens is None:
         raise exits.CliError(exits.USAGE, "--move-to is for users, and they have tokens: give it with --tokens")
@@ -322,7 +321,7 @@ def _move_to(named: list[str], tokens: Path | None) -> tuple[str, ...]:
 
 
 def _image_room(memory: str, disk: str) -> "ImageRoom":
-    from remotegpu.appliance.images import ImageRoom  # noqa: PLC0415
+    from remotegpu.appliance.machine.images import ImageRoom  # noqa: PLC0415
     from remotegpu.appliance.settings import physical_bytes  # noqa: PLC0415
 
     memory_bytes = bytes_of("--suspend-memory", memory) if memory else physical_bytes() // 4

@@ -6,7 +6,7 @@ from typing import Final
 
 from remotegpu.api.quantities import Ask, format_bytes
 from remotegpu.cli import exits
-from remotegpu.cli.run.leasing import WaitNotice
+from remotegpu.cli.appliance.waiting import WaitNotice
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
@@ -46,7 +46,7 @@ def _change(
 
 
 def follow(client: ApplianceClient, progress: _Progress, lease: str) -> pb.Done:
-    """Show why a change waits, and return what it did; the client is closed then."""
+    """Shows why a change waits, and returns its result; the client is closed then."""
     notice = WaitNotice(f"for {lease}")
     try:
         with progress as events:
@@ -61,7 +61,7 @@ def follow(client: ApplianceClient, progress: _Progress, lease: str) -> pb.Done:
 
 
 def find_lease(appliances: Sequence[str], access: Access, lease: str) -> tuple[ApplianceClient, str]:
-    """The one lease whose name begins so, and its appliance."""
+    """Returns the one lease whose id begins so, and its appliance."""
     if len(lease) < _LEAST_LETTERS:
         raise exits.CliError(exits.USAGE, f"{lease!r} is too short for a lease: write it as `remotegpu smi` shows it")
     found = []

@@ -1,4 +1,4 @@
-"""`remotegpu bench bulk`: what bounds large copies on this machine, beside copies to and from a share on it."""
+"""`remotegpu bench bulk`: the limits of large copies on this machine, next to copies to and from a share on it."""
 
 import contextlib
 import json
@@ -11,11 +11,9 @@ from remotegpu.api import names
 from remotegpu.api.quantities import Ask
 from remotegpu.cli.bench.lab import output_of
 from remotegpu.cli.output import console, print_json
-from remotegpu.cli.run.command import remote_environment
-from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.holding import Wish, held
 from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import find_dist
-from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 # How many connections copies are measured over; 0: the session's own alone.
 _STRIPES: Final = (0, 1, 2, 4)
@@ -37,10 +35,8 @@ def bench(*, quick: bool, as_json: bool) -> None:
 def _measure(*, quick: bool) -> list[dict[str, Any]]:
     dist = find_dist()
     with contextlib.ExitStack() as stack:
-        endpoint = parse_endpoint(stack.enter_context(local_appliance(Ask())))
-        client = stack.enter_context(contextlib.closing(ApplianceClient(endpoint, Access())))
-        held = stack.enter_context(leases([client], Ask(), ["remotegpu", "bench"], wait=True))
-        environment = remote_environment(os.environ, dist, [lease.share for lease in held], software=True)
+        wish = Wish(appliances=(stack.enter_context(local_appliance(Ask())),), name=("remotegpu", "bench"))
+        environment = stack.enter_context(held(wish, os.environ, dist)).environment
         command = [str(dist.program("remotegpu-bench")), "bulk", *(["--quick"] if quick else [])]
         result: list[dict[str, Any]] = json.loads(output_of(command, environment))
         for count in _STRIPES:
@@ -50,7 +46,7 @@ def _measure(*, quick: bool) -> list[dict[str, Any]]:
 
 
 def _striped(run: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """The largest copies of a run over so many stripes, beside as many raw streams of that run."""
+    """Returns the largest copies of a run over so many stripes, relative to as many raw streams of that run."""
     raw = next(rate for rate in run if rate["name"] == f"tcp x{max(count, 1)}")
     return [
         rate

@@ -1,4 +1,4 @@
-"""`remotegpu bench`: one configuration after the other, and what came out."""
+"""`remotegpu bench`: runs one configuration after the other, and shows the results."""
 
 import datetime
 import json
@@ -28,7 +28,7 @@ Form = Literal["table", "markdown", "json"]
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """`appliances`: one that runs already, else one is started; `reference`: its raw TCP peer."""
+    """The options. `appliances`: one that runs already, else one is started; `reference`: its raw TCP peer."""
 
     appliances: Sequence[str] = ()
     access: Access = Access()
@@ -63,7 +63,7 @@ def show(document: dict[str, Any], form: Form) -> None:
 
 
 def measure(options: BenchOptions) -> dict[str, Any]:
-    """The document: what is measured, where, and what came out."""
+    """Measures all configurations; returns the document: subjects, place and results."""
     if len(options.appliances) > 1:
         raise exits.CliError(exits.USAGE, "bench measures one appliance: name one in --appliance")
     runs = options.runs or (1 if options.quick else 3)
@@ -80,7 +80,7 @@ def measure(options: BenchOptions) -> dict[str, Any]:
         else:
             configurations, notes = of_another_appliance(tls=site.access.ca is not None)
             notes += [] if site.reference else ["no raw TCP beside it: name a peer there with --reference"]
-            # How often a program waits does not depend on where its appliance is.
+            # The number of waits does not depend on where the appliance is.
             demo = None
         results = []
         for number, configuration in enumerate(configurations, 1):
@@ -121,7 +121,7 @@ def tell(what: str) -> None:
 
 
 def cpu_model() -> str:
-    """As the kernel names it."""
+    """Returns the CPU's name as the kernel has it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":

@@ -29,11 +29,11 @@ def matmul(_xp: ModuleType, x: Any) -> Any:
 
 
 def compare(name: str, work: Callable[[ModuleType, Any], Any], host: Any) -> dict[str, float | str]:
-    """Milliseconds of both, and how many times NumPy's CuPy takes; or why it does not work."""
+    """Returns the milliseconds of both, and their ratio; or the error."""
     device = cupy.asarray(host)
     try:
         numpy.testing.assert_allclose(cupy.asnumpy(work(cupy, device)), work(numpy, host), rtol=1e-4)
-    # Whatever a library finds missing.
+    # Any missing part of a library.
     except Exception as error:
         return {f"cupy_{name}": f"{type(error).__name__}: {error}".splitlines()[0]}
 

@@ -18,20 +18,19 @@ from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.bench.matrix import Configuration, ends
 from remotegpu.cli.bench.report import Run
-from remotegpu.cli.run.command import native_environment, remote_environment
-from remotegpu.cli.run.leasing import leases
+from remotegpu.cli.run.holding import Wish, held
 from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import Dist
 from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 
-# An appliance tells its clients the ports, not the host: a proxy before it has the same ports of another address.
+# An appliance tells its clients ports, not the host: a proxy before it uses the same ports of another address.
 _FAR_HOST: Final = "127.0.0.2"
 _DEMO: Final = Path(__file__).resolve().parents[4] / "examples" / "01-digits" / "train.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """An appliance, how to get in, and where its raw TCP peer listens, if there is one."""
+    """An appliance with the access to it, and the address of its raw TCP peer, if there is one."""
 
     endpoint: Endpoint
     access: Access
@@ -52,7 +51,7 @@ class Lab:
 
     @contextlib.contextmanager
     def site(self, configuration: Configuration, *more: str) -> Iterator[Site]:
-        """A software appliance, with these options too, and a peer for this configuration."""
+        """Starts a software appliance with these options too, and a peer for this configuration."""
         _, far_cpus = ends(configuration.placement, self.cpus)
         access = Access(ca=self._certificate()) if configuration.tls else Access()
         options = ["--cert", str(access.ca), "--key", str(access.ca.with_suffix(".key"))] if access.ca else []
@@ -75,11 +74,12 @@ class Lab:
         options = ["--reference", site.reference] if site.reference else []
         with self._share(site, configuration.carrier) as environment:
             run = self._measure(configuration, environment, *options, quick=quick)
-        # Beside a loopback connection an appliance elsewhere has no ratio that says anything.
+        # A ratio of a remote appliance to a loopback connection says nothing.
         return run if site.reference else Run(run.figures, {}, {})
 
     def measure_without_wire(self, configuration: Configuration, *, quick: bool) -> Run:
-        return self._measure(configuration, native_environment(os.environ, self.dist, Ask()), quick=quick)
+        with held(Wish(), os.environ, self.dist) as share:
+            return self._measure(configuration, share.environment, quick=quick)
 
     def _measure(self, configuration: Configuration, environment: Mapping[str, str], *options: str, quick: bool) -> Run:
         near_cpus, _ = ends(configuration.placement, self.cpus)
@@ -89,7 +89,7 @@ class Lab:
         return Run(measured["figures"], measured["before"], measured["after"])
 
     def demo_step_round_trips(self, site: Site) -> float | None:
-        """How often a training step of the first example waits; None where it, or what it imports, is not there."""
+        """Returns how often a training step of the first example waits; None if it or an import is missing."""
         if not _DEMO.exists() or any(importlib.util.find_spec(name) is None for name in ("numba", "sklearn")):
             return None
         trips, steps = [], []
@@ -105,16 +105,13 @@ class Lab:
 
     @contextlib.contextmanager
     def _share(self, site: Site, carrier: str) -> Iterator[dict[str, str]]:
-        """The environment of a program on a whole GPU of the appliance."""
-        client = ApplianceClient(site.endpoint, site.access)
-        with contextlib.closing(client), leases([client], Ask(), ["remotegpu", "bench"], wait=True) as held:
-            software = client.inventory().backend == "software"
-            shares = [lease.share for lease in held]
-            environment = remote_environment(os.environ, self.dist, shares, software=software)
-            yield {**environment, names.CARRIER_ENV: carrier}
+        """Yields the environment of a program on a whole GPU of the appliance."""
+        wish = Wish(appliances=(str(site.endpoint),), access=site.access, name=("remotegpu", "bench"))
+        with held(wish, os.environ, self.dist) as share:
+            yield {**share.environment, names.CARRIER_ENV: carrier}
 
     def _certificate(self) -> Path:
-        """A certificate that is its own authority, and beside it its key."""
+        """Makes a certificate that is its own authority, with its key next to it."""
         certificate = self.folder / "bench.pem"
         if not certificate.exists():
             command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc"]
@@ -129,7 +126,7 @@ class Lab:
 
 @contextlib.contextmanager
 def on_cpus(cpus: set[int]) -> Iterator[None]:
-    """What is started in the block runs on these CPUs, as does all that it starts."""
+    """Pins processes that are started in the block, and their children, to these CPUs."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     try:
@@ -140,7 +137,7 @@ def on_cpus(cpus: set[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving(*command: str) -> Iterator[str]:
-    """The first line of a program that serves until its input ends."""
+    """Yields the first line of a program that serves until its input ends."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline().strip()

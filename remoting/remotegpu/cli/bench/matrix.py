@@ -1,13 +1,13 @@
-"""Which configurations are measured. Pure."""
+"""Chooses the configurations to measure. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 # "none": the back end itself in the measured process, without a wire.
-# "auto": a Unix socket and shared memory, as the ends are on one machine; beside it a bare Unix socket is measured.
+# "auto": a Unix socket and shared memory, as the ends are on one machine; its reference is a bare Unix socket.
 Carrier = Literal["auto", "direct", "grpc", "none"]
-# Where the ends run: on two CPUs, on one, or wherever the scheduler puts them.
+# The CPUs of the ends: two, one, or the scheduler's choice.
 CpuPlacement = Literal["split", "same", "free"]
 
 CARRIERS: Final[tuple[Carrier, ...]] = ("direct", "grpc")
@@ -46,14 +46,14 @@ class Configuration:
 
 
 def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration], list[str]]:
-    """What an appliance of our own is measured in, and what that leaves out."""
+    """Returns the configurations for an appliance of our own, and notes about those left out."""
     placements: list[CpuPlacement] = ["split", "same"] if len(cpus) > 1 else ["same"]
     notes = [] if len(cpus) > 1 else [ONE_CPU]
     first = placements[0]
     if everything:
         found = [Configuration("auto", placement=place) for place in placements]
         found += [Configuration(c, tls, place) for place in placements for tls in (False, True) for c in CARRIERS]
-        # What a distance costs shows best where the ends do not take each other's time.
+        # The cost of a distance shows best if the ends do not take each other's time.
         found += [Configuration(c, tls, first, ms) for ms in DELAYS_MS for tls in (False, True) for c in CARRIERS]
     else:
         found = [
@@ -62,20 +62,20 @@ def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration
             Configuration("grpc", placement=first),
         ]
     if len(cpus) > 1:
-        # As users run it. Only here both ends may wait without sleep: a thread that has one CPU to itself may not.
+        # The usual placement. Only here both ends may wait without sleep: a thread that has one CPU to itself may not.
         found += [Configuration("auto", placement="free"), Configuration("direct", placement="free")]
     return [*found, Configuration("none", placement="same")], notes
 
 
 def of_another_appliance(*, tls: bool) -> tuple[list[Configuration], list[str]]:
-    """What an appliance that runs already is measured in."""
+    """Returns the configurations for an appliance that runs already, and notes."""
     return [Configuration(carrier, tls, "free") for carrier in CARRIERS], [
         "no end is pinned: the appliance runs where it runs"
     ]
 
 
 def ends(placement: CpuPlacement, cpus: Sequence[int]) -> tuple[set[int], set[int]]:
-    """The CPUs of the client, and of the appliance and everything else at the other end."""
+    """Returns the CPUs of the client, and those of the appliance and everything else at the other end."""
     match placement:
         case "split":
             return {cpus[0]}, {cpus[1]}

@@ -1,4 +1,4 @@
-"""From what was measured to a document: medians, ratios to raw TCP, and which aims are reached. Pure."""
+"""Makes a document of measurements: medians, ratios to raw TCP, and which aims are reached. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ MESSAGE: Final = "raw_tcp_message_us"
 PUT: Final = "raw_tcp_put_gbps"
 GET: Final = "raw_tcp_get_gbps"
 
-# Every figure, in the order in which it is shown, with what raw TCP does in its place.
+# Every figure, in the order in which it is shown, with the raw TCP figure to compare.
 FIGURES: Final[dict[str, str | None]] = {
     "idle_sync_us": RTT,
     "rtt_us": RTT,
@@ -49,7 +49,7 @@ REFERENCES: Final = (RTT, MESSAGE, PUT, GET)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the benchmark program printed once; raw TCP stands before and after the driver's figures."""
+    """One output of the benchmark program; raw TCP is measured before and after the driver's figures."""
 
     figures: Figures
     before: Figures
@@ -58,13 +58,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """At most this much, where the ends are on two CPUs and where they are on one."""
+    """An upper limit of a figure, for ends on two CPUs and for ends on one."""
 
     key: str
     of: Literal["ratio", "figure"]
     split: float
     same: float
-    # Beyond the time that half a round trip of raw TCP takes.
+    # Added: the time of half a round trip of raw TCP.
     plus_one_way: bool = False
 
 
@@ -75,9 +75,9 @@ AIMS: Final = (
     Aim("launch_to_exec_us", "figure", 100, 100, plus_one_way=True),
     Aim("ten_launches_sync_us", "ratio", 1.3, 2),
     Aim("graph_beyond_frame_us", "figure", 2, 2),
-    # A slab of memory is asked for now and then.
+    # A slab of memory is requested now and then.
     Aim("alloc_round_trips", "figure", 0.01, 0.01),
-    # The first query of an event asks; then its records are told.
+    # The first query of an event asks; then its records are reported.
     Aim("event_query_round_trips", "figure", 0.01, 0.01),
     Aim("h2d_gbps", "ratio", 1.15, 1.15),
     Aim("d2h_gbps", "ratio", 1.15, 1.15),
@@ -90,7 +90,7 @@ AIMS: Final = (
 
 
 def ratio(key: str, value: float | None, reference: str, reference_value: float | None) -> float | None:
-    """How many times the reference's time; 1 is what the machine allows."""
+    """Returns the multiple of the reference's time; 1 is the machine's limit."""
     if value is None or not reference_value:
         return None
     time, reference_time = _time(key, value), _time(reference, reference_value)
@@ -98,7 +98,7 @@ def ratio(key: str, value: float | None, reference: str, reference_value: float 
 
 
 def _time(key: str, value: float) -> float | None:
-    """In microseconds; what a bandwidth stands for is the time of the same bytes."""
+    """Returns a figure in microseconds; for a bandwidth the time of a fixed number of bytes."""
     if key.endswith("_gbps"):
         return 1 / value if value else None
     return value * 1e3 if key.endswith("_ms") else value
@@ -118,7 +118,7 @@ def ratios_of(run: Run) -> dict[str, float | None]:
 
 
 def summary(configuration: Configuration, runs: Sequence[Run], *, with_aims: bool) -> dict[str, Any]:
-    """One configuration in the document."""
+    """Returns one configuration's part of the document."""
     figures = _medians([run.figures for run in runs], FIGURES)
     ratios = [ratios_of(run) for run in runs]
     result: dict[str, Any] = {
@@ -139,7 +139,7 @@ def summary(configuration: Configuration, runs: Sequence[Run], *, with_aims: boo
 
 
 def judged(aim: Aim, result: Mapping[str, Any]) -> dict[str, Any]:
-    """An aim with what was reached of it."""
+    """Returns an aim with the value reached."""
     limit = aim.same if result["placement"] == "same" else aim.split
     if aim.plus_one_way:
         limit += (result["references"][RTT] or 0) / 2

@@ -9,18 +9,28 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.output import console, print_json
-from remotegpu.cli.run.command import native_environment
-from remotegpu.paths import find_dist
+from remotegpu.cli.run.holding import Wish, held
+from remotegpu.paths import Dist, find_dist
 
 NO_CUPY: Final = "CuPy is not installed beside remotegpu"
 
 
 def bench(*, as_json: bool) -> None:
     dist = find_dist()
-    environment = native_environment(os.environ, dist, Ask())
+    with held(Wish(), os.environ, dist) as share:
+        result = _measured(dist, share.environment)
+    if as_json:
+        print_json(result)
+        return
+    table = Table("", "software GPU", box=None, pad_edge=False)
+    for key, value in result.items():
+        table.add_row(key, f"{value:.3g}" if isinstance(value, float) else str(value))
+    console().print(table)
+
+
+def _measured(dist: Dist, environment: dict[str, str]) -> dict[str, Any]:
     program = str(dist.program("remotegpu-bench"))
     library = str(dist.library(dist.native))
     result: dict[str, Any] = _json_of([program, "softgpu", "--library", library], environment)
@@ -31,13 +41,7 @@ def bench(*, as_json: bool) -> None:
         one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "remotegpu.cli.bench.cupy"]
         result |= _json_of(command, {**environment, **one_thread})
-    if as_json:
-        print_json(result)
-        return
-    table = Table("", "software GPU", box=None, pad_edge=False)
-    for key, value in result.items():
-        table.add_row(key, f"{value:.3g}" if isinstance(value, float) else str(value))
-    console().print(table)
+    return result
 
 
 def _json_of(command: list[str], environment: dict[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A document as tables for people: one for each placement and delay, a column for each way of carrying. Pure."""
+"""Shows a document as tables: one for each placement and delay, a column for each carrier. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def tables(document: Mapping[str, Any]) -> list[TextTable]:
 
 
 def heading(document: Mapping[str, Any]) -> str:
-    """The machine and the circumstances, in a line."""
+    """Returns the machine and the circumstances in one line."""
     machine = document["machine"]
     load = "/".join(f"{value:.1f}" for value in machine["load_average"])
     text = (

@@ -1,4 +1,4 @@
-"""`remotegpu bench turns`: what dividing a GPU's time costs, and how exactly it is divided."""
+"""`remotegpu bench turns`: measures the cost of dividing a GPU's time, and how exactly it is divided."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ CASES: Final = (
 
 
 def bench(*, quick: bool, as_json: bool) -> None:
-    """Kernels per second of each tenant. The software GPU is the last CPU alone, as a GPU is one."""
+    """Measures each tenant's kernels per second. The software GPU has the last CPU alone, as a GPU is one."""
     find_dist()
     seconds = _QUICK_SECONDS if quick else _SECONDS
     results = {case.name: _measure(case, seconds) for case in CASES}
@@ -63,7 +63,7 @@ def bench(*, quick: bool, as_json: bool) -> None:
 
 
 def _measure(case: Case, seconds: float) -> list[float]:
-    """Of those that are not idle."""
+    """Returns the kernels per second of the tenants that are not idle."""
     cpus = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         with on_cpus({cpus[-1]}):

@@ -1,4 +1,4 @@
-"""Appliances of a cluster's pools: which get new claims."""
+"""Appliances of a cluster's pools, and which of them get new claims."""
 
 import time
 from typing import Final
@@ -18,7 +18,7 @@ _CONFLICT: Final = 409
 
 
 def cordon(cluster: Cluster, name: str, *, on: bool) -> None:
-    """In the pool's spec, by the appliance's node."""
+    """Changes the pool's `spec.cordoned`, by the appliance's node."""
     with refusals():
         while not _cordoned(cluster, name, on=on):
             pass
@@ -27,7 +27,7 @@ def cordon(cluster: Cluster, name: str, *, on: bool) -> None:
 
 
 def drain(cluster: Cluster, name: str) -> None:
-    """Say which claims are left whenever that changes."""
+    """Cordons the appliance, and prints the claims that are left whenever they change."""
     cordon(cluster, name, on=True)
     out, told = console(), [""]
     with refusals():
@@ -42,7 +42,7 @@ def drain(cluster: Cluster, name: str) -> None:
 
 
 def _cordoned(cluster: Cluster, name: str, *, on: bool) -> bool:
-    """Whether it is stored; somebody else may have changed the pool meanwhile."""
+    """Stores the change; false if another client changed the pool meanwhile."""
     pool, node = _find(cluster, name)
     nodes = set(GPUPool.from_object(pool).spec.cordoned)
     wanted = nodes | {node} if on else nodes - {node}
@@ -60,7 +60,7 @@ def _cordoned(cluster: Cluster, name: str, *, on: bool) -> bool:
 
 
 def _find(cluster: Cluster, name: str) -> tuple[Object, str]:
-    """The pool of an appliance, and its node."""
+    """Returns the pool of an appliance, and its node."""
     stored = cluster.list(_PATH)
     by_name = {pool["metadata"]["name"]: pool for pool in stored}
     for pool in readable(GPUPool.from_object, stored):

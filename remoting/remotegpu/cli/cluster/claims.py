@@ -1,4 +1,4 @@
-"""Claims of a cluster: what there is, and what a person may change of one."""
+"""Claims of a cluster: lists, descriptions, and the changes that a person may make."""
 
 import contextlib
 import itertools
@@ -20,12 +20,12 @@ from remotegpu.cli.output import add_row, console, json_text, new_table, present
 
 _POLL_SECONDS: Final = 0.5
 _MOST_EVENTS: Final = 20
-# Whether a claim is as it was asked to be: None until that is known, else an empty text or why it is not.
+# The result of a change: None until it is known, else empty or why it failed.
 Outcome = Callable[[GPUClaim], str | None]
 
 
 def ls(cluster: Cluster, namespace: str, *, as_json: bool, watch: bool = False) -> None:
-    """Claims of one namespace, or of all if it is empty; pools and appliances for those who may read them."""
+    """Lists claims of one namespace, or of all if it is empty; pools and appliances if the user may read them."""
     present(lambda: _listing(cluster, namespace, as_json=as_json), watch=watch)
 
 
@@ -66,7 +66,7 @@ def describe(target: Target) -> None:
 
 
 def print_story(out: Console, cluster: Cluster, namespace: str, name: str) -> None:
-    """Of a claim. Raises RefusedError."""
+    """Prints a claim's details and events. Raises RefusedError."""
     stored = cluster.get(f"{claims_path(namespace)}/{name}")
     events: list[Object] = []
     with contextlib.suppress(RefusedError):
@@ -113,7 +113,7 @@ def migrate(target: Target, to: str, *, wait: bool) -> None:
 
 
 def names(before: Sequence[str]) -> list[str]:
-    """What may stand behind these arguments of `kubectl remotegpu`; nothing where there is no cluster."""
+    """Returns completions after these arguments of `kubectl remotegpu`; none without a cluster."""
     options = dict(itertools.pairwise(before))
     try:
         cluster = Cluster(None, options.get("--context", ""))
@@ -126,7 +126,7 @@ def names(before: Sequence[str]) -> list[str]:
 
 
 def pods_or_claims(cluster: Cluster, namespace: str, *, claims: bool) -> list[str]:
-    """The names of claims, or of the pods that have one of their own. Raises RefusedError."""
+    """Returns the names of claims, or of the pods that have one of their own. Raises RefusedError."""
     found = readable(GPUClaim.from_object, cluster.list(claims_path(namespace)))
     if claims:
         return [claim.name for claim in found]
@@ -134,7 +134,7 @@ def pods_or_claims(cluster: Cluster, namespace: str, *, claims: bool) -> list[st
 
 
 def _change(target: Target, spec: dict[str, Any], done: str, outcome: Outcome, *, wait: bool) -> None:
-    """Change the claim's spec, and wait until the operator has done it or says why not."""
+    """Changes the claim's spec, and waits until the operator has done it or says why not."""
     out, cluster = console(), target.cluster
     with refusals():
         path = f"{claims_path(target.namespace)}/{claim_name(*target)}"
@@ -195,7 +195,7 @@ def _lines(claim: GPUClaim) -> Iterator[str]:
 
 
 def _room(appliance: ApplianceStatus) -> tuple[str, str, str]:
-    """Its GPUs, and what is free of them."""
+    """Returns its GPUs, and the free part of them."""
     gpus = appliance.gpus
     models = sorted({gpu.model for gpu in gpus})
     free = sum(MILLI_PER_GPU - gpu.allocated_milli for gpu in gpus if gpu.healthy)
@@ -208,7 +208,7 @@ def places(claim: GPUClaim) -> list[str]:
 
 
 def appliances(cluster: Cluster) -> list[ApplianceStatus]:
-    """Of all pools; none for those who may not read pools."""
+    """Returns the appliances of all pools; none if the user may not read pools."""
     try:
         pools = cluster.list(f"/apis/{API_VERSION}/{POOLS}")
     except RefusedError as error:

@@ -1,4 +1,4 @@
-"""`remotegpu usage`: what the operator has recorded, as sums; or who holds a share and does not use it."""
+"""`remotegpu usage`: sums of the operator's records, or holders that do not use their share."""
 
 import csv
 import datetime
@@ -26,7 +26,7 @@ _GIB: Final = 1 << 30
 
 
 def sums(cluster: Cluster, system: str, since: str, until: str, wanted: str, output: Output) -> None:
-    """Raises CliError."""
+    """Prints the sums. Raises CliError."""
     by = by_of(wanted)
     now = int(time.time())
     first, last = time_of(since, now), time_of(until, now) if until else now
@@ -44,7 +44,7 @@ def sums(cluster: Cluster, system: str, since: str, until: str, wanted: str, out
 
 
 def idle(cluster: Cluster, system: str, after: str, output: Output) -> None:
-    """Raises CliError."""
+    """Prints idle holders. Raises CliError."""
     try:
         least = parse_duration(after)
     except ValueError as error:
@@ -67,7 +67,7 @@ def idle(cluster: Cluster, system: str, after: str, output: Output) -> None:
 
 
 def by_of(text: str) -> list[By]:
-    """Raises CliError."""
+    """Parses --by. Raises CliError."""
     found = [each for name in text.split(",") for each in PLACES if each == name.strip()]
     if len(found) != len(text.split(",")):
         raise exits.CliError(
@@ -77,7 +77,7 @@ def by_of(text: str) -> list[By]:
 
 
 def time_of(text: str, now: int) -> int:
-    """The time of "7d" (so long ago), or of a date or time in UTC. Raises CliError."""
+    """Returns the time of "7d" (so long ago), or of a date or time in UTC. Raises CliError."""
     try:
         if ago := re.fullmatch(r"(?:(\d{1,4})d)?(.*)", text):
             days, rest = ago.groups()
@@ -113,7 +113,7 @@ def _record(cluster: Cluster, system: str, now: int) -> Record:
 
 
 def _pools(cluster: Cluster) -> Iterator[GPUPool]:
-    """None where this person may not read them: there are no prices then."""
+    """Yields the pools; none if the user may not read them, so there are no prices then."""
     try:
         found: list[Object] = cluster.list(f"/apis/{API_VERSION}/{POOLS}")
     except RefusedError as error:

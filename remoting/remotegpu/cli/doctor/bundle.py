@@ -1,4 +1,4 @@
-"""The bundle of `remotegpu doctor`: what a bug report needs, in one archive, without secrets."""
+"""The bundle of `remotegpu doctor`: the data for a bug report, in one archive, without secrets."""
 
 import base64
 import io
@@ -24,13 +24,13 @@ from remotegpu.rpc import WIRE_VERSION
 from remotegpu.rpc.client import Access
 
 _GONE: Final = "(removed)"
-# Of a shorter one, other texts would lose what they share with it by chance.
+# With a shorter one, other texts would lose the parts that equal it by chance.
 _LEAST_SECRET: Final = 6
 _OURS: Final = f"{NAME_LABEL}=remotegpu"
 _LOG_LINES: Final = 2000
 _FILE_NAME: Final = str.maketrans("/:[]", "____")
 
-# What a secret looks like, wherever it comes from; the first group stays.
+# Forms of secrets, wherever they come from; the first group stays.
 _SHAPES: Final = (
     re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
     # Tokens of Kubernetes.
@@ -52,10 +52,10 @@ _LISTS: Final = {
 
 
 class Redactor:
-    """Takes known secrets out of texts, and whatever looks like one."""
+    """Removes known secrets from texts, and all that looks like one."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        """`secrets`: texts that may hold several, one for each word, as a token file does."""
+        """`secrets`: texts with one or several secrets, one for each word, as in a token file."""
         words = {word for text in secrets for word in _words(text) if len(word) >= _LEAST_SECRET}
         encoded = {base64.b64encode(word.encode()).decode() for word in words}
         # The longest first: one may be the beginning of another.
@@ -70,7 +70,7 @@ class Redactor:
 
 
 def _words(text: str) -> Iterator[str]:
-    """The words of a text, and of `name:token` the token."""
+    """Yields the words of a text, and the token of `name:token`."""
     for word in text.split():
         yield word
         yield word.rpartition(":")[2]
@@ -99,7 +99,7 @@ def write_bundle(
 
 
 def _secrets(access: Access) -> Iterator[str]:
-    """All that this command was given and others must not see."""
+    """Yields the secrets that this command was given."""
     yield access.token or ""
     yield os.environ.get(names.TOKEN_ENV, "")
     if (named := os.environ.get(names.TOKEN_FILE_ENV)) and Path(named).is_file():
@@ -115,7 +115,7 @@ def _machine() -> dict[str, Any]:
         "libc": platform.libc_ver(),
         "cpus": os.cpu_count(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        # Names alone of what holds a secret.
+        # Only the names of variables with a secret.
         "environment": {
             name: _GONE if name in (names.TOKEN_ENV, names.SHARES_ENV) else value
             for name, value in sorted(os.environ.items())
@@ -133,7 +133,7 @@ def _appliance(text: str, access: Access) -> str:
 
 
 def _cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Objects of ours with their statuses, and the ends of our pods' logs. No Secret is read."""
+    """Yields our objects with their statuses, and the ends of our pods' logs. No Secret is read."""
     pods: list[Object] = []
     for kind, (path, selector) in _LISTS.items():
         try:

@@ -1,4 +1,4 @@
-"""The checks of a cluster: what is read, and what follows from it. Only `read` asks anybody."""
+"""The checks of a cluster, made from its objects. Only `read` talks to the API server."""
 
 import base64
 import binascii
@@ -32,7 +32,7 @@ _CRDS: Final = (f"{POOLS}.{GROUP}", f"{CLAIMS}.{GROUP}")
 _POLICIES: Final = ("remotegpu", *(f"remotegpu-{of}" for of in ("claims", "claims-system", "operator", "status")))
 _WEBHOOK: Final = "remotegpu"
 _QUOTA: Final = f"requests.{MILLI}"
-# Leaves are renewed a month before they end; what is left of this no more means that nobody renews.
+# Leaves are renewed a month before they end; with less than this left, renewal does not work.
 _LEAST_LIFE: Final = datetime.timedelta(days=7)
 _LONG_WAIT: Final = datetime.timedelta(minutes=10)
 _INSTALL: Final = "helm upgrade --install remotegpu CHART --namespace remotegpu-system --create-namespace"
@@ -49,7 +49,7 @@ _LISTS: Final = {
     "leases": ("/apis/coordination.k8s.io/v1/leases", ""),
 }
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-# Kinds with the paths of single objects, which may not be there.
+# Kinds with the paths of single objects, which may be missing.
 _SINGLE: Final = {
     "definitions": [f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}" for name in _CRDS],
     "webhooks": [f"{_ADMISSION}/mutatingwebhookconfigurations/{_WEBHOOK}"],
@@ -70,7 +70,7 @@ _PROBE: Final[Object] = {
 @dataclass(frozen=True, slots=True)
 class Facts:
     now: datetime.datetime
-    version: str  # of the API server; empty if it does not answer
+    version: str  # the API server's version; empty if it does not answer
     found: Mapping[str, Sequence[Object]]
     troubles: Mapping[str, str]  # kinds that could not be read, and why
     probe: Object | str  # a pod that asks for a share, as it would be stored; or why it would not be
@@ -113,7 +113,7 @@ def _there(cluster: Cluster, path: str) -> Object | None:
 
 
 def checks(facts: Facts) -> Iterator[pb.Check]:
-    """In the order in which what comes later needs what is before it."""
+    """Yields the checks in an order in which later ones need earlier ones."""
     if not facts.version:
         fix = "kubectl version; kubectl config get-contexts"
         yield _check("API server", facts.troubles["version"], good="", fix=fix)
@@ -167,7 +167,7 @@ def _leader(facts: Facts) -> Iterator[pb.Check]:
 
 
 def _webhook(facts: Facts) -> Iterator[pb.Check]:
-    """The API server itself is asked to call it, with a pod that is not stored."""
+    """Checks that the API server calls the webhook, by a pod that is not stored."""
     name = "webhook is called"
     namespace = _installed_in(facts)
     fix = (
@@ -215,7 +215,7 @@ def _lasts(name: str, expiry: datetime.datetime, facts: Facts, bad: str) -> pb.C
 
 
 def _device_plugins(facts: Facts) -> Iterator[pb.Check]:
-    """A node offers shares as soon as its plugin has registered: that is looked at, not the plugin's pod."""
+    """Checks the nodes' resources, not the plugins' pods: a node offers shares once its plugin has registered."""
     sets = [each for each in facts.found["daemonsets"] if _component(each) == "deviceplugin"]
     if not sets:
         yield _check("device plugin", "there is no DaemonSet of the device plugin", good="", fix=_INSTALL)
@@ -345,7 +345,7 @@ def _conditions(thing: Object) -> Iterable[Mapping[str, Any]]:
 
 
 def _not_true(thing: Object, kind: str) -> str:
-    """Why a condition is not True; empty if it is."""
+    """Returns why a condition is not True; empty if it is."""
     for each in _conditions(thing):
         if each["type"] == kind:
             return "" if each["status"] == "True" else f"{kind} is {each['status']}: {each.get('message', '')}"
@@ -364,7 +364,7 @@ def _decoded(encoded: str) -> str:
 
 
 def _last_expiry(pem: str) -> datetime.datetime | None:
-    """When the last of these certificates ends; None where there are none."""
+    """Returns when the last of these certificates ends; None if there are none."""
     try:
         return max(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(pem.encode()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""`remotegpu doctor`: numbered checks, each OK, WARN or FAIL, with why and the command that mends it."""
+"""`remotegpu doctor`: numbered checks, each OK, WARN or FAIL, with the reason and the command that mends it."""
 
 import datetime
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from remotegpu.rpc.client import Access
 if TYPE_CHECKING:
     from remotegpu.cli.cluster.objects import Cluster
 
-Found = tuple[str, pb.Check]  # where, and what
+Found = tuple[str, pb.Check]  # place and check
 
 _FIELDS = ("name", "status", "message", "fix")
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -30,7 +30,7 @@ class DoctorOptions:
 
 
 def doctor(options: DoctorOptions) -> bool:
-    """Print all checks, and write the bundle; whether no check failed."""
+    """Prints all checks, and writes the bundle; returns whether no check failed."""
     checks = list(_checks(options))
     good = all(check.status != "fail" for _, check in checks)
     report = {

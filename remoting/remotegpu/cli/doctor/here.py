@@ -11,7 +11,7 @@ from remotegpu.paths import NotBuiltError, find_dist
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
-# For all that is asked of appliances: who waits for five seconds has an answer then.
+# Time for all questions to appliances: a person who waits for five seconds has an answer then.
 _MOST_SECONDS: Final = 4.5
 
 
@@ -33,7 +33,7 @@ def local_checks(*, named: bool) -> Iterator[pb.Check]:
 
 
 def checks_of_all(appliances: Sequence[str], access: Access) -> Iterator[tuple[str, pb.Check]]:
-    """Checks of each appliance, of all at the same time. One that has not answered when the time is over failed one."""
+    """Yields checks of all appliances, which run at the same time. One without an answer in time failed a check."""
     asked = [(text, _Asked(text, access)) for text in appliances]
     until = time.monotonic() + _MOST_SECONDS
     for text, each in asked:
@@ -42,7 +42,7 @@ def checks_of_all(appliances: Sequence[str], access: Access) -> Iterator[tuple[s
 
 
 class _Asked:
-    """An appliance that is being checked by a thread of its own, which nobody waits for at the end of the program."""
+    """An appliance that is checked by a thread of its own, which does not delay the end of the program."""
 
     def __init__(self, text: str, access: Access) -> None:
         self._found: list[pb.Check] = []

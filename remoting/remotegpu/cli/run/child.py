@@ -1,4 +1,4 @@
-"""Runs the user's command as if we were not there: signals, stops and the exit code pass through."""
+"""Runs the user's command transparently: signals, stops and the exit code pass through."""
 
 import os
 import resource
@@ -21,12 +21,12 @@ _FORWARDED: Final = {
     signal.SIGWINCH,
 }
 _ENDING: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-# `si_code` of a signal that the kernel sent, as a terminal's Ctrl-C: it went to the whole process group already.
+# `si_code` of a signal that the kernel sent, as a terminal's Ctrl-C: the whole process group got it already.
 _FROM_KERNEL: Final = 0x80
 
 
 def block_signals() -> set[signal.Signals]:
-    """To be called before any thread exists, so that all inherit it; `run_child` takes the signals one by one."""
+    """Blocks signals before any thread exists, so that all inherit it; `run_child` takes the signals one by one."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
     return {signal.Signals(number) for number in previous}
@@ -41,7 +41,7 @@ class StoppedError(Exception):
 
 
 def stop_if_interrupted() -> None:
-    """While signals are blocked and the command does not run yet, somebody has to look for Ctrl-C."""
+    """Raises StoppedError if a signal is pending: signals are blocked, and the command does not run yet."""
     info = signal.sigtimedwait(_ENDING, 0)
     if info is not None:
         raise StoppedError(info.si_signo)
@@ -55,7 +55,7 @@ def find_command(name: str, search_path: str | None) -> str:
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> int:
-    """The exit code, or minus the signal that ended the command. `mask` is what `block_signals` returned."""
+    """Runs the command; returns its exit code, or minus the signal that ended it. `mask` is of `block_signals`."""
     path = find_command(command[0], environment.get("PATH"))
     try:
         # Python ignores SIGPIPE for itself; the command must not.
@@ -74,7 +74,8 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[
             continue
         ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
         if ended and os.WIFSTOPPED(status):
-            # Stop as well, so that the shell takes the terminal back; what continues us continues the command.
+            # Stop as well, so that the shell takes the terminal back; the continue signal for us also continues the
+            # command.
             os.kill(os.getpid(), signal.SIGSTOP)
             os.kill(pid, signal.SIGCONT)
         elif ended:
@@ -82,7 +83,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[
 
 
 def end_like(run: Callable[[], int]) -> int:
-    """The exit code that `run` returns; does not return if that stands for a signal, of which we then die as well."""
+    """Returns the exit code of `run`; if that stands for a signal, this process dies of the same signal instead."""
     try:
         result = run()
     except StoppedError as stopped:

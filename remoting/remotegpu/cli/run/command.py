@@ -4,24 +4,22 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
 from remotegpu.api import names
-from remotegpu.api.objects import Share, shares_to_env
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import Profile
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, QuantityError, parse_compute, parse_fraction, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.run.child import block_signals, find_command, run_child
-from remotegpu.cli.run.leasing import HeldLease, leases
-from remotegpu.cli.run.local import local_appliance, software_memory
+from remotegpu.cli.run.holding import Held, Wish, held
+from remotegpu.cli.run.local import local_appliance
 from remotegpu.cli.run.null_rules import code_with_rules, tallied
 from remotegpu.cli.run.report import reporting
-from remotegpu.frameworks import keep_ptx, prepend, suit_frameworks, use_client
 from remotegpu.paths import Dist, find_dist
-from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
+from remotegpu.rpc.client import Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class RunOptions:
 
 
 def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
-    """What -n, -p and -m together ask for."""
+    """Returns the share that -n, -p and -m ask for together."""
     try:
         if fraction is not None and memory is not None:
             raise QuantityError("-p and -m both say how much of a GPU: give one of them")
@@ -57,7 +55,7 @@ def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
 
 
 def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
-    """What --compute and --compute-limit add."""
+    """Adds --compute and --compute-limit to a share."""
     try:
         return replace(ask, compute=parse_compute(compute, limit))
     except QuantityError as error:
@@ -65,7 +63,7 @@ def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
 
 
 def run(options: RunOptions) -> int:
-    """Run the command to its end; as `run_child`."""
+    """Runs the command to its end; returns what `run_child` returns."""
     mask = block_signals()
     dist = find_dist()
     if options.profile is not None and options.appliances:
@@ -77,20 +75,48 @@ def run(options: RunOptions) -> int:
             f"{names.CHECK_ENV}={check} checks nothing on a share, only natively: add --native, or unset it",
         )
     profile = options.profile or Profile.of(os.environ.get(names.SOFTGPU_PROFILE_ENV))
-    # Before a share is taken, or waited for.
+    # Checked before a share is taken, or waited for.
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
     with contextlib.ExitStack() as stack:
         base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
         trace_file = None if options.trace is None else stack.enter_context(_open(options.trace))
         tally = None if options.appliances else stack.enter_context(tallied(os.environ, profile))
         base |= tally.environment() if tally else {}
-        if options.native:
-            environment = native_environment(base, dist, options.ask, profile)
-        else:
-            _, environment = stack.enter_context(shares(options, base, dist, profile))
+        environment = stack.enter_context(shares(options, base, dist, profile)).environment
         if trace_file is not None:
             environment = stack.enter_context(_tracing(environment, dist, trace_file))
         return code_with_rules(run_child(options.command, environment, mask), tally)
+
+
+@contextlib.contextmanager
+def shares(
+    options: RunOptions,
+    base: Mapping[str, str],
+    dist: Dist,
+    profile: Profile,
+    tell: Callable[[str], None] | None = None,
+) -> Iterator[Held]:
+    """Holds the share of the options until the block ends; starts an appliance if none is named.
+
+    `tell` is that of `held`.
+    """
+    rules = {name: base[name] for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV) if name in base}
+    with contextlib.ExitStack() as stack:
+        wish = Wish(
+            options.ask,
+            options.appliances,
+            options.access,
+            managed_bytes=options.managed_bytes,
+            wait=options.wait,
+            name=options.command,
+        )
+        if options.native:
+            wish = Wish(options.ask, profile=str(profile))
+        elif not options.appliances:
+            started = stack.enter_context(local_appliance(options.ask, profile=profile, environment=rules))
+            # It has its own token, and no certificate.
+            wish = replace(wish, appliances=(started,), access=Access())
+        yield stack.enter_context(held(wish, base, dist, tell))
 
 
 def _open(file: Path) -> TextIO:
@@ -102,8 +128,8 @@ def _open(file: Path) -> TextIO:
 
 @contextlib.contextmanager
 def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterator[dict[str, str]]:
-    """The environment of a program whose calls go to `file` with their times; behind the block a summary is printed."""
-    # Only here: a run without it starts sooner.
+    """Yields the environment of a program whose timed calls go to `file`; after the block a summary is printed."""
+    # Imported only here: a run without it starts sooner.
     from remotegpu.cli.run import timeline, trace  # noqa: PLC0415
 
     recordings: list[trace.Recording] = []
@@ -112,57 +138,3 @@ def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterat
     json.dump(timeline.events(recordings), file)
     for line in timeline.report(timeline.summary(recordings)) if recordings else ["the program made no driver call"]:
         sys.stderr.write(f"remotegpu: trace: {line}\n")
-
-
-@contextlib.contextmanager
-def shares(
-    options: RunOptions, base: Mapping[str, str], dist: Dist, profile: Profile
-) -> Iterator[tuple[list[HeldLease], dict[str, str]]]:
-    """Leases as the options ask for them, held until the block ends, and what makes a program use them."""
-    rules = {name: base[name] for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV) if name in base}
-    with contextlib.ExitStack() as stack:
-        endpoints = options.appliances or [
-            stack.enter_context(local_appliance(options.ask, profile=profile, environment=rules))
-        ]
-        # Our own appliance has its own token, and no certificate.
-        access = options.access if options.appliances else Access()
-        clients = [ApplianceClient(parse_endpoint(text), access) for text in endpoints]
-        for client in clients:
-            stack.callback(client.close)
-        held = stack.enter_context(leases(clients, options.ask, options.command, wait=options.wait))
-        software = any(lease.client.inventory().backend == "software" for lease in held)
-        environment = remote_environment(base, dist, [lease.share for lease in held], software=software)
-        if options.managed_bytes is not None:
-            environment[names.MANAGED_MEMORY_ENV] = str(options.managed_bytes >> 20)
-        yield held, environment
-
-
-def remote_environment(
-    base: Mapping[str, str], dist: Dist, shares: Sequence[Share], *, software: bool
-) -> dict[str, str]:
-    """What makes a command use the shares: the client's library first, and where its appliances are."""
-    dist.library(dist.client)
-    environment = dict(base) | {names.SHARES_ENV: shares_to_env(shares)}
-    use_client(environment, dist, software=software)
-    prepend(environment, "PATH", str(dist.bin))
-    # The token opens more than this lease; the command needs only the lease.
-    for name in (names.TOKEN_ENV, names.TOKEN_FILE_ENV):
-        environment.pop(name, None)
-    return environment
-
-
-def native_environment(
-    base: Mapping[str, str], dist: Dist, ask: Ask, profile: Profile = Profile.NORMAL
-) -> dict[str, str]:
-    """What makes a command use the software GPU without the wire, with the same memory as a share has."""
-    dist.library(dist.native)
-    environment = dict(base)
-    if not profile.is_null:
-        keep_ptx(environment, dist)
-    suit_frameworks(environment, dist)
-    environment[names.SOFTGPU_PROFILE_ENV] = str(profile)
-    environment[names.SOFTGPU_DEVICES_ENV] = str(ask.count)
-    environment[names.SOFTGPU_MEMORY_ENV] = str(ask.bytes_of(software_memory(ask, profile)))
-    prepend(environment, "LD_LIBRARY_PATH", str(dist.native))
-    prepend(environment, "PATH", str(dist.bin))
-    return environment

@@ -1,4 +1,4 @@
-"""A software appliance for one run: on this machine, on free ports, gone with us."""
+"""A software appliance for one run: on this machine, on free ports, ended with the run."""
 
 import contextlib
 import json
@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from remotegpu.api.modes import Profile
 from remotegpu.api.names import SOFTGPU_MEMORY_ENV
-from remotegpu.api.profiles import Profile
 from remotegpu.api.quantities import Ask, QuantityError, parse_memory
 from remotegpu.cli import exits
 from remotegpu.cli.run.child import stop_if_interrupted
@@ -21,7 +21,7 @@ _STOP_SECONDS: Final = 10.0
 
 
 def software_memory(ask: Ask, profile: Profile = Profile.NORMAL) -> int:
-    """The memory of each GPU: what the environment says, else the profile's, and always enough for the share."""
+    """Returns the memory of each GPU: from the environment, else the profile's, and always enough for the share."""
     try:
         given = parse_memory(os.environ.get(SOFTGPU_MEMORY_ENV) or str(profile.memory_bytes))
     except QuantityError as error:
@@ -33,12 +33,12 @@ def software_memory(ask: Ask, profile: Profile = Profile.NORMAL) -> int:
 def local_appliance(
     ask: Ask, *options: str, profile: Profile = Profile.NORMAL, environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """The endpoint of a software appliance that has room for `ask`. It ends with the block, or with our process."""
+    """Yields the endpoint of a software appliance with room for `ask`. It ends with the block, or our process."""
     ready_ours, ready_theirs = os.pipe()
     alive_theirs, alive_ours = os.pipe()
     command = [sys.executable, "-m", "remotegpu.cli", "appliance", "--backend", "software", "--listen", "127.0.0.1:0"]
     command += ["--gpus", str(ask.count), "--memory", str(software_memory(ask, profile)), "--profile", str(profile)]
-    # Nobody else is on it: a kernel without Landlock is good enough.
+    # No other user is on it: a kernel without Landlock is good enough.
     command += ["--metrics-port", "0", "--quiet", "--landlock", "warn"]
     command += ["--drain-seconds", "0", "--ready-fd", str(ready_theirs), "--parent-fd", str(alive_theirs), *options]
     process = subprocess.Popen(

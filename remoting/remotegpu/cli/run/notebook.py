@@ -1,7 +1,7 @@
 """`%remotegpu -p 0.25`: a share for the Python process of a notebook, which runs already.
 
-`remotegpu run` sets the environment of a program that starts. Here the client's libraries are loaded: who looks for
-libcuda.so.1 later gets the one that is loaded under that name. So it has to come before anything uses CUDA.
+`remotegpu run` sets the environment of a program that starts. Here the client's libraries are loaded: a later lookup of
+libcuda.so.1 gets the library that is loaded under that name. So it has to come before anything uses CUDA.
 """
 
 import atexit
@@ -18,7 +18,7 @@ import typer
 from typer.exceptions import TyperException
 
 from remotegpu.api.failures import ApplianceError
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import Profile
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli import exits
 from remotegpu.cli.options import (
@@ -35,9 +35,10 @@ from remotegpu.cli.options import (
     split,
 )
 from remotegpu.cli.run.command import RunOptions, parse_ask, shares
-from remotegpu.cli.run.leasing import HeldLease
+from remotegpu.cli.run.holding import Held
 from remotegpu.paths import Dist, NotBuiltError, find_dist
 from remotegpu.rpc import pb
+from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 _LOOK_SECONDS: Final = 2.0
 _MAPS: Final = Path("/proc/self/maps")
@@ -71,18 +72,19 @@ class NotebookShare:
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
-        self._held: list[HeldLease] = []
+        self._held: Held | None = None
+        self._access = Access()
         self._closed = threading.Event()
 
     def take(self, words: Sequence[str], show: Callable[[str], None]) -> None:
-        """Take a share with the options of `remotegpu run`; `show` gets a line now and after each change.
+        """Takes a share with the options of `remotegpu run`; `show` gets a line now and after each change.
 
         Raises ValueError, with what to do, if it cannot be had.
         """
         try:
             options = magic(list(words), standalone_mode=False, prog_name="%remotegpu")
             if isinstance(options, RunOptions):
-                self._take(options, find_dist())
+                self._take(options, find_dist(), show)
                 line = self.line()
                 show(line)
                 threading.Thread(target=self._watch, args=(show, line), daemon=True).start()
@@ -91,7 +93,7 @@ class NotebookShare:
         except TyperException as error:
             raise ValueError(f"{error.format_message()} `%remotegpu --help` lists the options") from None
 
-    def _take(self, options: RunOptions, dist: Dist) -> None:
+    def _take(self, options: RunOptions, dist: Dist, show: Callable[[str], None]) -> None:
         if self._held or self._closed.is_set():
             raise exits.CliError(exits.USAGE, "this kernel has had its share; restart the kernel to take another one")
         if driver := _mapped("/libcuda.so"):
@@ -100,19 +102,22 @@ class NotebookShare:
                 f"something uses CUDA in this kernel already, by {driver}; restart the kernel and take the share first",
             )
         with contextlib.ExitStack() as stack:
-            held, environment = stack.enter_context(shares(options, os.environ, dist, Profile.NORMAL))
-            _use(environment, dist)
+            held = stack.enter_context(shares(options, os.environ, dist, Profile.NORMAL, show))
+            _use(held.environment, dist)
             self._held, self._stack = held, stack.pop_all()
+            self._access = options.access if options.appliances else Access()
         atexit.register(self.close)
 
     def line(self) -> str:
-        """Whose GPUs they are, and what of the share is used."""
-        return "; ".join(map(_line, self._held)) or "the share was given back"
+        """Returns the names of the GPUs, and how much of the share is used."""
+        places = {} if self._held is None else dict(self._held.places)
+        lines = (_line(lease_id, endpoint, self._access) for lease_id, endpoint in places.items())
+        return "; ".join(lines) or "the share was given back"
 
     def close(self) -> None:
-        """Give the share back: what uses the GPU afterwards gets an error of CUDA."""
+        """Gives the share back; a later use of the GPU gets a CUDA error."""
         self._closed.set()
-        self._held = []
+        self._held = None
         self._stack.close()
 
     def _watch(self, show: Callable[[str], None], shown: str) -> None:
@@ -127,7 +132,7 @@ class NotebookShare:
 
 
 def _use(environment: Mapping[str, str], dist: Dist) -> None:
-    """Make this process what a program with this environment is from its start."""
+    """Gives this process the environment and libraries that a program has from its start."""
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)
@@ -139,15 +144,16 @@ def _use(environment: Mapping[str, str], dist: Dist) -> None:
 
 
 def _mapped(name: str) -> str | None:
-    """The path of a library that this process has loaded."""
+    """Returns the path of a library that this process has loaded; None if it has not."""
     paths = (line.split(maxsplit=5)[-1] for line in _MAPS.read_text().splitlines())
     return next((path for path in paths if name in path), None)
 
 
-def _line(held: HeldLease) -> str:
-    inventory = held.client.inventory()
-    lease = next((lease for lease in inventory.leases if lease.lease_id == held.granted.lease_id), pb.Lease())
+def _line(lease_id: str, endpoint: str, access: Access) -> str:
+    with contextlib.closing(ApplianceClient(parse_endpoint(endpoint), access)) as client:
+        inventory = client.inventory()
+    lease = next((lease for lease in inventory.leases if lease.lease_id == lease_id), pb.Lease())
     names = ", ".join(inventory.gpus[index].name for index in lease.gpus)
     size, used = format_bytes(lease.memory_bytes * len(lease.gpus)), format_bytes(lease.used_bytes)
     state = f"suspended: {lease.suspended}" if lease.suspended else f"{used} of {size} used"
-    return f"{names} at {held.client.endpoint}: {state}"
+    return f"{names} at {endpoint}: {state}"

@@ -1,6 +1,6 @@
-"""Rules of a null GPU: a run in which one matched no kernel fails.
+"""Rules of a null GPU: a run fails if one of them matched no kernel.
 
-They are applied by remoting/softgpu/src/kernels/rules.rs.
+remoting/softgpu/src/kernels/rules.rs applies them.
 """
 
 import contextlib
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Final
 
 from remotegpu.api import names
-from remotegpu.api.profiles import Profile
+from remotegpu.api.modes import Profile
 from remotegpu.cli import exits
 
-# A page, of which each rule has a word of eight bytes.
+# One page, with a word of eight bytes for each rule.
 _TALLY_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often each rule of a file was applied, by all processes of a run."""
+    """Counts how often each rule of a file was applied, by all processes of a run."""
 
     rules: Path
-    copy: Path  # which workers, that have users of their own, can read
+    copy: Path  # readable for workers, which have users of their own
     counts: Path
 
     def unmatched(self) -> list[str]:
-        """A line for each rule that no kernel matched."""
+        """Returns a line for each rule that no kernel matched."""
         lines = rules_of(self.rules.read_text())
         counts = struct.unpack_from(f"<{len(lines)}Q", self.counts.read_bytes())
         return [
@@ -43,14 +43,14 @@ class Tally:
 
 
 def rules_of(text: str) -> list[tuple[int, str]]:
-    """Number and text of each line that is a rule."""
+    """Returns number and text of each line that is a rule."""
     lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
     return [(number, line) for number, line in lines if line and not line.startswith("#")]
 
 
 @contextlib.contextmanager
 def tallied(environment: Mapping[str, str], profile: Profile) -> Iterator[Tally | None]:
-    """A tally for the rules that `environment` names, unless the process that started this one keeps it."""
+    """Yields a tally for the rules that `environment` names; None if there are none or a parent process has one."""
     file = environment.get(names.NULL_RULES_ENV)
     if not file or names.NULL_TALLY_ENV in environment:
         yield None
@@ -75,7 +75,7 @@ def tallied(environment: Mapping[str, str], profile: Profile) -> Iterator[Tally 
 
 
 def code_with_rules(code: int, tally: Tally | None) -> int:
-    """The exit code of a run that ended with `code`; says which rules matched nothing."""
+    """Returns the exit code of a run that ended with `code`; prints the rules that matched nothing."""
     unmatched = [] if tally is None else tally.unmatched()
     for line in unmatched:
         sys.stderr.write(f"remotegpu: {line}\n")

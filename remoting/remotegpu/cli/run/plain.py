@@ -1,11 +1,13 @@
-"""A plain `remotegpu run`, of one appliance and with no option that only Python has, is left to the program
-`remotegpu-run`: it needs none of the packages whose import takes longer than all the rest of a start."""
+"""Executes the program `remotegpu-run` for a run that needs no Python, before any other import.
+
+The imports take longer than all the rest of a start.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from remotegpu.api.names import APPLIANCE_ENV, CHECK_ENV
+from remotegpu.api.names import APPLIANCE_ENV, NULL_RULES_ENV
 from remotegpu.paths import find_dist
 
 _PROGRAM: Final = "remotegpu-run"
@@ -13,44 +15,47 @@ _APPLIANCE: Final = {"-a", "--appliance"}
 _COUNT: Final = {"-n", "--count"}
 _SIZE: Final = {"-p", "--fraction", "-m", "--memory", "--compute", "--compute-limit", "--managed-memory"}
 _ACCESS: Final = {"--token", "--token-file", "--ca", "--server-name"}
-_VALUED: Final = _APPLIANCE | _COUNT | _SIZE | _ACCESS
-_SWITCHES: Final = {"--wait", "--no-wait"}
+_VALUED: Final = _APPLIANCE | _COUNT | _SIZE | _ACCESS | {"--profile"}
+_SWITCHES: Final = {"--wait", "--no-wait", "--native"}
 OPTIONS: Final = _VALUED | _SWITCHES
 
 
 def start(words: Sequence[str]) -> None:
-    """Become `remotegpu-run`, if the words of the command line are a plain run; else return."""
+    """Executes `remotegpu-run` if the command line is a plain run; else returns."""
     if not is_plain(words, os.environ):
         return
     program = find_dist().bin / _PROGRAM
     try:
         os.execv(program, [str(program), *words[1:]])  # noqa: S606 (there is no shell)
     except OSError:
-        return  # It is not built, or not for this machine.
+        return  # It is missing, or not for this machine: what runs next says so.
 
 
 def is_plain(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Has `remotegpu-run` all that is asked for? What is not understood here, Python says what is wrong with."""
-    # A check is refused with a reason, which Python says.
-    if not words or words[0] != "run" or environment.get(CHECK_ENV):
+    """Whether `remotegpu-run` can do it all. Python reports the error for an option that is unknown here."""
+    if not words or words[0] != "run":
         return False
-    rest, appliance = list(words[1:]), environment.get(APPLIANCE_ENV, "")
+    rest, appliance, native = list(words[1:]), environment.get(APPLIANCE_ENV, ""), False
     while rest and rest[0].startswith("-") and rest[0] != "-":
         word = rest.pop(0)
         if word == "--":
             break
         if word in _SWITCHES:
+            native = native or word == "--native"
             continue
-        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if name not in _VALUED or not (equals or rest):
+        name, attached, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        if name not in _VALUED or not (attached or rest):
             return False
-        value = value if equals else rest.pop(0)
+        value = value if attached else rest.pop(0)
         if name in _COUNT and not _is_count(value):
             return False
         if name in _APPLIANCE:
             appliance = value
-    # Without an appliance, Python starts one. Of several, it chooses.
-    return bool(rest) and len([part for part in appliance.split(",") if part.strip()]) == 1
+    if native:
+        # The use of a null GPU's rules is counted at the end, by Python.
+        return bool(rest) and not environment.get(NULL_RULES_ENV)
+    # Without an appliance, Python starts one.
+    return bool(rest) and any(part.strip() for part in appliance.split(","))
 
 
 def _is_count(text: str) -> bool:

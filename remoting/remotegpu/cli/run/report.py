@@ -1,4 +1,4 @@
-"""`remotegpu run --report`: what the programs under a run asked for and did not get."""
+"""`remotegpu run --report`: requests of the programs in a run that are not provided."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ _LOOKED_FOR: Final = re.compile(
     r"^ *(?P<process>\d+):\tfile=(?P<path>\S+) \[\d+\]; +(?:dynamically loaded|needed) by (?P<by>\S+) "
 )
 
-# What every copy of CUDA's runtime looks for when it starts, and does without: functions of tools, and two tables that
+# Lookups that every copy of CUDA's runtime makes at its start and does without: functions of tools, and two tables that
 # are newer than the rest.
 _LOOKED_FOR_IN_PASSING: Final = re.compile(r"|cuSubgrid\w+")
 _TABLES_DONE_WITHOUT: Final = ("f8cff951", "da9151d3")
@@ -91,7 +91,7 @@ class Lack:
 
     @property
     def in_passing(self) -> bool:
-        """Is it looked for by every program, and done without?"""
+        """Whether every program looks for it and does without."""
         if self.event == UNKNOWN_TABLE:
             return self.name.startswith(_TABLES_DONE_WITHOUT)
         return self.event == UNKNOWN_FUNCTION and bool(_LOOKED_FOR_IN_PASSING.fullmatch(self.name))
@@ -109,7 +109,7 @@ class Lack:
 
     @property
     def error(self) -> int | None:
-        """What the call answered, where it is known to the report."""
+        """The error code of the call, if the report knows it."""
         return int(self.detail) if self.event in _WITH_A_CODE else None
 
     @property
@@ -125,7 +125,7 @@ class Report:
 
     @property
     def lacks(self) -> list[Lack]:
-        """What was missing, most often asked for first, without what every program looks for in passing."""
+        """Requests that are not provided, by kind and frequency, without those that every program does without."""
         order = list(_TITLES)
         needed = (lack for lack in self.times if not lack.in_passing)
         return sorted(needed, key=lambda lack: (order.index(lack.event), -self.times[lack], lack.name))
@@ -145,7 +145,7 @@ def parse(lines: Iterable[str]) -> Report:
 
 
 def add_absent_libraries(report: Report, lines: Iterable[str]) -> None:
-    """Reads what the dynamic loader was asked for. A program may load such a library without a call of CUDA."""
+    """Reads the dynamic loader's log. A program may load such a library without a call of CUDA."""
     for line in lines:
         found = _LOOKED_FOR.match(line)
         name = Path(found["path"]).name if found else ""
@@ -207,7 +207,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def reporting(wanted: bool, file: Path | None) -> Iterator[dict[str, str]]:
-    """The variables that make programs report; after the block the report goes to stderr, or as JSON to `file`."""
+    """Yields the variables for the report; after the block it goes to stderr, or as JSON to `file`."""
     if not wanted and file is None:
         yield {}
         return
@@ -215,7 +215,7 @@ def reporting(wanted: bool, file: Path | None) -> Iterator[dict[str, str]]:
         events, loads = Path(folder) / "events", Path(folder) / "loads"
         events.touch()
         try:
-            # The loader tells each process what it looks for, also in vain. Who asks it for more keeps what it tells.
+            # The loader logs each lookup, also failed ones. A program with its own LD_DEBUG keeps that.
             asked = {} if "LD_DEBUG" in os.environ else {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(loads)}
             yield {names.REPORT_ENV: str(events)} | asked
         finally:

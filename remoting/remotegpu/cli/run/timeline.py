@@ -1,4 +1,4 @@
-"""`remotegpu run --trace FILE`: when a program made its driver calls, for Perfetto, and what to change. Pure.
+"""`remotegpu run --trace FILE`: the times of a program's driver calls, for Perfetto, and advice. Pure.
 
 The file has Chrome's Trace Event Format, which ui.perfetto.dev and chrome://tracing read: a complete event (`ph` X) for
 each call, times in microseconds.
@@ -22,10 +22,10 @@ _KINDS: Final = (
     ("start", ("cuInit", "cuDevicePrimaryCtxRetain", "cuCtxCreate")),
 )
 _OTHER: Final = "other"
-# A copy that brings a number, or a few of them.
+# A copy of one number, or of a few.
 _FEW_BYTES: Final = 64
 _LARGE_BYTES: Final = 1 << 20
-# What took less of the time than this is not worth a change, nor is what happened less often.
+# A part of the time below this is not worth a change, nor is a rarer call.
 _WORTH: Final = 0.05
 _OFTEN: Final = 10
 
@@ -48,7 +48,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Summary:
-    """What the threads of all processes did; sums of calls at the same time may exceed `seconds`."""
+    """Sums over the threads of all processes; sums of calls at the same time may exceed `seconds`."""
 
     seconds: float = 0.0
     """From the first call's begin to the last one's end."""
@@ -64,7 +64,7 @@ def kind(function: str) -> str:
 
 
 def events(recordings: Sequence[Recording]) -> dict[str, Any]:
-    """The document for Perfetto; a process for each recording."""
+    """Returns the document for Perfetto; a process for each recording."""
     first = min((recording.header["began"] for recording in recordings), default=0)
     found: list[dict[str, Any]] = []
     for pid, recording in enumerate(recordings, 1):
@@ -99,7 +99,7 @@ def summary(recordings: Sequence[Recording]) -> Summary:
         for record in _timed(recording):
             begins.append(recording.header["began"] + record["start"])
             ends.append(begins[-1] + record["took"])
-            # The call that it was made in has its time.
+            # The outer call has its time.
             if record.get("nested"):
                 continue
             function, thread = record["f"], str(record.get("t"))
@@ -117,7 +117,7 @@ def summary(recordings: Sequence[Recording]) -> Summary:
 
 
 def report(found: Summary) -> Iterator[str]:
-    """Lines for a person: where the time went, and what to change."""
+    """Yields lines for a person: where the time went, and what to change."""
     calls = sum(each.nanoseconds for each in found.kinds.values()) / 1e9
     yield f"{found.seconds:.3f} s from the first driver call to the last one's end, {calls:.3f} s of them in calls:"
     for name, total in sorted(found.kinds.items(), key=lambda item: -item[1].nanoseconds):
@@ -168,5 +168,5 @@ def _bytes(record: Record) -> int:
 
 
 def _is_pageable(record: Record) -> bool:
-    """The program's buffer is described by its bytes; page-locked memory has a name."""
+    """Whether it comes from pageable memory: then its bytes describe the buffer; page-locked memory has a name."""
     return isinstance(record["in"].get("from"), Mapping)

@@ -1,4 +1,4 @@
-"""Appliances, as their control services tell: GPUs and leases."""
+"""Appliances as their control services report: GPUs and leases."""
 
 import time
 from collections import deque
@@ -59,7 +59,7 @@ class ApplianceSnapshot:
 
 
 class Appliances:
-    """Raises ApplianceError where one cannot be read at first."""
+    """A source that reads appliances. Raises ApplianceError if one cannot be read at first."""
 
     def __init__(self, endpoints: Sequence[str], access: Access) -> None:
         self._access = access
@@ -91,7 +91,7 @@ def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
         for place in lease.places
         if place.gpu == gpu.uuid
     ]
-    # Who may not see all leases sees that others have something.
+    # A user who may not see all leases sees that others hold something.
     others = gpu.leased_bytes - sum(size for _, size in shares)
     bars = bar(gpu.shareable_bytes, [size for _, size in shares], others)
     state = gpu_state(reading.inventory, gpu)

@@ -19,10 +19,10 @@ from remotegpu.cli.cluster.why import LISTS, next_step, of_claim, waiting
 from remotegpu.cli.output import say
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, words
 
-# What decides who waits where.
+# Kinds of objects that decide the queues.
 _DECIDE: Final = ("gpupools", "gpuclaims", "resourcequotas", "priorityclasses")
 _FORBIDDEN: Final = 403
-# By appliance and GPU: who has how much.
+# By appliance and GPU: the claims with their shares.
 _Shares = Mapping[tuple[str, str], list[tuple[str, Claim, int]]]
 
 
@@ -31,7 +31,7 @@ class ClusterSnapshot:
     server: str
     state: State
     at: float
-    # Of `_DECIDE`, what this person may not list: without it nobody knows the places in the queue.
+    # Kinds of `_DECIDE` that the user may not list: without them places in the queue are unknown.
     hidden: tuple[str, ...] = ()
     problem: str = ""  # why there is none that is newer
 
@@ -85,7 +85,7 @@ class ClusterSnapshot:
                 words(claim["asks"]),
                 words(claim["phase"]),
                 words(claim["reason"]),
-                # Those that do not wait come behind those that do.
+                # Claims that do not wait come after those that do.
                 Cell("-" if not place else "?" if self.hidden else str(place), place or float("inf")),
                 words(claim["gpus"]),
                 ago(now - datetime.datetime.fromisoformat(claim["created"]).timestamp()),
@@ -95,10 +95,10 @@ class ClusterSnapshot:
 
 
 class ClusterSource:
-    """Raises CliError where the cluster cannot be read at first."""
+    """A source that reads a cluster. Raises CliError if the cluster cannot be read at first."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        """Claims of that namespace; empty: of all, or of the context's for those who may not list all."""
+        """Shows claims of that namespace; empty: of all, or of the context's if the user may not list all."""
         self._cluster, self._namespace = cluster, namespace
         self._snapshots = extensions.snapshots()
         self._last: ClusterSnapshot | None = None
@@ -134,7 +134,7 @@ class ClusterSource:
         return captured.get().splitlines()
 
     def _read(self) -> ClusterSnapshot:
-        """Raises RefusedError."""
+        """Reads the cluster. Raises RefusedError."""
         found = {kind: self._all(kind) for kind in _DECIDE}
         hidden = tuple(kind for kind, objects in found.items() if objects is None)
         shown = self._namespace
@@ -148,7 +148,7 @@ class ClusterSource:
         return ClusterSnapshot(self._cluster.server, state, time.time(), hidden)
 
     def _all(self, kind: str) -> list[Object] | None:
-        """None where this person may not list them."""
+        """Returns all objects of a kind; None if the user may not list them."""
         path, selector = LISTS[kind]
         try:
             return self._cluster.list(path, selector)
@@ -194,10 +194,10 @@ def _shares(claims: Mapping[str, Claim]) -> _Shares:
 
 
 def _gpu_row(pool: Pool, appliance: Appliance, stored: Mapping[str, Any], given: _Shares) -> Row:
-    """A row without a GPU, if its appliance has none."""
+    """Returns the row of a GPU, or of an appliance without one."""
     gpu = GpuStatus.from_object(stored or {"uuid": "-", "model": "-", "memory": 0, "shareable": 0, "healthy": True})
     shares = given.get((appliance["name"], gpu.uuid), [])
-    # Claims that this person may not list are in the sum alone.
+    # Claims that the user may not list are only in the sum.
     others = gpu.allocated_memory - sum(size for _, _, size in shares)
     bars = bar(gpu.shareable, [size for _, _, size in shares], others) if stored else "-"
     state = _state(appliance, gpu)

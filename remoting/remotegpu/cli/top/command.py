@@ -14,7 +14,7 @@ _NO_TEXTUAL: Final = (
 
 
 def top(source: Source, *, once: bool, as_json: bool) -> None:
-    """Raises CliError and ApplianceError where nothing can be read at first."""
+    """Shows the source. Raises CliError and ApplianceError if nothing can be read at first."""
     if as_json:
         print_json(source.read().to_object())
         return

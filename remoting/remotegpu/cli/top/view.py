@@ -1,4 +1,4 @@
-"""What `remotegpu top` shows: tables of rows, put in order and filtered. Pure; a snapshot makes it, others draw it."""
+"""The content of `remotegpu top`: tables of rows, sorted and filtered. Pure; snapshots make it, `screen` draws it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _FREE: Final = "·"
 
 class Cell(NamedTuple):
     text: str
-    order: float | str  # what a table is sorted by; of the same type in a column
+    order: float | str  # the sort key; of the same type in a column
 
 
 def words(text: str) -> Cell:
@@ -36,7 +36,7 @@ def ago(seconds: float) -> Cell:
 
 
 def percent(part: float | None) -> Cell:
-    """Of something that is not always known."""
+    """Returns the cell of a part that may be unknown."""
     return Cell("-", -1.0) if part is None else Cell(f"{100 * part:.0f} %", part)
 
 
@@ -44,11 +44,11 @@ def percent(part: float | None) -> Cell:
 class Row:
     key: str
     cells: tuple[Cell, ...]
-    # Its story as far as the snapshot knows it.
+    # Its story as far as the snapshot has it.
     story: tuple[str, ...] = ()
 
     def has(self, text: str) -> bool:
-        """In what is shown of it, or told."""
+        """Whether the text is in its cells or its story."""
         return any(text in each.lower() for each in (*(cell.text for cell in self.cells), *self.story))
 
 
@@ -65,7 +65,7 @@ class Table:
     rows: tuple[Row, ...]
 
     def arranged(self, sort: Sort, text: str) -> list[Row]:
-        """The rows that have the text, in order."""
+        """Returns the rows that have the text, in order."""
         found = [row for row in self.rows if row.has(text.lower())]
         if sort.column is None:
             return found
@@ -77,28 +77,28 @@ class Table:
 class View:
     title: str
     tables: tuple[Table, ...]
-    # What is not as it should be: what is lost, and what this person may not see.
+    # Problems: lost sources, and objects that the user may not see.
     notes: tuple[str, ...] = ()
 
 
 class Snapshot(Protocol):
     def view(self, now: float) -> View:
-        """`now` in seconds since 1970."""
+        """Returns the tables. `now` in seconds since 1970."""
 
     def to_object(self) -> dict[str, Any]:
-        """For programs."""
+        """Returns the snapshot for programs."""
 
 
 class Source(Protocol):
     def read(self) -> Snapshot:
-        """What is there now; where that cannot be read, what was there, and why. Raises if nothing was read before."""
+        """Reads the present state; after a failure returns the last state with the error. Raises if there is none."""
 
     def story(self, key: str) -> Sequence[str]:
-        """The whole story of the row of that key, asked for; empty if its own is all."""
+        """Reads the whole story of the row with that key; empty if the row's own is all."""
 
 
 def bar(whole: int, shares: Iterable[int], others: int = 0, width: int = BAR_WIDTH) -> str:
-    """Shares of a whole one after the other, then what others have, then what is free."""
+    """Draws shares of a whole one after the other, then the part of others, then the free part."""
     parts = [each for each in shares if each]
     ends = [min(width, round(end * width / whole)) if whole else 0 for end in accumulate([0, *parts, max(0, others)])]
     lengths = [end - start for start, end in pairwise(ends)]
@@ -107,5 +107,5 @@ def bar(whole: int, shares: Iterable[int], others: int = 0, width: int = BAR_WID
 
 
 def lost(what: str, seconds: float, why: str) -> str:
-    """A note: what is shown of it is old."""
+    """Returns a note that the data shown for it are old."""
     return f"{what} is lost and shown as it was {age(max(0.0, seconds))} ago; trying again: {why}"

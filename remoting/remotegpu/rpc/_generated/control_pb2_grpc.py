@@ -149,8 +149,8 @@ class ControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SuspendLease(self, request, context):
-        """Its sessions' contents of the GPU's memory go into an image on the appliance, and others may have the share; for who may
-        see the lease in Inventory. Streams Waiting while kernels complete and memory is copied, then one Done.
+        """Saves its sessions' GPU memory in images on the appliance, and lets others have the share; for callers that see the lease
+        in Inventory. Streams Waiting while kernels complete and memory is copied, then one Done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,38 +164,38 @@ class ControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InviteLease(self, request, context):
-        """Lets a lease of another appliance move here within a minute; for who may open one.
+        """Lets a lease of another appliance move here within a minute; for callers that may open a lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReceiveLease(self, request, context):
-        """From the appliance that has it, with the invitation: takes a share here, and starts workers for its sessions. These make
-        themselves like the ones there on what comes over data connections with the tickets.
+        """Called by the appliance that has the lease, with the invitation: takes a share here, and starts workers for its sessions.
+        These restore the sessions from the data connections with the tickets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SettleLease(self, request, context):
-        """From the same. `keep`: the lease is here from now on, if all its sessions have arrived. Otherwise it is not to be.
+        """Called by the same appliance. `keep`: the lease is here from now on, if all its sessions have arrived. Else it is dropped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MoveLease(self, request, context):
-        """Moves a lease to the appliance that gave the invitation; for who may see the lease in Inventory. Streams Waiting, then one
-        Done. Calls that name the lease here are answered from then on where it is (metadata `remotegpu-moved`).
+        """Moves a lease to the appliance that gave the invitation; for callers that see the lease in Inventory. Streams Waiting, then
+        one Done. From then on, calls that name the lease here are answered with its place (metadata `remotegpu-moved`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResizeLease(self, request, context):
-        """Another size of a lease's share of each of its GPUs; for who may see the lease in Inventory. Its sessions keep what they
-        have.
+        """Changes the size of a lease's share of each of its GPUs; for callers that see the lease in Inventory. Its sessions keep
+        their memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,7 +215,7 @@ class ControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeviceState(self, request, context):
-        """What NVML shows inside a share: changing values of the lease's devices, the lease's processes only.
+        """Returns NVML's changing values of the lease's devices, as seen inside a share: only the lease's own processes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,4 +1,4 @@
-//! What the filters answer, by an interpreter of the instructions that a filter may have, as the kernel has one.
+//! Tests the filters' answers with an interpreter of the instructions that a filter may have, like the kernel's.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn answer(process: Process, architecture: u32, number: u32, arguments: &[u64]) -
         data[5 + 2 * index] = (argument >> 32) as u32;
     }
     let programs = programs(process, OWN).expect("programs");
-    // The sternest action is the smallest as a signed number.
+    // The strictest action is the smallest as a signed number.
     programs.iter().map(|program| run(program, &data)).min_by_key(|action| action.cast_signed()).expect("an answer")
 }
 

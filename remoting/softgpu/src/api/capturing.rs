@@ -37,11 +37,11 @@ fn begin(
     driver()?.graphs.with(|captures| captures.begin(stream.for_capture(), mode, thread, graph, after))
 }
 
-/// What was last told of a stream's dependencies: the program reads them until it uses the stream again.
+/// The last answer about a stream's dependencies: the program reads it until it uses the stream again.
 type Told = (Vec<usize>, Vec<CUgraphEdgeData>);
 static TOLD: Mutex<Option<HashMap<u64, Told>>> = Mutex::new(None);
 
-/// Where a query's answers go; each may be left out.
+/// Destinations of a query's answers; each may be null.
 #[derive(Clone, Copy)]
 struct Answers {
     status: Out<CUstreamCaptureStatus>,
@@ -137,7 +137,7 @@ stream_entry_points! { default;
     fn cuStreamEndCapture / cuStreamEndCapture_ptsz(stream: CUstream, out: Out<CUgraph>) {
         let stream = default.resolve(stream)?.for_capture().id;
         let ended = driver()?.graphs.end_capture(stream);
-        // Who captured into a graph of its own has it already.
+        // A program that captured into a graph of its own has the handle already.
         out.set_if_wanted(handle(ended.unwrap_or(0)));
         ended.map(drop)
     }

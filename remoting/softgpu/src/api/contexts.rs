@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What `cuCtxGetApiVersion` has answered since CUDA 4.
+/// The version that `cuCtxGetApiVersion` has answered since CUDA 4.
 const API_VERSION: c_uint = 3020;
 
 pub fn check_flags(flags: c_uint) -> R {
@@ -203,7 +203,7 @@ entry_points! {
     fn cuCtxSetLimit(limit: CUlimit, value: usize) {
         let context = current()?;
         default_limit(limit)?;
-        // As CUDA documents of this limit.
+        // CUDA documents this rule for the limit.
         if limit == CU_LIMIT_MALLOC_HEAP_SIZE && context.uses_heap.load(Ordering::Relaxed) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

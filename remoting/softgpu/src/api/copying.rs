@@ -51,7 +51,7 @@ fn check_contexts(contexts: [CUcontext; 2]) -> R {
     if contexts.iter().all(alive) { Ok(()) } else { Err(CUDA_ERROR_INVALID_CONTEXT) }
 }
 
-/// A peer copy that is not asynchronous stands in the order of all work of both contexts.
+/// Puts a peer copy that is not asynchronous in the order of all work of both contexts.
 fn settle_contexts(contexts: [CUcontext; 2]) -> R {
     check_contexts(contexts)?;
     let driver = driver()?;
@@ -300,7 +300,7 @@ stream_entry_points! { default;
     }
 }
 
-/// What `failIdx` says if no single copy is at fault.
+/// The value of `failIdx` when no single copy is at fault.
 const NO_COPY: usize = usize::MAX;
 
 /// Batches are refused on default streams, as CUDA documents. The error names the copy that failed.
@@ -324,7 +324,7 @@ fn batch(
     Ok(())
 }
 
-/// As [`batch`], of boxes.
+/// Copies a batch of boxes, like [`batch`].
 fn batch_of_boxes(
     default: DefaultStream,
     count: usize,

@@ -46,7 +46,7 @@ entry_points! {
         bytes.set(driver()?.device(device)?.memory as usize)
     }
 
-    /// From when sizes had 32 bits: as much as they can say.
+    /// Comes from a time when sizes had 32 bits: answers at most what those can hold.
     fn cuDeviceTotalMem(bytes: Out<c_uint>, device: CUdevice) {
         bytes.set(u32::try_from(driver()?.device(device)?.memory).unwrap_or(u32::MAX))
     }

@@ -10,7 +10,7 @@ use driverapi::types::*;
 use std::ffi::{c_uchar, c_uint, c_ushort};
 use std::ptr;
 
-/// Without a stream: the function without "Async" in its name, on the default stream.
+/// Fills. Without `stream` it is the function without "Async" in its name, on the default stream.
 fn fill(default: DefaultStream, dst: CUdeviceptr, pattern: Pattern, count: usize, stream: Option<CUstream>) -> R {
     rows(default, dst, 0, pattern, (count, 1), stream)
 }

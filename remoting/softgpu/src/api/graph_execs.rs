@@ -42,7 +42,7 @@ fn set(which: CUgraphExec, node: CUgraphNode, work: Work) -> R {
     })
 }
 
-/// Gives what a child graph node of an executable consists of the works of a like graph.
+/// Replaces the works in a child graph node of an executable with those of a graph of the same form.
 fn set_child(which: CUgraphExec, node: CUgraphNode, child: CUgraph) -> R {
     let child = graph(driver()?, child)?;
     change(which, node, |node| {
@@ -51,7 +51,7 @@ fn set_child(which: CUgraphExec, node: CUgraphNode, child: CUgraph) -> R {
     })
 }
 
-/// Gives an executable the works of a graph, or says what does not fit.
+/// Gives an executable the works of a graph, or reports what does not fit.
 fn take_over(which: CUgraphExec, from: CUgraph) -> R<CUgraphExecUpdateResultInfo> {
     let driver = driver()?;
     let (executable, from) = (executable(driver, which)?, graph(driver, from)?);
@@ -70,7 +70,7 @@ fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
         {
             Err(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
-        // What it chooses from is the executable's own.
+        // The graphs that a conditional node chooses from belong to the executable.
         (Work::Conditional(_), _) => Err(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED),
         _ => Ok(()),
     }
@@ -152,7 +152,7 @@ entry_points! {
         told.answer()
     }
 
-    /// The forms before CUDA 12 told which node was at fault; none is.
+    /// The forms before CUDA 12 also return the node at fault; there is none.
     fn cuGraphInstantiate | cuGraphInstantiate_v2(
         out: Out<CUgraphExec>, which: CUgraph, _node: Out<CUgraphNode>, _log: Out<std::ffi::c_char>, _size: usize,
     ) {

@@ -111,7 +111,7 @@ impl graphs::Place for Place {
     }
 
     fn release(&self) {
-        // With its context it is gone already.
+        // The memory is gone if its context is.
         let _ = self.driver.release_memory(&self.allocation);
     }
 }
@@ -137,7 +137,7 @@ fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> R<Arc<Memory>> {
     allocate(driver, &context, params.bytesize as u64)
 }
 
-/// What a node becomes by the general form of its parameters.
+/// Converts the general form of node parameters to the node's new work.
 pub fn changed_work(params: &CUgraphNodeParams) -> R<Work> {
     let of = &params.of;
     // SAFETY: the type says which member holds, and all of them are plain numbers and addresses.
@@ -200,7 +200,7 @@ fn describe(node: CUgraphNode, kind: c_uint) -> R<CUgraphNodeParams_union> {
     if graphs::Work::kind(&work) == kind { Ok(params_of(driver, &work)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-/// A node's parameters. What they point to lives as long as the node does the same.
+/// Returns a node's parameters. Their pointers are valid as long as the node does the same work.
 fn params_of(driver: &Driver, work: &Work) -> CUgraphNodeParams_union {
     let mut of = CUgraphNodeParams_union { bytes: [0; 29] };
     match work {

@@ -15,7 +15,8 @@ pub fn graph(driver: &Driver, graph: CUgraph) -> R<SharedGraph<Work>> {
     driver.graphs.graph(id(graph))
 }
 
-/// Answers a list by CUDA's rule: without room the number is told; with room it is filled, the rest with zeros.
+/// Answers a list by CUDA's rule: without room, stores the number; with room, fills the list and sets the rest to
+/// zeros.
 fn list<T>(items: &[T], out: Out<T>, count: Out<usize>, rest: impl Fn() -> T) -> R
 where
     T: Copy,
@@ -228,7 +229,7 @@ entry_points! {
         })
     }
 
-    /// What was used at most can be set to 0, which means what is used now.
+    /// Resets a high-water mark: the only value accepted is 0, which sets the mark to what is used now.
     fn cuDeviceSetGraphMemAttribute(device: CUdevice, attribute: c_uint, value: In<u64>) {
         let driver = driver()?;
         driver.device(device)?;

@@ -13,7 +13,7 @@ use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 
 const ALLOC_FLAGS: c_uint = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-/// What a kernel without the support does not take.
+/// The flag that a system's kernel without the support refuses.
 const ABSENT_REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_IOMEMORY;
 const REGISTER_FLAGS: c_uint =
     CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY | ABSENT_REGISTER_FLAGS;

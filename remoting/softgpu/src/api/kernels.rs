@@ -1,4 +1,4 @@
-//! What kernels and functions are like.
+//! Attributes of kernels and functions.
 
 use super::libraries::kernel;
 use super::{entry_points, handle, id};
@@ -28,8 +28,9 @@ fn attribute(which: CUfunction_attribute, program: &Program, kernel: &Kernel, se
         CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => constants() as c_int,
         CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => kernel.local_bytes as c_int,
         CU_FUNC_ATTRIBUTE_NUM_REGS => settings.registers(kernel) as c_int,
-        // Both are the architecture that the kernel's own PTX was written for. What it is linked with may be for another, as
-        // the library for dynamic parallelism is; CUB looks for its own among those that a program was compiled for.
+        // Both are the architecture that the kernel's own PTX was written for. What it is linked with may be for
+        // another, as the library for dynamic parallelism is; CUB looks for its own among those that a program was
+        // compiled for.
         CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => kernel.architecture as c_int,
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => max_dynamic_shared(kernel, settings) as c_int,
         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.load(Ordering::Relaxed),
@@ -73,7 +74,7 @@ fn set_attribute(which: CUfunction_attribute, value: c_int, kernel: &Kernel, set
             let axis = (which - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) as usize;
             settings.cluster.required[axis].store(value, Ordering::Relaxed);
         }
-        // Also without clusters: libraries are told of a later GPU, and cuTENSOR gives up where this fails.
+        // Accepted without clusters, too: libraries see a later GPU, and cuTENSOR gives up where this fails.
         CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED if (0..=1).contains(&value) => {
             settings.cluster.non_portable.store(value, Ordering::Relaxed);
         }

@@ -31,13 +31,13 @@ pub fn launch(
 ) -> R<bool> {
     let driver = driver()?;
     let stream = default.resolve(stream)?;
-    // A kernel is meant as the function that it is in the stream's context (cuLaunchKernel in CUDA's documentation).
+    // A kernel's handle stands for its function in the stream's context (cuLaunchKernel in CUDA's documentation).
     let function = driver.function_or_kernel(id(which), &stream.context)?;
     driver.launch(&function, shape, arguments(params, extra), &stream, edges)
 }
 
-/// The events that a launch records, and what they are in a graph: they are complete when the kernel is, which CUDA allows
-/// for both kinds.
+/// The events that a launch records, and what they are in a graph: they are complete when the kernel is, which CUDA
+/// allows for both kinds.
 fn recorded(attributes: &[CUlaunchAttribute], stream: &Stream) -> R<Vec<(Arc<Event>, Edge)>> {
     let event = |attribute: &CUlaunchAttribute| {
         let (event, flags, edge) = match attribute.id {
@@ -174,8 +174,8 @@ fn best_block(
 }
 
 /// Answers a question about the clusters of a function, or of none: cuBLAS 13.10 asks how many clusters there can be
-/// without naming a kernel, and goes on with an answer only. Then nothing but the device limits them; what a real GPU's
-/// driver answers is not measured.
+/// without naming a kernel, and needs an answer to continue. Then nothing but the device limits them; what a real
+/// GPU's driver answers is not measured.
 fn of_clusters<T>(which: CUfunction, answer: impl FnOnce(&Kernel, &Settings) -> R<T>) -> R<T> {
     if !which.is_null() {
         let function = function(which)?;
@@ -232,8 +232,8 @@ entry_points! {
         bytes.set(left as usize)
     }
 
-    /// Clusters are not bound to parts of this device: as many fit as their blocks do, and none that is too large. Without
-    /// clusters that is any of two blocks: cuTENSOR, which is told of a later GPU, asks for the largest that fits.
+    /// Clusters are not bound to parts of this device: as many fit as their blocks do, and none that is too large.
+    /// Without clusters that is any of two blocks: cuTENSOR, which sees a later GPU, asks for the largest that fits.
     fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
         let model = driver()?.model();
         let shape = shape_of(&config.get()?)?;

@@ -21,7 +21,7 @@ fn load(out: Out<CUlibrary>, source: R<Source>, options: &JitOptions) -> R {
     let (number, at_once) = (handles::mint(), source.is_text());
     let library = Library::new(number, source, options.max_registers);
     // Text comes from a compiler that ran just now and may want to read the log. Fat binaries are registered by the
-    // hundred and must never fail here: what nobody calls may hold nothing for this device.
+    // hundred and must never fail here: an image that is never used may hold nothing for this device.
     if at_once {
         library.compile().map_err(|error| {
             report_or_log(&error, options);

@@ -34,7 +34,7 @@ fn advise(address: CUdeviceptr, count: usize, advice: CUmem_advise, location: CU
     advised(address, count, |known, range| known.advise(&range, advice, location))
 }
 
-/// What a stream is told of memory; a capture takes none of it.
+/// Checks a stream for calls that tell it about memory: a stream that captures takes none of them.
 fn check_stream(default: DefaultStream, stream: CUstream) -> R {
     let stream = default.resolve(stream)?;
     driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))
@@ -153,7 +153,7 @@ stream_entry_points! { default;
         let Allocation { base, len, .. } = find(address)?;
         let fits = address == base && (length == 0 || length as u64 == len);
         let known = matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE);
-        // Every stream sees the memory at its turn: that only one does loosens what is promised anyway.
+        // Every stream sees the memory at its turn: limiting it to one stream only loosens a promise that holds anyway.
         if fits && known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 }

@@ -60,7 +60,7 @@ entry_points! {
         }
         driver.graphs.check_call()?;
         driver.wait_before_free(&allocation);
-        // What went wrong meanwhile is told here, as in any call that waits.
+        // Reports an error of work in the meantime, as any call that waits does.
         current()?;
         driver.advised.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation.id);
         driver.release_memory(&allocation)

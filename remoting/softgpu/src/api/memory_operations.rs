@@ -14,10 +14,10 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a stream that waits looks at its word.
+/// The interval at which a stream that waits looks at its word.
 const INTERVAL: Duration = Duration::from_micros(50);
 
-/// All of them in the stream's turn, or none if one of them is wrong.
+/// Does all operations in the stream's turn, or none if one of them is wrong.
 fn run(default: DefaultStream, stream: CUstream, operations: Vec<Operation>) -> R {
     let stream = default.resolve(stream)?;
     let driver = driver()?;

@@ -1,4 +1,9 @@
 //! The entry points of `libcuda.so.1`, in files by subject. Their names, arguments and meaning are CUDA's.
+//!
+//! There is one file for each group of the CUDA driver API's functions, so there are more than twenty. `refused` has
+//! the functions that exist and are refused. Called by programs, or by a worker that loaded this library. The files
+//! read arguments and store results; `process`, `memory`, `kernels` and `streams` do the work. What PTX means is
+//! `engine`'s.
 
 #![allow(non_snake_case)]
 
@@ -69,7 +74,7 @@ macro_rules! entry_point {
     };
 }
 
-/// As `entry_points`, for functions that exist twice: the second name takes a null stream for the calling thread's
+/// Like `entry_points`, for functions that exist twice: the second name takes a null stream for the calling thread's
 /// default stream. The bodies see which as `$default`.
 macro_rules! stream_entry_points {
     ($default:ident;) => {};
@@ -97,7 +102,7 @@ macro_rules! stream_entry_point {
 
 pub(crate) use {entry_point, entry_points, stream_entry_point, stream_entry_points};
 
-/// What a null stream means.
+/// The meaning of a null stream.
 #[derive(Clone, Copy)]
 enum DefaultStream {
     Legacy,
@@ -112,8 +117,8 @@ impl DefaultStream {
         Ok(stream)
     }
 
-    /// The stream a handle names, even in a context that has faulted. A default stream is the current context's; any other
-    /// one says itself where it is, and the calling thread needs no context.
+    /// The stream a handle names, even in a context that has faulted. A default stream is the current context's; any
+    /// other one says itself where it is, and the calling thread needs no context.
     fn resolve_even_if_faulted(self, handle: CUstream) -> R<Stream> {
         let current = driver::current_even_if_faulted;
         match (handle, self) {

@@ -1,4 +1,4 @@
-//! What an address is (`cuPointerGetAttribute`).
+//! Queries about an address (`cuPointerGetAttribute`).
 
 use super::{entry_points, handle};
 use crate::ffi::{In, Out, R};
@@ -33,7 +33,7 @@ fn is_device(kind: Kind) -> bool {
     !kind.is_host()
 }
 
-/// Is it a variable that the host uses, too?
+/// Whether it is a variable that the host uses, too.
 fn is_variable(driver: &Driver, a: &Allocation, address: u64) -> bool {
     a.kind == Kind::Globals && driver.modules.all().iter().any(|module| module.is_managed(address))
 }
@@ -84,13 +84,13 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
     })
 }
 
-/// The allocations that the program wants to be told synchronous, by their numbers, which no other ever has.
+/// The allocations that the program marked as synchronous, by their numbers, which are never used again.
 fn synchronous() -> MutexGuard<'static, BTreeSet<u64>> {
     static MARKED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
     MARKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What `cuPointerGetAttributes` says of an address that CUDA does not know: no error, but nothing.
+/// Returns what `cuPointerGetAttributes` stores for an address that CUDA does not know: empty values, and no error.
 fn nothing(attribute: CUpointer_attribute) -> R<Value> {
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT | CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Pointer(handle(0)),

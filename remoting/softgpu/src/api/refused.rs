@@ -1,6 +1,6 @@
 //! Functions that exist and are refused: kinds of graph nodes, IPC, mipmaps and texture references, cooperative
-//! launches on several GPUs, green contexts, the old 32-bit forms of the first driver, and what else is not provided. The
-//! device's attributes say the same, so that programs choose other ways.
+//! launches on several GPUs, green contexts, the old 32-bit forms of the first driver, and what else is not provided.
+//! The device's attributes say the same, so that programs choose other ways.
 
 use crate::ffi::{R, print};
 use crate::process::driver::driver;
@@ -8,7 +8,7 @@ use driverapi::caller::SEVERAL_RANKS;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 use driverapi::refusals::{first_time, is_asked_in_passing};
 
-/// One line for each name, however often it is refused.
+/// Logs one line for each name, however often it is refused.
 pub fn tell(name: &'static str) {
     if !is_asked_in_passing(name) && first_time(name) {
         say(&format!("{name} is not supported, or not as the program uses it"));
@@ -19,7 +19,7 @@ pub fn say(line: &str) {
     print(&format!("remotegpu: software GPU: {line}"));
 }
 
-/// What several ranks of NCCL need.
+/// Refuses a call that several ranks of NCCL need.
 pub fn nccl() -> R {
     tell(SEVERAL_RANKS);
     Err(CUDA_ERROR_NOT_SUPPORTED)

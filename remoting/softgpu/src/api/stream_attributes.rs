@@ -23,12 +23,12 @@ fn key(stream: &Stream, attribute: CUlaunchAttributeID) -> Key {
     (stream.context.id, stream.id, attribute)
 }
 
-/// The stream is gone.
+/// Forgets the attributes of a stream that is gone.
 pub fn forget(stream: &Stream) {
     kept().retain(|(context, id, _), _| (*context, *id) != (stream.context.id, stream.id));
 }
 
-/// What holds if nothing was set.
+/// Returns the value that holds if nothing was set.
 fn initial(stream: &Stream, attribute: CUlaunchAttributeID) -> Value {
     let number = match attribute {
         CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY => CU_SYNC_POLICY_AUTO,

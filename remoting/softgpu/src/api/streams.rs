@@ -125,7 +125,7 @@ entry_points! {
         Ok(())
     }
 
-    /// In the event's context, whatever the calling thread's is, if it has one.
+    /// Queries in the event's context, whatever the calling thread's is, if it has one.
     fn cuEventQuery(which: CUevent) {
         let event = event(which)?;
         driver()?.graphs.ask(|captures| captures.check_event(event.id as u64))?;
@@ -242,7 +242,7 @@ stream_entry_points! { default;
         super::no_flags(flags.into())?;
         let data = data.expose_provenance();
         let context = Arc::clone(&stream.context);
-        // Unlike host functions, callbacks run after a fault, too, and are told of it.
+        // Unlike host functions, callbacks run after a fault, too, and get its code.
         let work = move || {
             let data = std::ptr::with_exposed_provenance_mut(data);
             // SAFETY: the program gave this callback to be called with this argument.

@@ -1,4 +1,4 @@
-//! Tensor maps: encoded in a form of our own.
+//! Tensor maps: encoded in a form of this driver's own.
 
 use super::entry_points;
 use crate::ffi::{In, Out, R};

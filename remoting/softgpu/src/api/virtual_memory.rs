@@ -13,7 +13,7 @@ use driverapi::types::*;
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::IntoRawFd;
 
-/// Only pinned memory on a device exists here.
+/// Returns the device of a request. Only pinned memory on a device exists here.
 fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     match (properties.type_, properties.location.type_) {
         (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE) => (),
@@ -29,8 +29,8 @@ fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     Ok(driver.device(properties.location.id)?.ordinal)
 }
 
-/// Is memory of the host asked for, as CUDA documents the ways to ask for it
-/// (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html>, `cuMemCreate`)?
+/// Whether memory of the host is requested, in the ways that CUDA documents
+/// (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html>, `cuMemCreate`).
 fn is_host(properties: &CUmemAllocationProp) -> R<bool> {
     let shared = properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
     match properties.location.type_ {
@@ -200,15 +200,16 @@ entry_points! {
         driver()?.bound(address, len as u64)
     }
 
-    /// Not CUDA's: for a worker, which tells its client what changes. `pagemap`: what it opened of
+    /// Not CUDA's: for a worker, which tells its client what changes. `pagemap`: its descriptor of
     /// `driverapi::written::PAGEMAP`.
     fn remotegpu_follow_writes(pagemap: *mut c_void) {
         driver()?;
         writes::follow(descriptor(pagemap)?.try_clone_to_owned().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?)
     }
 
-    /// Not CUDA's: the first and the last address of each part of these pages that was written since this was last asked, in
-    /// order; `count` says how many there is room for, and how many there are. What is too much becomes one with the last.
+    /// Not CUDA's: the first and the last address of each part of these pages that was written since the last call, in
+    /// order; `count` says how many there is room for, and how many there are. Parts beyond the room are joined to the
+    /// last one.
     fn remotegpu_written(parts: Out<[u64; 2]>, count: Out<usize>, address: CUdeviceptr, len: usize) {
         let most = count.get()?;
         let start = address as usize;

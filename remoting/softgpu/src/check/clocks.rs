@@ -16,7 +16,7 @@ impl Point {
     }
 }
 
-/// What happened before: of each track all up to an epoch.
+/// A vector clock of the past: all points of each track up to an epoch.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub struct Clock(Vec<u64>);
 

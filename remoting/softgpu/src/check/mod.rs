@@ -1,10 +1,11 @@
-//! The overlap checker (`REMOTEGPU_CHECK=overlap`): finds two streams that touch the same bytes, one writing, with no order
-//! between them.
+//! The overlap checker (`REMOTEGPU_CHECK=overlap`): finds two streams that touch the same bytes, one writing, with no
+//! order between them.
 //!
 //! The driver calls it where a call makes order (streams, events, graphs, frees), and the engine where a kernel touches
-//! memory. It must not know how work is queued or how instructions run, and it changes nothing of what a program sees.
-//! `clocks` says what happened before what, `order` takes that from calls, `shadow` keeps who touched a byte last, `ranges`
-//! says which bytes are watched, `operation` is a piece of work under way, and `report` writes what was found.
+//! memory. It must not know how work is queued or how instructions run, and it changes nothing that a program sees.
+//! `clocks` says which point happened before which, `order` takes that from calls, `shadow` keeps the last accesses to
+//! each byte, `ranges` says which bytes are watched, `operation` is a piece of work under way, and `report` writes what
+//! was found.
 
 mod clocks;
 mod operation;
@@ -73,13 +74,13 @@ impl Checker {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Work of a stream begins its place in the order.
+    /// Begins work of a stream: gives it its place in the order.
     pub fn begin(&'static self, place: &Place) -> Arc<Operation> {
         let begun = self.order().begin(place.queue, &place.after);
         Operation::new(self, begun, place.stream, false)
     }
 
-    /// The steps of a graph that a stream launches, each with the steps that it waits for.
+    /// Begins the steps of a graph that a stream launches, each with the steps that it waits for.
     pub fn graph(&'static self, executable: usize, place: &Place, steps: &[Step]) -> Vec<Arc<Operation>> {
         let begun = self.order().graph(executable, place.queue, &place.after, steps);
         begun.into_iter().map(|begun| Operation::new(self, begun, place.stream, true)).collect()
@@ -93,29 +94,29 @@ impl Checker {
         self.order().wait(queue, event);
     }
 
-    /// The host knows that all work of the queue is done.
+    /// Notes that the host knows all work of the queue to be done.
     pub fn host_waited(&self, queue: u64) {
         self.order().host_waited(queue);
     }
 
-    /// The host knows that an event was reached.
+    /// Notes that the host knows an event to be reached.
     pub fn host_saw(&self, event: usize) {
         self.order().host_saw(event);
     }
 
-    /// A stream is destroyed. What it did stays before what comes after in the default stream that waits for it.
+    /// Retires a destroyed stream. Its work stays before later work of the default stream that waits for it.
     pub fn retire(&self, queue: u64, legacy: Option<u64>) {
         self.order().retire(queue, legacy);
     }
 
-    /// Memory that no stream has used.
+    /// Watches memory that no stream has used.
     pub fn allocated(&self, base: u64, len: u64) {
         self.ranges.insert(base, len, base);
         self.shadow.clear(base, len);
     }
 
-    /// Memory of a pool: it may hold what another stream still uses. `is_after_free`: the pool itself sees to it that the
-    /// stream comes after the free that gave the memory back.
+    /// Watches memory of a pool, which another stream may still use. `is_after_free`: the pool itself makes sure that
+    /// the stream comes after the free that gave the memory back.
     pub fn allocated_in_order(&'static self, base: u64, len: u64, place: &Place, is_after_free: bool) {
         self.ranges.insert(base, len, base);
         let operation = self.begin(place);
@@ -128,25 +129,25 @@ impl Checker {
         self.shadow.clear(base, len);
     }
 
-    /// Memory at a second address, or at its first: `physical` tells one piece of memory from others.
+    /// Watches memory at a second address, or at its first: `physical` tells one piece of memory from others.
     pub fn mapped(&self, base: u64, len: u64, physical: usize, offset: u64) {
         let start = self.ranges.physical(physical);
         self.ranges.insert(base, len, start + offset);
     }
 
-    /// An address range ends.
+    /// Ends the watch of an address range.
     pub fn released(&self, base: u64) {
         self.ranges.remove(base);
     }
 
-    /// Memory that other processes use, too, is not watched.
+    /// Stops watching memory that other processes use, too.
     pub fn exempt(&self, base: u64) {
         if let Some((len, key)) = self.ranges.remove(base) {
             self.shadow.clear(key, len);
         }
     }
 
-    /// Finds who used memory without order to `operation`, in all of a range.
+    /// Finds uses of memory without order to `operation`, in all of a range.
     fn examine_all(&self, operation: &Operation, base: u64, len: u64) {
         let Some(key) = self.ranges.key(base) else { return };
         self.shadow.existing(key, len, |line, cell, mask| {
@@ -166,7 +167,7 @@ impl Checker {
         }
     }
 
-    /// What is known of a word's writers, for who reads it to wait for them.
+    /// Returns the clock of a word's known writers, for a reader that waits for them.
     fn released_at(&self, address: u64) -> Clock {
         let Some(key) = self.ranges.key(address) else { return self.order().host().clone() };
         let mut clock = self.order().word(address).cloned().unwrap_or_default();

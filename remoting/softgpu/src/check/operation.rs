@@ -1,4 +1,4 @@
-//! A piece of work under way: what it touches is compared with what others touched.
+//! A piece of work under way: its accesses are compared with those of other work.
 
 use super::clocks::{Clock, Point};
 use super::order::Begun;
@@ -47,7 +47,7 @@ pub struct Operation {
     point: Mutex<Point>,
     past: RwLock<Arc<Clock>>,
     fenced: AtomicBool,
-    /// What was read of released words, and counts from the next fence on.
+    /// The clock read from released words; it counts from the next fence on.
     pending: Mutex<Clock>,
 }
 
@@ -89,14 +89,14 @@ impl Operation {
         self.past.read().unwrap_or_else(PoisonError::into_inner).has(other)
     }
 
-    /// What has happened when this has.
+    /// Returns the clock at the end of this operation.
     fn end(&self) -> Clock {
         let mut clock = Clock::clone(&self.past());
         clock.add(self.point().end());
         clock
     }
 
-    /// What earlier operations of the stream found while they ran holds for this one, too.
+    /// Starts the operation: what earlier operations of the stream found while they ran holds for it, too.
     fn start(&self) {
         let track = self.point().track;
         if let Some(found) = self.checker.order().found_by(track) {
@@ -111,26 +111,26 @@ impl Operation {
         }
     }
 
-    /// This, and what comes after it in its stream, is after `clock`.
+    /// Puts this operation, and what comes after it in its stream, after `clock`.
     pub fn find(&self, clock: &Clock) {
         self.join(clock);
         self.checker.order().found(self.point().track, clock);
     }
 
-    /// A stream saw in a word what it waited for.
+    /// Acquires a word: the stream saw in it the value that it waited for.
     pub fn acquire_word(&self, address: u64) {
         let clock = self.checker.released_at(address);
         self.find(&clock);
     }
 
-    /// A stream writes a word that others may wait for.
+    /// Releases a word: the stream writes it, and others may wait for it.
     pub fn release_word(&self, address: u64, bytes: u64) {
         self.name("cuStreamWriteValue");
         self.checker.order().release(address, &self.end());
         self.touch(Access::StrongWrite, address, bytes);
     }
 
-    /// Memory is freed here: who uses it without order to that is told.
+    /// Frees memory: reports uses of it that have no order to that.
     pub fn frees(&self, base: u64, len: u64) {
         self.name("cuMemFreeAsync");
         let Some(key) = self.checker.ranges.key(base) else { return };
@@ -206,7 +206,7 @@ impl Watch for Operation {
         let mut clock = Clock::clone(&self.past());
         clock.add(*point);
         self.checker.order().release(address, &clock);
-        // What the kernel does from here on is not released.
+        // Later work of the kernel is not released.
         if point.epoch + 1 < point.end().epoch {
             point.epoch += 1;
             self.id.store(self.checker.reports.add_part(self.id(), *point), Ordering::Release);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[derive(Clone, Default)]
 struct Track {
     count: u64,
-    /// What happened before its next operation, in other tracks.
+    /// The clock before its next operation, in other tracks.
     past: Arc<Clock>,
 }
 
@@ -15,7 +15,7 @@ struct Track {
 #[derive(Clone)]
 pub struct Begun {
     pub point: Point,
-    /// What happened before it.
+    /// The clock before the operation.
     pub past: Arc<Clock>,
 }
 
@@ -28,15 +28,15 @@ pub struct Order {
     /// The ends of executable graphs' latest launches.
     launches: HashMap<usize, Clock>,
     events: HashMap<usize, Clock>,
-    /// What was released by writes to words.
+    /// Clocks that writes to words released.
     words: HashMap<u64, Clock>,
-    /// What a default stream's next operation comes after, beside what streams of today do.
+    /// Clocks that a default stream's next operation comes after, besides those of existing streams.
     gone: HashMap<u64, Clock>,
-    /// What happened before pools got memory back, by its first byte, with its length.
+    /// Clocks from before pools got memory back, by its first byte, with its length.
     freed: BTreeMap<u64, (u64, Clock)>,
-    /// What operations of tracks found out while they ran.
+    /// Clocks that operations of tracks found while they ran.
     found: HashMap<u32, Clock>,
-    /// What the program on the host knows to be done.
+    /// The clock of work that the program on the host knows to be done.
     host: Clock,
 }
 
@@ -63,7 +63,7 @@ impl Order {
         }
     }
 
-    /// What has happened when all of a track's operations so far have.
+    /// Returns the clock at the end of all of a track's operations so far.
     fn end(&self, track: u32) -> Clock {
         let Track { count, past } = &self.tracks[track as usize];
         let mut clock = Clock::clone(past);
@@ -177,18 +177,18 @@ impl Order {
         }
     }
 
-    /// A track's later operations come after what one of them found while it ran.
+    /// Puts a track's later operations after what one of them found while it ran.
     pub fn found(&mut self, track: u32, clock: &Clock) {
         join(&mut self.tracks[track as usize].past, clock);
         self.found.entry(track).or_default().join(clock);
     }
 
-    /// What operations of a track found, for one that was begun before and starts now.
+    /// Returns the clock that operations of a track found, for one that was begun before and starts now.
     pub fn found_by(&self, track: u32) -> Option<&Clock> {
         self.found.get(&track)
     }
 
-    /// What was released by writes to a word, if any was.
+    /// Returns the clock that writes to a word released, if any.
     pub fn word(&self, address: u64) -> Option<&Clock> {
         self.words.get(&address)
     }
@@ -197,13 +197,13 @@ impl Order {
         self.words.entry(address).or_default().join(clock);
     }
 
-    /// A pool gets memory back.
+    /// Notes memory that a pool gets back.
     pub fn freed(&mut self, base: u64, len: u64, clock: Clock) {
         self.handed_out(base, len);
         self.freed.insert(base, (len, clock));
     }
 
-    /// What happened before a pool got back what it hands out now. It keeps what it does not hand out.
+    /// Returns the clock from before a pool got back the memory that it hands out now. The pool keeps the rest.
     pub fn handed_out(&mut self, base: u64, len: u64) -> Clock {
         let (mut before, after) = (Clock::default(), base + len);
         while let Some((&start, &(size, _))) = self.freed.range(..after).next_back()

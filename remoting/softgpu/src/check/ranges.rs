@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// Where the shadows of physical memory begin, beyond all addresses, and how far they are apart.
+/// The start of the shadows of physical memory, beyond all addresses, and the distance between two of them.
 const PHYSICAL: u64 = 1 << 62;
 const APART: u64 = 1 << 46;
 
@@ -23,14 +23,14 @@ impl Ranges {
         self.all.write().unwrap_or_else(PoisonError::into_inner).remove(&base)
     }
 
-    /// The shadow's address of an address, if it is watched.
+    /// Returns the shadow's address of an address, if it is watched.
     pub fn key(&self, address: u64) -> Option<u64> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let (&base, &(len, key)) = all.range(..=address).next_back()?;
         (address - base < len).then(|| key + (address - base))
     }
 
-    /// Where the shadow of a piece of physical memory begins.
+    /// Returns the start of the shadow of a piece of physical memory.
     pub fn physical(&self, handle: usize) -> u64 {
         let mut all = self.physical.lock().unwrap_or_else(PoisonError::into_inner);
         let next = PHYSICAL + all.len() as u64 % (1 << 15) * APART;

@@ -1,4 +1,4 @@
-//! What operations are called, and the lines that say what was found.
+//! Names of operations, and the lines that report what was found.
 
 use super::clocks::Point;
 use super::shadow::Conflict;
@@ -8,7 +8,7 @@ use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// What an operation is.
+/// The description of an operation.
 #[derive(Clone)]
 pub struct What {
     pub point: Point,
@@ -22,7 +22,7 @@ type Named = (Arc<str>, usize);
 
 #[derive(Default)]
 pub struct Reports {
-    /// By the operations' numbers less one.
+    /// The descriptions by the operations' numbers less one.
     all: RwLock<Vec<What>>,
     told: Mutex<HashSet<[Named; 2]>>,
 }
@@ -52,7 +52,7 @@ impl Reports {
         all.len() as u32
     }
 
-    /// Another part of an operation.
+    /// Adds another part of an operation.
     pub fn add_part(&self, id: u32, point: Point) -> u32 {
         self.add(What { point, ..self.what(id) })
     }
@@ -74,7 +74,7 @@ impl Reports {
         self.all.read().unwrap_or_else(PoisonError::into_inner)[id as usize - 1].clone()
     }
 
-    /// Says what was found, once for each two operations' names and streams.
+    /// Reports what was found, once for each pair of operations' names and streams.
     pub fn tell(&self, found: Conflict, id: u32, access: Access, line: u64) {
         let (first, second) = (self.what(found.id), self.what(id));
         let mut pair = [&first, &second].map(|what| (Arc::clone(&what.name), what.stream));

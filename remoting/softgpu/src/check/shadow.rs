@@ -1,4 +1,4 @@
-//! Who touched each byte last: a cell of 64 bytes for each line of 64 bytes, made when the line is touched.
+//! The last accesses to each byte: a cell of 64 bytes for each line of 64 bytes, made when the line is touched.
 
 use crate::engine::watch::Access;
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ pub const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 const SHARDS: usize = 64;
 const SLOTS: usize = 5;
-/// Where an operation's number begins beside the kind of access.
+/// The position of an operation's number, next to the kind of access.
 const ID_SHIFT: u32 = 2;
 
-/// Accesses of up to five operations and kinds: which bytes, and whose. Where more would be needed the least telling is
-/// forgotten, which can hide a race but never invents one.
+/// Accesses of up to five operations and kinds, with their bytes and operations. Where more would be needed the least
+/// informative is forgotten, which can hide a race but never invents one.
 #[derive(Clone, Copy, Default)]
 pub struct Cell {
     masks: [u64; SLOTS],
@@ -43,7 +43,7 @@ impl Cell {
         })
     }
 
-    /// Who wrote these bytes last.
+    /// Returns the operations that wrote these bytes last.
     pub fn writers(&self, mask: u64) -> Vec<u32> {
         self.slots()
             .filter(|(_, _, access, bytes)| access.writes() && bytes & mask != 0)
@@ -51,7 +51,7 @@ impl Cell {
             .collect()
     }
 
-    /// Accesses that an access must be ordered with, and is not. `before` says whether an operation is.
+    /// Returns accesses that an access must be ordered with, and is not. `before` says whether an operation is.
     pub fn conflicts(&self, mask: u64, access: Access, id: u32, before: impl Fn(u32) -> bool) -> Vec<Conflict> {
         let unordered = self.slots().filter(|&(_, other, kind, bytes)| {
             bytes & mask != 0 && other != id && kind.conflicts(access) && !before(other)
@@ -68,7 +68,7 @@ impl Cell {
     pub fn touch(&mut self, mask: u64, access: Access, id: u32, before: impl Fn(u32) -> bool) {
         for slot in 0..SLOTS {
             let (other, kind) = (self.owners[slot] >> ID_SHIFT, Access::from_bits(self.owners[slot]));
-            // What comes after a write is after all that was before it. A read hides reads of before it.
+            // An access after a write is after all that was before the write. A read hides earlier reads.
             let hidden = access == Access::Write || !kind.writes() && !access.writes();
             if self.masks[slot] & mask != 0 && hidden && (other == id && kind == access || other != id && before(other))
             {
@@ -85,7 +85,7 @@ impl Cell {
         (self.owners[slot], self.masks[slot]) = (owner, self.masks[slot] | mask);
     }
 
-    /// The slot to forget: one that is before the operation that needs room, reads first.
+    /// Chooses the slot to forget: one that is before the operation that needs room, reads first.
     fn victim(&self, before: impl Fn(u32) -> bool) -> usize {
         let cost = |&slot: &usize| {
             let owner = self.owners[slot];
@@ -137,7 +137,7 @@ impl Shadow {
         self.walk(start, len, &|number| Some(self.made(number)), &mut each);
     }
 
-    /// As [`Self::visit`], of lines that were touched.
+    /// Like [`Self::visit`], for lines that were touched.
     pub fn existing(&self, start: u64, len: u64, mut each: impl FnMut(u64, &mut Cell, u64)) {
         self.walk(start, len, &|number| self.page(number), &mut each);
     }

@@ -2,7 +2,7 @@
 
 use super::exec::{Block, Slot};
 
-/// What the interpreter does after an instruction.
+/// The interpreter's next step after an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
@@ -11,20 +11,20 @@ pub enum Step {
     Jump,
     /// The current group ended or waits.
     Switch,
-    /// As `Jump`, and other warps should get a turn.
+    /// Like `Jump`, and other warps should get a turn.
     Yield,
     /// The handler has recorded a fault.
     Fault,
 }
 
-/// What executes an instruction.
+/// The functions that execute an instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Exec {
     /// For the lanes of the mask of the running warp.
     pub warp: unsafe fn(&mut Block, &Inst, u32) -> Step,
     /// For all threads of a block that runs in step.
     pub block: fn(&mut Block, &Inst) -> Step,
-    /// What `block` leaves to do lane by lane.
+    /// For the work that `block` leaves, lane by lane.
     pub rows: unsafe fn(&mut Block, &Inst) -> Step,
 }
 
@@ -99,7 +99,7 @@ pub struct FunctionInfo {
     pub preds: u32,
     /// Local memory of a frame, a multiple of 16.
     pub local_bytes: u32,
-    /// Where in the frame's local memory the parameters and return values live: (offset, size).
+    /// Places of the parameters and return values in the frame's local memory: (offset, size).
     pub params: Vec<(u32, u32)>,
     pub returns: Vec<(u32, u32)>,
 }
@@ -133,13 +133,13 @@ pub struct Code {
     pub calls: Vec<CallSite>,
     /// Whether threads of a block wait for each other anywhere.
     pub barriers: bool,
-    /// What the start of dynamic shared memory is aligned to.
+    /// The alignment of the start of dynamic shared memory.
     pub dynamic_align: u32,
     /// Whether anything calls `malloc`.
     pub heap: bool,
 }
 
-/// What a constant's value depends on besides its bits.
+/// The object that a constant's value depends on, besides its bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
     Global(u32),
@@ -161,8 +161,8 @@ pub struct Pool {
     pub relocations: Vec<PoolRelocation>,
 }
 
-/// Where the address windows of the non-global spaces begin in the generic space, and where functions live. User-space
-/// host addresses are below 2^57, so no window can be mistaken for device memory.
+/// Starts of the address windows of the non-global spaces in the generic space, and of the one for functions.
+/// User-space host addresses are below 2^57, so no window can be mistaken for device memory.
 pub const SHARED_WINDOW: u64 = 1 << 58;
 pub const LOCAL_WINDOW: u64 = 1 << 59;
 pub const PARAM_WINDOW: u64 = 1 << 60;

@@ -11,7 +11,7 @@ use super::watch::Watch;
 use super::{Image, MemoryMap, Textures, ThreadPool};
 use crate::memory::registered::computing;
 
-/// What to run, in the terms of `cuLaunchKernel`.
+/// The launch of a kernel, in the terms of `cuLaunchKernel`.
 pub struct LaunchSpec<'a> {
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -22,7 +22,7 @@ pub struct LaunchSpec<'a> {
     pub cooperative: bool,
     /// The most OS threads to use; 1 runs the blocks in fixed, increasing order.
     pub threads: usize,
-    /// Who is told of accesses to global memory.
+    /// The observer of accesses to global memory.
     pub watch: Option<&'a dyn Watch>,
 }
 
@@ -33,7 +33,7 @@ pub struct Fault {
     pub message: String,
 }
 
-/// Where device `printf` and failed assertions write.
+/// The destination of device `printf` and of failed assertions.
 pub trait Output: Sync {
     fn write(&self, text: &[u8]);
     /// A failed assertion's text, which goes to the standard error stream.
@@ -54,7 +54,7 @@ const TEAM: u64 = 1024;
 const MAX_RESIDENT: usize = 256;
 /// Backward branches in a turn: short enough that a spinning group does not delay the one it waits for.
 const TURN: u32 = 512;
-/// Where all blocks wait for the last one, most turns are spent spinning.
+/// The turn of cooperative launches: while all blocks wait for the last one, most turns are spent spinning.
 const COOPERATIVE_TURN: u32 = 32;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -143,8 +143,8 @@ pub fn launch(
     fault.map_or(Ok(()), Err)
 }
 
-/// What a driver gives the blocks of a cooperative launch, as `cooperative_groups/details/driver_abi.h` has it: a word with
-/// its size and one to count themselves in. 0 if there is no room.
+/// Allocates what a driver gives the blocks of a cooperative launch, as `cooperative_groups/details/driver_abi.h` has
+/// it: a word with its size and one to count themselves in. 0 if there is no room.
 fn grid_workspace(heap: &Heap, memory: &MemoryMap) -> u64 {
     const BYTES: u64 = 8;
     let address = heap.allocate(memory, BYTES);

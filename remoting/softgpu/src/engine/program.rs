@@ -1,4 +1,4 @@
-//! What a program looks like from outside: kernels, globals, and an image of it in device memory.
+//! A program as seen from outside: kernels, globals, and an image of it in device memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Param {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     pub name: String,
-    /// What it was compiled for: 80 for sm_80.
+    /// The architecture that it was compiled for: 80 for sm_80.
     pub architecture: u32,
     pub params: Vec<Param>,
     pub param_bytes: u32,
@@ -108,7 +108,7 @@ impl Program {
         Ok(Program { linked: compile(units)? })
     }
 
-    /// What machine code tells of itself. Its kernels must not be run: there is nothing to run.
+    /// Makes a program from the descriptions in machine code. Its kernels must not be run: there is nothing to run.
     pub fn describe(cubins: &[Cubin]) -> Program {
         Program { linked: describe(cubins) }
     }

@@ -1,5 +1,5 @@
-//! How many registers a kernel is said to have. The interpreter's slots are no hardware registers: what counts is that
-//! blocks, registers and occupancy fit together.
+//! The number of registers that is reported for a kernel. The interpreter's slots are not hardware registers: what
+//! counts is that blocks, registers and occupancy fit together.
 
 use driverapi::registers::MAX_THREADS;
 
@@ -12,7 +12,7 @@ const WARP: u32 = 32;
 const WARP_UNIT: u32 = 4;
 /// About what a trivial kernel takes on hardware.
 const LEAST: u32 = 8;
-/// What an instruction can name.
+/// The most registers that an instruction can name.
 const MOST: u32 = 255;
 
 /// The most registers with which so many blocks of so many threads fit a multiprocessor. More blocks than it has threads for

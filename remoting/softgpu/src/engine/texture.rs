@@ -20,7 +20,7 @@ pub struct Texels {
     pub pitch: u64,
     pub slice: u64,
     pub layered: bool,
-    /// Of an array, which no kernel reads otherwise; other memory is looked up at each access.
+    /// Whether the texels are an array's, which no kernel reads otherwise; other memory is looked up at each access.
     pub own: bool,
 }
 
@@ -110,7 +110,7 @@ impl Texels {
     }
 }
 
-/// What a channel is as a number.
+/// Returns a channel's value as a number.
 #[inline(always)]
 fn number(format: Format, bits: u32, as_fraction: bool) -> f32 {
     let signed = |most: f32| (bits as i32 as f32 / most).max(-1.0);
@@ -216,7 +216,7 @@ impl Texture {
         for axis in 0..AXES {
             let middle = place[axis] - 0.5;
             first[axis] = middle.floor() as i64;
-            // To the nearest, as `round` does, which is no single instruction.
+            // To the nearest, as `round` does, but `round` is not a single instruction.
             let part = (middle - middle.floor()) * 256.0;
             weight[axis] = (part.floor() + f32::from(part - part.floor() >= 0.5)) / 256.0;
         }

@@ -1,5 +1,5 @@
-//! Who is told of the memory that kernels touch. Off, handlers are the same as without it: `exec` chooses others when a
-//! program is compiled while it is on.
+//! The observer of the memory that kernels touch. While it is off, handlers are the same as without it: `exec` chooses
+//! others when a program is compiled while it is on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,7 +44,7 @@ pub trait Watch: Send + Sync {
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// From here on programs are compiled to be watched.
+/// Programs that are compiled after this call report their memory accesses to the observer.
 pub fn switch_on() {
     ON.store(true, Ordering::Release);
 }

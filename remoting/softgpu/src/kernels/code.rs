@@ -23,18 +23,18 @@ pub struct Module {
     pub functions: Mutex<HashMap<usize, usize>>,
 }
 
-/// What `cuFuncSetAttribute` and `cuKernelSetAttribute` change.
+/// The attributes that `cuFuncSetAttribute` and `cuKernelSetAttribute` change.
 pub struct Settings {
     /// Negative: the default, what the static shared memory leaves of 48 KiB.
     pub dynamic_shared: AtomicI32,
     pub carveout: AtomicI32,
     pub cache_config: AtomicU32,
     pub cluster: ClusterSettings,
-    /// What the image was loaded with: the most registers of a thread.
+    /// The most registers of a thread, as the image was loaded with.
     pub max_registers: Option<u32>,
 }
 
-/// What a kernel's clusters may or must be like. 0 where nothing was set.
+/// The requirements and permissions for a kernel's clusters. 0 where nothing was set.
 #[derive(Default)]
 pub struct ClusterSettings {
     pub required: [AtomicI32; 3],
@@ -66,7 +66,7 @@ pub struct Function {
     pub index: usize,
     pub settings: Arc<Settings>,
     pub loaded: AtomicBool,
-    /// What launches from before CUDA 4.0 take.
+    /// The state that launches from before CUDA 4.0 use.
     pub old_launch: OldLaunch,
 }
 
@@ -89,8 +89,8 @@ impl Function {
     }
 }
 
-/// An image loaded for all contexts; each context gets a module of it at first use. Compiled at first use, too, so that
-/// the hundreds of images that a big library registers cost nothing.
+/// An image loaded for all contexts; each context gets a module of it at first use. It is compiled at first use, too,
+/// so that the hundreds of images that a big library registers cost nothing.
 pub struct Library {
     pub id: usize,
     source: Source,
@@ -105,7 +105,7 @@ pub struct Loaded {
     pub settings: Arc<[Arc<Settings>]>,
 }
 
-/// What a `CUkernel` stands for.
+/// The kernel of a library that a `CUkernel` stands for.
 pub struct KernelHandle {
     pub id: usize,
     pub library: Arc<Library>,
@@ -122,8 +122,8 @@ impl KernelHandle {
     }
 }
 
-/// One line for the person in front of the program: error codes rarely reach them with their reason. Not twice in a
-/// row: a library may try a hundred images that all fail alike.
+/// Logs one line for the person who runs the program: error codes rarely reach them with their reason. It is not logged
+/// twice in a row: a library may try a hundred images that all fail alike.
 pub fn report(error: &CompileError) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,13 +195,13 @@ impl Module {
         Ok((self.globals[index], self.program().globals()[index].size))
     }
 
-    /// As [`Module::global`], for those that the host uses, too.
+    /// Like [`Module::global`], for variables that the host uses, too.
     pub fn managed(&self, name: &str) -> R<(u64, u64)> {
         let managed = self.program().globals()[self.position(name)?].managed;
         if managed { self.global(name) } else { Err(CUDA_ERROR_NOT_FOUND) }
     }
 
-    /// Does a variable that the host uses, too, lie at this address?
+    /// Whether a variable that the host uses, too, lies at this address.
     pub fn is_managed(&self, address: u64) -> bool {
         let globals = self.program().globals().iter().zip(&self.globals);
         globals.filter(|(global, _)| global.managed).any(|(global, at)| address.wrapping_sub(*at) < global.size)
@@ -219,7 +219,7 @@ pub fn find_kernel(program: &Program, name: &str) -> R<usize> {
     program.kernels().iter().position(|kernel| kernel.name == name).ok_or(CUDA_ERROR_NOT_FOUND)
 }
 
-/// A kernel that uses PTX the engine does not execute is refused, with the reason.
+/// Refuses a kernel that uses PTX the engine does not execute, with the reason.
 fn check_supported(kernel: &Kernel) -> R {
     match &kernel.unsupported {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The option lists of the functions that compile: who wants to read a log, and where.
+//! The option lists of the functions that compile: whether the program wants a log, and where.
 
 use crate::engine::registers_for;
 use crate::ffi::{In, Out, R};
@@ -49,18 +49,18 @@ impl JitOptions {
         Ok(found)
     }
 
-    /// 0 bounds nothing, as with compilers.
+    /// Bounds the registers of a thread; 0 bounds nothing, as with compilers.
     fn bound(&mut self, registers: u32) {
         let before = self.max_registers.unwrap_or(u32::MAX);
         self.max_registers = Some(before.min(registers)).filter(|_| registers > 0).or(self.max_registers);
     }
 
-    /// Whether the program asked for the log.
+    /// Writes the error log; returns whether the program asked for it.
     pub fn write_error(&self, text: &str) -> bool {
         self.error.write(text)
     }
 
-    /// The logs of a compilation that went well are empty.
+    /// Empties the logs of a compilation that went well.
     pub fn write_nothing(&self) {
         self.error.write("");
         self.info.write("");
@@ -69,7 +69,7 @@ impl JitOptions {
 
 impl LogBuffer {
     fn write(&self, text: &str) -> bool {
-        // The size in the option list is 32 bits wide in spirit; a wild pointer-sized value would say nothing.
+        // The size in the option list is meant to have 32 bits; a wild pointer-sized value would mean nothing.
         let size = self.size as u32 as usize;
         let buffer: Out<c_char> = Out::at(ptr::with_exposed_provenance_mut(self.address));
         let wanted = buffer.set_text(text, size).is_ok();

@@ -81,7 +81,7 @@ fn check_cluster(grid: [u32; 3], cluster: [u32; 3], kernel: &Kernel, settings: &
     if blocks == 1 {
         return Ok(());
     }
-    // NVIDIA's libraries are told of a later GPU than programs are, and some launch what needs no cluster in clusters.
+    // NVIDIA's libraries see a later GPU than programs do, and some launch kernels in clusters that need none.
     if model.portable_cluster == 1 {
         return if kernel.ignores_clusters { Ok(()) } else { Err(CUDA_ERROR_NOT_SUPPORTED) };
     }
@@ -184,7 +184,7 @@ fn kernel_params(function: &Function) -> &[Param] {
     &function.kernel().params
 }
 
-/// Where the parameters are in a buffer that stays where it is.
+/// Returns the addresses of the parameters in a buffer that stays where it is.
 fn addresses(params: &[Param], buffer: &[u8]) -> Vec<usize> {
     let start = buffer.as_ptr().expose_provenance();
     params.iter().map(|param| start + param.offset as usize).collect()
@@ -213,7 +213,7 @@ pub struct Launch {
     pub params: Vec<u8>,
     /// The addresses of the parameters in it.
     pointers: Vec<usize>,
-    /// Attributes that are kept for who asks, by number.
+    /// Attributes that are kept for queries, by number.
     kept: Vec<(u32, [u8; 64])>,
     driver: &'static Driver,
     context: Arc<Context>,
@@ -260,7 +260,7 @@ impl Launch {
         known.map_or([0; 64], |each| unsafe { each.value.pad })
     }
 
-    /// What was set of the launch.
+    /// Returns the attributes that were set.
     pub fn attributes(&self) -> Vec<CUlaunchAttribute> {
         let attribute = |id, pad| CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } };
         let mut all: Vec<_> = self.kept.iter().map(|&(id, pad)| attribute(id, pad)).collect();
@@ -303,7 +303,7 @@ impl Launch {
         Duration::from_micros(self.driver.config.profile.launch_micros)
     }
 
-    /// Whether it takes no time.
+    /// Whether the launch takes no time.
     fn is_nothing(&self) -> bool {
         self.driver.model().null && self.pause().is_zero()
     }
@@ -338,8 +338,8 @@ impl Launch {
 }
 
 impl Driver {
-    /// Queues a kernel, or adds it to the graph that the stream captures: then `true`. What the program may see of errors of
-    /// the launch itself is decided before that.
+    /// Queues a kernel, or adds it to the graph that the stream captures: then `true`. What the program may see of
+    /// errors of the launch itself is decided before that.
     pub fn launch(
         &'static self,
         function: &Arc<Function>,
@@ -350,7 +350,7 @@ impl Driver {
     ) -> R<bool> {
         let launch = Launch::new(self, function, shape, arguments, &stream.context)?;
         function.old_launch.overwrite(shape.block, shape.dynamic_shared, || launch.params.clone());
-        // What takes no time is done at once where nothing has to be waited for.
+        // A launch that takes no time is done at once where nothing has to be waited for.
         let how = if launch.is_nothing() { How::AtOnce } else { How::Queued };
         let work = Work::Launch(Arc::new(launch));
         if self.graphs.capture_launch(stream.for_capture(), edges, || Ok(work.clone()))? {

@@ -48,7 +48,7 @@ impl Driver {
         thread::sleep(Duration::from_millis(context.profile().module_load_millis));
         let (offsets, total) = layout(&program);
         if context.profile().shuffles {
-            // What lies in between is never given back. Where the process's heap is, is chance.
+            // Memory in between is never given back. The place of the process's heap is random.
             let chance = (ptr::from_ref(context).addr() as u64 >> 4) % 1000 + 1;
             self.memory.allocate(chance << 8, Kind::Globals, context.device.ordinal, context.id)?;
         }
@@ -131,7 +131,7 @@ impl Driver {
     }
 }
 
-/// Where each global lies in one block of memory, and how large the block is.
+/// Returns the place of each global in one block of memory, and the size of the block.
 fn layout(program: &Program) -> (Vec<u64>, u64) {
     let mut end = 0u64;
     let offsets = program

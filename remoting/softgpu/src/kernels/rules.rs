@@ -1,5 +1,5 @@
-//! Rules of a null GPU: what its memory holds after a kernel that it did not run. Some programs wait for a number that a
-//! kernel counts; a rule writes that number in the kernel's turn, also where a graph replays it.
+//! Rules of a null GPU: what its memory holds after a kernel that it did not run. Some programs wait for a number that
+//! a kernel counts; a rule writes that number in the kernel's turn, also where a graph replays it.
 
 use crate::engine::{Fault, Kernel};
 use crate::memory::arena::{self, SharedPage};

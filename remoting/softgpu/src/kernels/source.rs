@@ -1,4 +1,4 @@
-//! From an image in memory to the PTX in it; for a null GPU, to what its machine code tells of itself.
+//! From an image in memory to the PTX in it; for a null GPU, to the description in its machine code.
 
 use crate::engine::{CompileError, Program};
 use crate::ffi::R;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 /// Separates the PTX units of a linked image; a comment, so that the image is still PTX text.
 pub const UNIT_SEPARATOR: &str = "\n// remotegpu: next unit\n";
 
-/// What an image offers.
+/// The contents of an image.
 pub struct Source {
     model: &'static Model,
-    /// Each can be compiled on its own, best first. One candidate may be several units that are linked.
+    /// Candidates that can each be compiled alone, best first. One candidate may be several units that are linked.
     candidates: Vec<Vec<String>>,
     /// Machine code, which cannot be executed here: names for the message.
     cubins: Vec<String>,
@@ -72,7 +72,7 @@ impl Source {
         self
     }
 
-    /// A null GPU takes the machine code that the driver of such a GPU would.
+    /// Returns the machine code that the driver of a GPU like this null GPU would take.
     fn machine_code<'e, 'a>(&self, entries: &'e [Entry<'a>]) -> Option<&'e Entry<'a>> {
         let fits = |entry: &&Entry| entry.kind == Kind::Elf && entry.runs_on(self.model.architecture());
         let fitting = entries.iter().filter(fits).filter(|_| self.model.null);
@@ -157,7 +157,8 @@ impl Source {
     }
 }
 
-/// What a cubin tells, if a GPU of this model could run it: made for the same generation, and no later member of it.
+/// Reads the description in a cubin, if a GPU of this model could run it: made for the same generation, and no later
+/// member of it.
 fn describe(bytes: &[u8], model: &Model) -> Result<Cubin, CompileError> {
     let damaged = |error: ImageError| CompileError { code: error.code(), log: format!("a cubin: {error}") };
     let (made_for, have) = (cubin::architecture(bytes).map_err(damaged)?, model.architecture());

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// What `cuMemAlloc` aligns to, and the unit that memory is charged in.
+/// The alignment of `cuMemAlloc`, and the unit that memory is charged in.
 pub const GRANULE: u64 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,21 +33,21 @@ pub enum Kind {
     Pooled {
         pool: usize,
     },
-    /// Of a node of a graph, which charges for it itself.
+    /// Memory of a graph's node, which charges for it itself.
     Graph,
     /// The globals of a module.
     Globals,
-    /// What kernels reach through textures and surfaces only.
+    /// Memory that kernels reach through textures and surfaces only.
     Array,
     /// Physical memory at a reserved address.
     Mapped {
         handle: usize,
     },
-    /// The same of memory of the host.
+    /// Physical memory of the host at a reserved address.
     MappedHost {
         handle: usize,
     },
-    /// Another process's, which is charged for it.
+    /// Memory of another process, which is charged for it.
     Imported,
 }
 
@@ -65,8 +65,8 @@ impl Kind {
         }
     }
 
-    /// Whether the checker watches it from its allocation on. It leaves out what the program may use on the host, and what
-    /// other processes have; pools and mappings say more of theirs.
+    /// Whether the checker watches it from its allocation on. It leaves out memory that the program may use on the
+    /// host, and memory of other processes; pools and mappings report more of theirs.
     fn is_checked(self) -> bool {
         matches!(self, Kind::Device | Kind::Graph | Kind::Globals | Kind::Array)
     }
@@ -114,7 +114,7 @@ pub struct Memory {
     next_id: AtomicU64,
     pub peers: RwLock<Vec<Peer>>,
     shared: Mutex<Shared>,
-    /// Where memory of the host is mapped that the program may use itself.
+    /// Addresses of mapped memory of the host that the program may use itself.
     open_to_host: RwLock<BTreeSet<u64>>,
 }
 
@@ -214,7 +214,7 @@ impl Memory {
         if !allocations.get(&base).is_some_and(expected) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // The table stays locked until the memory is free again: who finds nothing being freed finds it free.
+        // The table stays locked until the memory is free again: a thread that finds nothing being freed finds it free.
         let allocation = allocations.remove(&base).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         for device in &self.devices {
             device.map.remove(base);

@@ -17,8 +17,8 @@ pub const PAGE: u64 = 4096;
 const REGION_SIZES: [u64; 4] = [256 << 30, 64 << 30, 16 << 30, 4 << 30];
 /// Places that Linux leaves alone in most processes; the same ones in every run keep addresses comparable.
 const BASES: [u64; 4] = [0x2000_0000_0000, 0x3000_0000_0000, 0x1000_0000_0000, 0];
-/// Variables of modules lie apart: where depends on the modules alone that were loaded before, so that another process that
-/// loads the same has them at the same addresses.
+/// Variables of modules lie apart: their place depends only on the modules that were loaded before, so that another
+/// process that loads the same has them at the same addresses.
 const CODE_SIZES: [u64; 2] = [4 << 30, 256 << 20];
 const CODE_BASES: [u64; 4] = [0x2800_0000_0000, 0x3800_0000_0000, 0x1800_0000_0000, 0];
 
@@ -49,7 +49,7 @@ impl Arena {
         self.regions.iter().position(|r| r.contains(address))
     }
 
-    /// For variables of a module.
+    /// Takes addresses for variables of a module.
     pub fn take_for_code(&mut self, len: u64, align: u64) -> R<u64> {
         self.code.free.take(len, align).map_or_else(|| self.take(len, align), Ok)
     }
@@ -58,7 +58,7 @@ impl Arena {
         self.regions.iter_mut().find_map(|r| r.free.take(len, align)).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// `[at, at + len)` and nothing else, inside a region or as a new one.
+    /// Takes `[at, at + len)` and nothing else, inside a region or as a new one.
     pub fn take_at(&mut self, at: u64, len: u64) -> bool {
         if let Some(region) = self.region(at) {
             return self.regions[region].free.take_at(at, len);
@@ -146,8 +146,8 @@ pub fn forget(at: u64, len: u64) {
     }
 }
 
-/// Makes `[at, at + len)` read as zeros: where there are pages, they are written, which is faster than to have the system
-/// take them and make them again; where there is none, none is made.
+/// Makes `[at, at + len)` read as zeros: existing pages are written, which is faster than to let the system take them
+/// and make them again; no missing page is made.
 pub fn clear(at: u64, len: u64) {
     let end = at + len;
     let (mut from, mut done) = (at, at);
@@ -164,10 +164,11 @@ pub fn clear(at: u64, len: u64) {
     forget(done, end - done);
 }
 
-/// Are all of these pages, of one piece, in memory? What is swapped out is not: what is not resident may be no zeros.
+/// Whether all of these pages, of one piece, are in memory. Swapped-out pages are not: a page that is not resident may
+/// hold other bytes than zeros.
 fn is_resident(from: u64, to: u64) -> bool {
     let mut resident = [0; (PIECE / PAGE) as usize];
-    // New memory has none of its pages: the first tells that.
+    // New memory has none of its pages: the first page shows that.
     [PAGE.min(to - from), to - from].into_iter().all(|len| {
         // SAFETY: whole pages inside the arena, where `from` begins one, and no more than there are bytes for.
         let known = unsafe { libc::mincore(address(from), len as usize, resident.as_mut_ptr()) } == 0;
@@ -175,9 +176,9 @@ fn is_resident(from: u64, to: u64) -> bool {
     })
 }
 
-/// What is cleared at a time.
+/// The bytes that are cleared at a time.
 const PIECE: u64 = 2 << 20;
-/// Where a file's pages are not mapped yet, a read maps so much at once, and a write a page.
+/// The bytes that a read maps at once where a file's pages are not mapped yet; a write maps a page.
 const AROUND: u64 = 64 << 10;
 
 fn find(from: u64, to: u64) {
@@ -197,14 +198,14 @@ pub fn show(at: u64, len: u64, file: BorrowedFd<'_>, offset: u64) -> R {
     replace(at, len, libc::MAP_SHARED, file.as_raw_fd(), offset)
 }
 
-/// Puts zero pages back at a range that showed a file. The page tables of much memory are moved aside for that, and taken
-/// down by a thread of their own.
+/// Puts zero pages back at a range that showed a file. The page tables of much memory are moved aside first, and a
+/// thread of their own takes them down.
 pub fn unmap(at: u64, len: u64) -> R {
     let aside = if len >= MANY_PAGES { move_aside(at, len) } else { None };
     let replaced = replace(at, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0);
     if let Some(aside) = aside {
         let take_down = move || {
-            // SAFETY: a mapping that was made just now, and that nobody knows.
+            // SAFETY: a mapping that was made just now, and that no other code knows.
             unsafe { libc::munmap(address(aside), len as usize) };
         };
         if std::thread::Builder::new().spawn(take_down).is_err() {
@@ -216,8 +217,8 @@ pub fn unmap(at: u64, len: u64) -> R {
 
 const MANY_PAGES: u64 = 64 << 20;
 
-/// Where the pages of a range are now. The range still shows its file, so that a kernel which runs finds memory there. None
-/// if this kernel cannot (before Linux 5.13).
+/// Moves the pages of a range aside and returns where they are now. The range still shows its file, so that a running
+/// kernel finds memory there. None if this system's kernel cannot (before Linux 5.13).
 fn move_aside(at: u64, len: u64) -> Option<u64> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     // SAFETY: a mapped range of the arena, which stays mapped; the system chooses a place where nothing is.
@@ -285,7 +286,7 @@ impl SharedPage {
 
     pub fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < SharedPage::WORDS);
-        // SAFETY: a word of the page, which stays mapped as long as `self`, and which everybody uses as an atomic.
+        // SAFETY: a word of the page, which stays mapped as long as `self`, and which every user accesses as an atomic.
         unsafe { &*address::<AtomicU64>(self.at + (index * size_of::<AtomicU64>()) as u64) }
     }
 }

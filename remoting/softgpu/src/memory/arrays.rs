@@ -25,7 +25,7 @@ pub struct Array {
     pitch: u64,
 }
 
-/// What a texture or surface object was made from.
+/// The description from which a texture or surface object was made.
 pub struct Described {
     pub id: usize,
     pub context: usize,
@@ -36,7 +36,7 @@ pub struct Described {
 }
 
 impl Array {
-    /// One end of a copy of `extent`, which begins `at` bytes, rows and slices.
+    /// Returns one end of a copy of `extent`, which begins at the bytes, rows and slices `at`.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` outside the array.
@@ -47,7 +47,7 @@ impl Array {
         Ok(End { place: Place::Device, address, pitch: self.pitch, slice })
     }
 
-    /// The end of a copy that counts bytes from the start of the array, and the extent of it.
+    /// Returns the end of a copy that counts bytes from the start of the array, and the extent of the copy.
     ///
     /// # Errors
     /// As [`Shape::stretch`].
@@ -80,7 +80,7 @@ impl Array {
 }
 
 impl Driver {
-    /// A new array of the context, charged to its device.
+    /// Creates an array of the context, charged to its device.
     ///
     /// # Errors
     /// As [`Shape::read`], `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -108,7 +108,7 @@ impl Driver {
         self.memory.release(array.address, |a| a.kind == Kind::Array).map(drop)
     }
 
-    /// Textures, surfaces and arrays of a context that ends; the memory goes with the context's other memory.
+    /// Forgets textures, surfaces and arrays of a context that ends; the memory goes with the context's other memory.
     pub fn forget_arrays(&self, context: usize) {
         self.arrays.remove_where(|array| array.context == context);
         for described in self.described.remove_where(|described| described.context == context) {
@@ -117,7 +117,8 @@ impl Driver {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what no texture can be made of, or as it asks, `CUDA_ERROR_NOT_SUPPORTED` for mipmaps.
+    /// `CUDA_ERROR_INVALID_VALUE` for what no texture can be made of, or as it asks, `CUDA_ERROR_NOT_SUPPORTED` for
+    /// mipmaps.
     pub fn create_texture(
         &self,
         context: usize,

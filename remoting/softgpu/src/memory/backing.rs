@@ -10,15 +10,15 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::{Errno, pread, pwrite};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Memory that can be mapped at several places in turn, also in other processes, and keeps its contents. What follows the
-/// memory in its file says whose it is.
+/// Memory that can be mapped at several places in turn, also in other processes, and keeps its contents. A label after
+/// the memory in its file names the owner.
 pub enum Backing {
     Own(OwnedFd),
     /// A part of the file that plays the devices' memory. No other process can have it.
     Part(Taken),
 }
 
-/// How much is copied at a time.
+/// The bytes that are copied at a time.
 const PIECE: u64 = 1 << 20;
 
 /// The last bytes of a `Backing`'s file.
@@ -51,10 +51,10 @@ impl Backing {
         Ok(Backing::Own(file))
     }
 
-    /// A file whose size may change would end whoever has it mapped.
+    /// A file whose size may change would end any process that has it mapped.
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-    /// What another process exported, and its length.
+    /// Imports memory that another process exported; also returns its length.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for a file that is not a whole `Backing` of this device.
@@ -85,8 +85,8 @@ impl Backing {
         self.file()?.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Takes over what is at `[at, at + len)` of the arena, a range as long as the memory, and shows itself there. Nobody
-    /// writes to it meanwhile.
+    /// Takes over what is at `[at, at + len)` of the arena, a range as long as the memory, and shows itself there.
+    /// Nothing writes to it meanwhile.
     pub fn take_over(&self, at: u64, len: u64) -> R {
         let file = self.file()?;
         let mut piece = vec![0u8; len.min(PIECE) as usize];

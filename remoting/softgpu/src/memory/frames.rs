@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct Frames {
     file: OwnedFd,
-    /// Of each device.
+    /// The bytes of each device.
     bytes: u64,
-    /// What this process has: to itself the kernel would give a range twice.
+    /// The ranges of this process: the kernel would give it the same range twice.
     ours: Mutex<Vec<(u64, u64)>>,
 }
 
-/// A range that nobody else has until this is dropped.
+/// A range that no other process has until this is dropped.
 pub struct Taken {
     frames: Arc<Frames>,
     pub at: u64,
@@ -39,7 +39,7 @@ impl Frames {
         Ok(Arc::new(Frames { file, bytes, ours: Mutex::default() }))
     }
 
-    /// The first `len` bytes of a device that nobody has.
+    /// Takes the first free range of `len` bytes of a device.
     pub fn take(self: &Arc<Frames>, device: usize, len: u64) -> R<Taken> {
         let first = self.bytes * device as u64;
         let last = (first + self.bytes).checked_sub(len).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_range_has_one_owner_at_a_time_in_all_processes() {
         let path = std::env::temp_dir().join(format!("remotegpu-frames-{}", std::process::id()));
-        // Two openings of a file are to its locks what two processes are.
+        // For its locks, two openings of a file are like two processes.
         let [one, other] = [(); 2].map(|()| Frames::open(&path, 3 * GRANULARITY, 2).expect("a file"));
         let [a, b] = [&one, &other].map(|frames| frames.take(0, GRANULARITY).expect("room"));
         let c = one.take(0, GRANULARITY).expect("room");

@@ -1,9 +1,10 @@
-//! Memory: which addresses there are, which bytes lie behind them, and what has been allocated there.
+//! Memory: the addresses, the bytes behind them, and the allocations there.
 //!
-//! `arena` and `ranges` are the addresses, `backing`, `frames` and `physical` the bytes; `allocations` is the table of all
-//! allocations, also of the program's own memory (`registered`). `pool` and `pooled` are memory in stream order, `vmm` is
-//! memory that programs map themselves, `process_handle` and `shared_memory` is memory that processes give each other, and
-//! `arrays` and `tensor_map` are forms of it. Called by `api` and by `streams`. It knows nothing of kernels.
+//! `arena` and `ranges` are the addresses, `backing`, `frames` and `physical` the bytes; `allocations` is the table of
+//! all allocations, also of the program's own memory (`registered`). `pool` and `pooled` are memory in stream order,
+//! `vmm` is memory that programs map themselves, `process_handle` and `shared_memory` is memory that processes give
+//! each other, and `arrays` and `tensor_map` are forms of it. Called by `api` and by `streams`. It knows nothing of
+//! kernels.
 
 pub mod allocations;
 pub mod arena;

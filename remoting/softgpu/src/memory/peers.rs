@@ -1,4 +1,4 @@
-//! Which devices reach the memory of others: what contexts enabled, and what the program allowed for pools.
+//! Devices that reach the memory of others: what contexts enabled, and what the program allowed for pools.
 
 use crate::ffi::R;
 use crate::memory::allocations::{Allocation, Kind, Memory};
@@ -52,7 +52,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends what `gone` selects; memory that no other context of the device reaches is invalid there from now on.
+    /// Removes the peers that `gone` selects; memory that no other context of the device reaches is invalid there from
+    /// now on.
     fn remove_peers(&self, gone: impl Fn(&Peer) -> bool) -> R {
         let mut peers = self.write_peers();
         let (ended, left): (Vec<_>, Vec<_>) = peers.iter().copied().partition(gone);
@@ -84,13 +85,14 @@ impl Driver {
         self.memory.remove_peers(|each| *each == peer)
     }
 
-    /// A context that ends reaches nothing, and nobody reaches it.
+    /// Forgets a context that ends: it reaches no other one, and no other one reaches it.
     pub fn forget_peers(&self, context: usize) {
-        // Most have none.
+        // Most contexts have no peers.
         let _ = self.memory.remove_peers(|peer| [peer.context, peer.other].contains(&context));
     }
 
-    /// All devices are memory of one machine. A device is no peer of itself.
+    /// Whether a device can reach another one's memory: all devices are memory of one machine, but no device is its own
+    /// peer.
     pub fn can_access(&self, device: usize, other: usize) -> bool {
         device != other
     }

@@ -10,9 +10,9 @@ pub struct Physical {
     pub id: usize,
     pub device: usize,
     pub len: u64,
-    /// May other processes have it?
+    /// Whether other processes may have it.
     pub shareable: bool,
-    /// Where the program asked for it.
+    /// The location that the program requested.
     pub location: CUmemLocation,
     /// Another process made it, and is charged for it.
     pub imported: bool,
@@ -22,7 +22,7 @@ pub struct Physical {
 }
 
 impl Physical {
-    /// Is it memory of the host? No device is charged for that.
+    /// Whether it is memory of the host. No device is charged for that.
     pub fn is_host(&self) -> bool {
         self.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE
     }

@@ -15,7 +15,7 @@ pub struct Pool {
     pub device: usize,
     /// 0 for no limit of its own.
     pub max_bytes: u64,
-    /// `cuMemPoolDestroy` was called; it goes when its last allocation does.
+    /// Set once `cuMemPoolDestroy` was called; the pool goes when its last allocation does.
     pub destroyed: AtomicBool,
     usage: Mutex<Usage>,
     settings: Mutex<HashMap<u32, u64>>,
@@ -50,8 +50,9 @@ impl Pool {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// May it give memory that one stream freed to another one, and order that itself? So it is unless a program switches
-    /// both ways off: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html>, `CUmemPool_attribute`.
+    /// Whether the pool may give memory that one stream freed to another one, and order that itself. It may unless a
+    /// program switches both ways off: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html>,
+    /// `CUmemPool_attribute`.
     pub fn orders_reuse(&self) -> bool {
         let settings = self.settings();
         [CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES]

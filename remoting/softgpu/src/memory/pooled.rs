@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Driver {
-    /// Memory that is free in stream order counts as free: if there is not enough, waits for frees under way.
+    /// Allocates from a pool. Memory that is free in stream order counts as free: if there is not enough, waits for
+    /// frees under way.
     pub fn allocate_from(&self, pool: &Pool, bytes: u64, stream: &Stream) -> R<Allocation> {
         let kind = Kind::Pooled { pool: pool.id };
         let peers = pool.peers();

@@ -1,5 +1,5 @@
-//! What a process gives another one on this machine by `cuIpc*`: 64 bytes that name a file which it has open. As in CUDA
-//! it must still be there when the other one opens it.
+//! Handles that a process gives another one on this machine by `cuIpc*`: 64 bytes that name a file which it has open.
+//! As in CUDA the process must still be there when the other one opens the handle.
 
 use crate::ffi::R;
 use driverapi::errors::CUDA_ERROR_INVALID_HANDLE;
@@ -31,7 +31,7 @@ pub struct ProcessHandle {
     file: u32,
     /// Tells the file from another one that took its number.
     pub inode: u64,
-    /// Of memory: its bytes.
+    /// The bytes of memory.
     pub len: u64,
 }
 
@@ -75,10 +75,10 @@ impl ProcessHandle {
         decoded().ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// The other process's file.
+    /// Opens the other process's file.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE` if it has it no more, or is another user's.
+    /// `CUDA_ERROR_INVALID_HANDLE` if that process has it no more, or is another user's.
     pub fn open(&self) -> R<File> {
         let path = format!("/proc/{}/fd/{}", self.process, self.file);
         let file = File::options().read(true).write(true).open(path).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
@@ -87,7 +87,7 @@ impl ProcessHandle {
     }
 }
 
-/// Whether a process has ended, be it that nobody has asked how.
+/// Whether a process has ended, even if its parent has not waited for it.
 pub fn has_ended(process: u32) -> bool {
     let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     let state = std::fs::read_to_string(format!("/proc/{process}/stat")).ok().and_then(state);

@@ -1,4 +1,4 @@
-//! Which parts of an address range are free. Pure arithmetic; first fit, neighbours are joined.
+//! Free parts of an address range. Pure arithmetic; first fit, neighbours are joined.
 
 use std::collections::BTreeMap;
 

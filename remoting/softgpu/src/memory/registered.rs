@@ -1,6 +1,6 @@
 //! Memory of the program that kernels and copies reach: what it registered. It may unmap or protect that while they are
-//! under way. A GPU goes on with the pages that it has; here the thread that computes gets pages in place of those that
-//! are gone. A thread of the program that reads such memory crashes as it would without CUDA.
+//! under way. A GPU continues with the pages that it has; here the thread that computes gets pages in place of those
+//! that are gone. A thread of the program that reads such memory crashes as it would without CUDA.
 
 use crate::memory::arena::PAGE;
 use std::cell::Cell;
@@ -41,7 +41,7 @@ fn ranges() -> impl Iterator<Item = &'static Range> {
     std::iter::successors(each(FIRST.load(Ordering::Acquire)), move |range| each(range.next))
 }
 
-/// The program has registered this. Called under one lock, as [`forget`] is.
+/// Notes memory that the program has registered. Called under one lock, as [`forget`] is.
 pub fn note(base: u64, len: u64) {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(install);
@@ -70,11 +70,11 @@ fn is_registered(address: u64) -> bool {
     })
 }
 
-/// What handled it before; null where nobody did.
+/// The handler before this one; null where there was none.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 fn install() {
-    // SAFETY: both structures are plain data; the kernel reads one and fills the other, which lives for ever.
+    // SAFETY: both structures are plain data; the kernel reads one and fills the other, which is never freed.
     unsafe {
         let mut before = Box::new(MaybeUninit::<libc::sigaction>::zeroed().assume_init());
         let mut ours = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
@@ -93,8 +93,8 @@ extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     if is_registered(address) && COMPUTES.get() && put_back(address / PAGE * PAGE, code) {
         return;
     }
-    // SAFETY: `install` has stored it before this can run. A handler is called as the kernel would; without one the fault
-    // happens again, and ends the process.
+    // SAFETY: `install` has stored it before this can run. A handler is called as the kernel would; without one the
+    // fault happens again, and ends the process.
     unsafe {
         let before = &*BEFORE.load(Ordering::Acquire);
         match before.sa_sigaction {

@@ -1,7 +1,7 @@
 //! Memory that processes on this machine give each other (`cuIpcGetMemHandle`).
 //!
-//! Memory of `cuMemAlloc` is plain memory of the process until it is exported; then a file takes its place, which others
-//! map, too. They keep it when the exporter frees it. The exporter alone is charged.
+//! Memory of `cuMemAlloc` is plain memory of the process until it is exported; then a file takes its place, which
+//! others map, too. They keep it when the exporter frees it. The exporter alone is charged.
 
 use crate::check;
 use crate::ffi::R;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One call at a time, so that no memory is exported or imported twice.
+/// Held during one call at a time, so that no memory is exported or imported twice.
 static CALLS: Mutex<()> = Mutex::new(());
 
 /// By the allocations' identities.
@@ -31,12 +31,12 @@ struct Import {
     inode: u64,
     base: u64,
     context: usize,
-    /// How often it is open.
+    /// The number of times that it is open.
     times: u32,
 }
 
 impl Shared {
-    /// The allocation ends; whether it was shared.
+    /// Forgets an allocation that ends; returns whether it was shared.
     pub fn forget(&mut self, id: u64) -> bool {
         self.exports.remove(&id).is_some() || self.imports.remove(&id).is_some()
     }
@@ -70,7 +70,7 @@ impl Driver {
         ProcessHandle::of(process_handle::Kind::Memory, device, backing.file()?, allocation.len)
     }
 
-    /// The address at which a context finds what another process exported.
+    /// Returns the address at which a context finds what another process exported.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_CONTEXT` for an export of this process and for what another context has open,
@@ -127,7 +127,7 @@ impl Driver {
         self.memory.release(address, |a| a.id == allocation.id).map(drop)
     }
 
-    /// Memory that moves, or goes, is in use by nothing.
+    /// Waits until nothing uses memory that is about to move or go.
     fn wait_for_all(&self) {
         self.contexts.all().iter().flat_map(|context| context.ends()).for_each(|end: Marker| end.wait());
     }

@@ -1,5 +1,5 @@
-//! Tensor maps: what CUDA asks of their arguments, and a form of our own. No kernel can use one here: PTX that does is
-//! refused by the name of its instruction.
+//! Tensor maps: CUDA's rules for their arguments, and a form of this driver's own. No kernel can use one here: PTX that
+//! does is refused by the name of its instruction.
 //!
 //! Rules: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html>.
 
@@ -23,7 +23,7 @@ const SWIZZLE_32B: u32 = 1;
 const SWIZZLE_SPAN: [u64; 7] = [u64::MAX, 32, 64, 128, 128, 128, 128];
 const WIDE_MODE_W128: u32 = 1;
 
-/// What every kind of map says of the tensor.
+/// The description of the tensor, common to all kinds of map.
 #[derive(Clone)]
 pub struct Tensor {
     pub kind: u32,
@@ -37,7 +37,7 @@ pub struct Tensor {
     pub fill: u32,
 }
 
-/// What a kernel gets at a time.
+/// The part of the tensor that a kernel gets at a time.
 #[derive(Clone)]
 pub enum Form {
     Tiled { sizes: Vec<u32> },
@@ -54,7 +54,7 @@ fn is_packed_to_16(kind: u32) -> bool {
 }
 
 impl Tensor {
-    /// What addresses and strides are multiples of.
+    /// The alignment of addresses and strides.
     fn alignment(&self) -> u64 {
         if self.interleave == INTERLEAVE_32B || is_packed_to_16(self.kind) { 32 } else { 16 }
     }
@@ -130,7 +130,7 @@ impl Tensor {
         self.check_packed_swizzle(&[3, 4], &[2, 3, 4])
     }
 
-    /// The box between the offsets is not empty.
+    /// Checks that the box between the offsets is not empty.
     fn check_width(&self, lower: i32, upper: i32) -> R {
         require(self.sizes[1] as i64 + i64::from(upper) - i64::from(lower) > 0)
     }
@@ -141,7 +141,7 @@ impl Tensor {
     }
 }
 
-/// Says that the words are a map of ours.
+/// Marks the words as a map of this form.
 const MAGIC: [u8; 4] = *b"RGTM";
 const FORM: usize = 4;
 const ALIGNMENT: usize = 5;

@@ -38,7 +38,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Memory of the host, for which no device is charged.
+    /// Creates memory of the host, for which no device is charged.
     pub fn create_on_host(&self, id: usize, location: CUmemLocation, len: u64) -> R {
         if len == 0 || !len.is_multiple_of(GRANULARITY) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -62,7 +62,7 @@ impl Driver {
         if physical.shareable { physical.backing.export() } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    /// What another process exported, whichever of our devices it lies on.
+    /// Imports memory that another process exported, whichever of this process's devices it lies on.
     pub fn import_physical(&self, id: usize, file: BorrowedFd<'_>) -> R {
         let mut found = self.devices.iter().filter_map(|d| Some((d.ordinal, Backing::import(file, d.uuid).ok()?)));
         let (device, (backing, len)) = found.next().ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -191,8 +191,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells where an allocation lies in mapped memory that is divided into several: kernels reach no other bytes of it. With
-    /// `len` 0 the one that starts here is no more.
+    /// Notes where an allocation lies in mapped memory that is divided into several: kernels reach no other bytes of
+    /// it. With `len` 0 the one that starts here has ended.
     pub fn bound(&self, address: u64, len: u64) -> R {
         let mapping = self.memory.find(address).filter(|mapping| mapping.kind.physical().is_some());
         let mapping = mapping.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -218,7 +218,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What a device, or without one the program, may do with what is mapped.
+    /// Returns the access of a device, or without one of the program, to mapped memory.
     pub fn access(&self, address: u64, device: Option<usize>) -> R<CUmemAccess_flags> {
         let mapping = self.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if mapping.kind.physical().is_none() || device.is_none() && !mapping.kind.is_host() {

@@ -1,4 +1,4 @@
-//! What is written of device memory, as the kernel notes it: for a worker, which tells its client of changes.
+//! Writes to device memory, as the kernel notes them: for a worker, which reports changes to its client.
 
 use crate::ffi::R;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OPERATING_SYSTEM};
@@ -9,19 +9,19 @@ use std::sync::OnceLock;
 
 static NOTES: OnceLock<Notes> = OnceLock::new();
 
-/// Lets the kernel note what is asked for. `pagemap`: what was opened of `driverapi::written::PAGEMAP`.
+/// Lets the kernel note writes. `pagemap`: a descriptor of `driverapi::written::PAGEMAP`.
 ///
 /// # Errors
 /// `CUDA_ERROR_OPERATING_SYSTEM` if it cannot.
 pub fn follow(pagemap: OwnedFd) -> R {
     let notes = Notes::with(pagemap).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
-    // Another one serves as well.
+    // The descriptor of an earlier call serves as well.
     let _ = NOTES.set(notes);
     Ok(())
 }
 
-/// What was written of whole pages of the arena since this was last asked, in order; at first, and where they were mapped
-/// anew, all.
+/// Returns the parts of whole pages of the arena that were written since the last call, in order: all of them at first,
+/// and where they were mapped again.
 ///
 /// # Errors
 /// `CUDA_ERROR_OPERATING_SYSTEM` if it is not known.
@@ -37,7 +37,7 @@ pub fn taken(pages: Range<usize>) -> R<Vec<Range<usize>>> {
     anew.map(|_| vec![pages]).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)
 }
 
-/// A hole was made in the file behind these pages, which the kernel does not note.
+/// Notes that a hole was made in the file behind these pages, which the kernel does not note.
 pub fn emptied(pages: Range<usize>) {
     if let Some(notes) = NOTES.get() {
         notes.unregister(&pages);

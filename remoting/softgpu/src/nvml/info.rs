@@ -1,4 +1,4 @@
-//! What devices are like and how they do.
+//! Properties and present state of devices.
 
 use super::{N, card, hardware::Card, no_answer, nvml_entry_points, put, put_text};
 use crate::ffi::Out;
@@ -62,7 +62,7 @@ fn with_instances(pid: c_uint, used: u64) -> nvmlProcessInfo_t {
     }
 }
 
-/// There is no graphics here: an empty list.
+/// Answers with an empty list: there is no graphics here.
 fn no_processes(device: nvmlDevice_t, count: Out<c_uint>) -> N {
     card(device)?;
     put(count, 0)
@@ -244,7 +244,7 @@ nvml_entry_points! {
         no_answer(device)
     }
 
-    /// As `CU_DEVICE_ATTRIBUTE_ECC_ENABLED` says.
+    /// Answers the same as `CU_DEVICE_ATTRIBUTE_ECC_ENABLED`.
     fn nvmlDeviceGetEccMode(
         device: nvmlDevice_t, current: Out<nvmlEnableState_t>, pending: Out<nvmlEnableState_t>,
     ) {

@@ -1,4 +1,4 @@
-//! How a device is connected: an imaginary slot, and no link to any other (`driverapi::nvml_links`).
+//! The connections of a device: an imaginary slot, and no link to any other (`driverapi::nvml_links`).
 
 use super::info::pci_info;
 use super::{N, card, nvml_entry_points, put};
@@ -74,7 +74,7 @@ nvml_entry_points! {
     fn nvmlDeviceGetP2PStatus(
         one: nvmlDevice_t, other: nvmlDevice_t, index: nvmlGpuP2PCapsIndex_t, status: Out<nvmlGpuP2PStatus_t>,
     ) {
-        // As `cuDeviceCanAccessPeer` has it.
+        // Answers like `cuDeviceCanAccessPeer`.
         are_same(one, other)?;
         put(status, p2p_status(Reach::OWN, index)?)
     }

@@ -1,6 +1,6 @@
-//! The entry points of `libnvidia-ml.so.1`: what management tools ask. NVML shows the machine's devices, whatever
-//! CUDA_VISIBLE_DEVICES says, and of processes only the calling one. What a CPU has no answer for (temperature, power,
-//! fans) is not supported, which tools show as N/A.
+//! The entry points of `libnvidia-ml.so.1`: the queries of management tools. NVML shows the machine's devices, whatever
+//! CUDA_VISIBLE_DEVICES says, and only the calling process. Queries that a CPU cannot answer (temperature, power, fans)
+//! are not supported, which tools show as N/A.
 
 #![allow(non_snake_case)]
 
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The error is the `nvmlReturn_t` that the program sees.
 type N<T = ()> = Result<T, nvmlReturn_t>;
 
-/// How often NVML was initialised and not shut down.
+/// The number of initialisations of NVML that no shutdown has undone.
 static USERS: AtomicUsize = AtomicUsize::new(0);
 
 macro_rules! nvml_entry_points {
@@ -82,7 +82,7 @@ fn put_text(out: Out<c_char>, text: &str, size: c_uint) -> N {
     out.set_text(text, size as usize).map_err(|_| NVML_ERROR_INVALID_ARGUMENT)
 }
 
-/// For questions that exist for every device and that no CPU answers.
+/// Answers a query that exists for every device and that no CPU can answer.
 fn no_answer(device: nvmlDevice_t) -> N {
     card(device)?;
     Err(NVML_ERROR_NOT_SUPPORTED)

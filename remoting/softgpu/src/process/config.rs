@@ -1,4 +1,4 @@
-//! What the environment says about the software GPU. Read once, at the first call.
+//! The settings of the software GPU from the environment. Read once, at the first call.
 
 use crate::kernels::rules;
 use crate::process::model::Model;
@@ -27,14 +27,15 @@ pub struct Config {
     pub visible: Option<String>,
     /// The file that plays the devices' memory: new memory holds what its last owner left there.
     pub physical: Option<PathBuf>,
-    /// What is checked of the program.
+    /// The check that the program runs under, if any.
     pub check: Option<String>,
     /// The rules of a null GPU, and the tally of their use: files.
     pub rules: Option<String>,
     pub tally: Option<String>,
 }
 
-/// How much the driver helps a program that relies on luck. `hostile` is as a real driver may behave on a bad day.
+/// The help that the driver gives to a program that relies on luck. `hostile` behaves as a real driver may on a bad
+/// day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The GPU that devices show themselves to be.
@@ -48,9 +49,9 @@ pub struct Profile {
     pub module_load_millis: u64,
     /// Device memory that a context itself takes.
     pub context_bytes: u64,
-    /// Whether a fault is told only by calls that synchronise.
+    /// Whether only calls that synchronise report a fault.
     pub late_faults: bool,
-    /// How long every launch takes beside what it computes, in its stream.
+    /// How long every launch takes in its stream, besides what it computes.
     pub launch_micros: u64,
     /// How long every fill waits in its stream before it begins.
     pub fill_micros: u64,
@@ -87,7 +88,7 @@ impl Profile {
         loading_waits: false,
         shuffles: false,
     };
-    /// Queues are full soon and stay so: what depends on how far a GPU has come shows itself every time.
+    /// A profile whose queues are full soon and stay so: a dependence on the progress of a GPU shows itself every time.
     pub const SLOW: Profile = Profile { queue_limit: 1024, launch_micros: 10, loading_waits: true, ..Profile::NORMAL };
     pub const SHUFFLED: Profile = Profile { shuffles: true, ..Profile::NORMAL };
     pub const NULL_H100: Profile = Profile { model: &Model::NULL_H100, ..Profile::NORMAL };
@@ -183,7 +184,7 @@ fn pci_id(ordinal: usize) -> PciId {
     PciId { domain: 0, bus: 1 + ordinal as u32, device: 0 }
 }
 
-/// As NVML and nvidia-smi print it.
+/// Returns the UUID as NVML and nvidia-smi print it.
 pub fn uuid_text(uuid: &CUuuid) -> String {
     let hex: String = uuid.bytes.iter().map(|b| format!("{b:02x}")).collect();
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])

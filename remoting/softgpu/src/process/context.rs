@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub struct StreamQueue {
     pub queue: Arc<Queue>,
     pub blocking: bool,
-    /// Its stream was destroyed; it stays until its work is done.
+    /// Whether its stream was destroyed. The queue stays until its work is done.
     pub retired: bool,
 }
 
@@ -25,12 +25,12 @@ pub struct Context {
     pub id: usize,
     pub device: Arc<Device>,
     pub primary: bool,
-    /// How often the program made it or attached to it.
+    /// The number of times that the program made it or attached to it.
     pub attached: AtomicU32,
     pub flags: AtomicU32,
     pub cache_config: AtomicU32,
     limits: Mutex<HashMap<u32, u64>>,
-    /// A kernel that uses device `malloc` was launched: the size of that heap cannot change any more.
+    /// Set once a kernel that uses device `malloc` was launched: the size of that heap cannot change any more.
     pub uses_heap: AtomicBool,
     /// Set to stop running kernels: the context has faulted or is being destroyed.
     pub cancel: AtomicBool,
@@ -39,7 +39,7 @@ pub struct Context {
     profile: Profile,
     queues: Mutex<Vec<StreamQueue>>,
     fault: AtomicU32,
-    /// The fault as far as calls may tell it already.
+    /// The fault that calls may report already, or 0.
     told: AtomicU32,
 }
 
@@ -52,7 +52,7 @@ thread_local! {
     static QUEUES: Own<PerThread> = const { Cell::new(None) };
 }
 
-/// The streams of a thread that has ended.
+/// Retires the streams of a thread that has ended.
 fn retire(queues: PerThread) {
     for (context, queue) in queues {
         if let Some(context) = context.upgrade() {
@@ -94,7 +94,7 @@ impl Context {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was set.
+    /// Returns the limit's value, if it was set.
     pub fn limit(&self, limit: u32) -> Option<u64> {
         self.limits().get(&limit).copied()
     }
@@ -144,7 +144,7 @@ impl Context {
         })
     }
 
-    /// Where all work of the context submitted so far ends.
+    /// Returns the points where all work of the context submitted so far ends.
     pub fn ends(&self) -> Vec<Marker> {
         let queues = self.queues();
         queues.iter().map(|each| each.queue.end()).chain([self.legacy.end()]).collect()
@@ -168,7 +168,7 @@ impl Context {
     pub fn fail(&self, fault: &Fault) {
         let stopped = self.cancel.swap(true, Ordering::AcqRel);
         let first = self.fault.compare_exchange(0, fault.code, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        // A kernel that is stopped because its context ends is nobody's fault.
+        // Stopping a kernel because its context ends is no fault.
         if first && !stopped {
             eprintln!("remotegpu: software GPU: CUDA error {}: {}", fault.code, fault.message.trim_end());
             if !self.profile.late_faults {
@@ -181,7 +181,7 @@ impl Context {
         self.fault.load(Ordering::Acquire)
     }
 
-    /// Has everything to end that runs?
+    /// Whether everything that runs must end.
     pub fn is_stopped(&self) -> bool {
         self.cancel.load(Ordering::Acquire)
     }
@@ -194,7 +194,7 @@ impl Context {
         }
     }
 
-    /// For calls that synchronise: from here on every call reports the fault. Device printf appears now, too.
+    /// Reports the fault in calls that synchronise: from here on every call reports it. Device printf appears now, too.
     pub fn tell(&self) -> R {
         self.printed.flush();
         self.told.store(self.fault(), Ordering::Release);

@@ -22,7 +22,7 @@ pub struct Device {
     pub uuid: CUuuid,
     pub pci: PciId,
     pub memory: u64,
-    /// What kernels of this device may touch.
+    /// The memory that kernels of this device may touch.
     pub map: MemoryMap,
     /// The handle its primary context has whenever it is alive.
     pub primary: usize,
@@ -62,7 +62,7 @@ impl Device {
         *used = used.saturating_sub(bytes);
     }
 
-    /// What a context's limit takes.
+    /// Returns the bytes that a context's limit takes.
     pub fn limit_bytes(&self, limit: CUlimit, value: u64) -> u64 {
         limits::taken(limit, value, limits::resident_threads(|which| self.attribute(which).unwrap_or(0))).unwrap_or(0)
     }

@@ -38,7 +38,7 @@ pub struct Driver {
     pub config: Config,
     /// The file that plays the devices' memory, if there is one.
     pub frames: Option<Arc<Frames>>,
-    /// What a null GPU writes in place of kernels, if anything.
+    /// The rules for what a null GPU writes in place of kernels, if any.
     pub rules: Option<Rules>,
     pub devices: Vec<Arc<Device>>,
     pub memory: Memory,
@@ -54,10 +54,10 @@ pub struct Driver {
     pub arrays: Table<Array>,
     pub described: Table<Described>,
     pub textures: Textures,
-    /// By the addresses of their values.
+    /// The conditions by the addresses of their values.
     pub conditions: Table<Condition>,
     pub physical: Table<Physical>,
-    /// What was advised of managed memory, by the allocation's identity.
+    /// The advice for managed memory, by the allocation's identity.
     pub advised: Mutex<HashMap<u64, Advised>>,
     pub graphs: Registry<Work>,
     pub executables: Table<Executable>,
@@ -69,7 +69,7 @@ pub struct Driver {
     current_pools: Vec<Mutex<usize>>,
 }
 
-/// How often a device's primary context is retained, and the flags for its next life.
+/// The number of times that a device's primary context is retained, and the flags for its next life.
 #[derive(Default)]
 struct Primary {
     retained: usize,
@@ -157,7 +157,7 @@ pub fn in_callback(function: impl FnOnce()) {
     IN_CALLBACK.set(false);
 }
 
-/// The calling thread's context, usable.
+/// Returns the calling thread's context; an error if there is none or it has failed.
 pub fn current() -> R<Arc<Context>> {
     let context = current_even_if_faulted()?;
     context.check()?;
@@ -231,7 +231,7 @@ impl Driver {
         })
     }
 
-    /// What all devices show themselves to be.
+    /// The GPU model that every device reports.
     pub fn model(&self) -> &'static Model {
         self.config.profile.model
     }
@@ -270,8 +270,9 @@ impl Driver {
         if primary.retained == 0 { self.end_primary(device, false) } else { Ok(()) }
     }
 
-    /// Ends the primary context; the next retain starts a new one. As CUDA documents, that releases nothing: who retained
-    /// the context releases it still. All its allocations are destroyed: those from pools, too (not measured).
+    /// Ends the primary context; the next retain starts a new one. As CUDA documents, that releases nothing: each
+    /// holder still has to release the context. All its allocations are destroyed: those from pools, too (not
+    /// measured).
     pub fn reset_primary(&self, device: &Device) -> R {
         let _primary = self.primary(device);
         self.end_primary(device, true)
@@ -311,7 +312,8 @@ impl Driver {
         Ok(id)
     }
 
-    /// Stops a context's work and frees all that belongs to it. Memory of pools is the device's and stays, unless `pools`.
+    /// Stops a context's work and frees all that belongs to it. Memory of pools is the device's and stays, unless
+    /// `pools`.
     pub fn end_context(&self, id: usize, pools: bool) -> R {
         let context = self.contexts.get(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         self.forget_peers(id);
@@ -327,7 +329,7 @@ impl Driver {
         self.libraries.all().iter().for_each(|library| library.forget_context(id));
         let ends = |a: &Allocation| a.context == id && (pools || !matches!(a.kind, Kind::Pooled { .. }));
         for allocation in self.memory.all_where(ends) {
-            // Something that waits in the pool's own stream may have been faster.
+            // Work that waits in the pool's own stream may have been faster.
             let _ = self.release_memory(&allocation);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The driver in this process: its life, its devices and contexts, and the tables of all that has a handle.
 //!
-//! `config` is what the environment says, read once; `model` is the GPU that a device shows itself to be. Everything
-//! reaches the tables through `driver`. Called by `api` and `nvml`, which hold nothing themselves.
+//! `config` holds the environment's settings, read once; `model` is the GPU that a device shows itself to be.
+//! Everything reaches the tables through `driver`. Called by `api` and `nvml`, which hold nothing themselves.
 
 pub mod config;
 pub mod context;

@@ -1,11 +1,12 @@
-//! What GPU a device shows itself to be: the sizes that programs plan their kernels with, and what becomes of kernels.
+//! The GPU that a device shows itself to be: the sizes that programs plan their kernels with, and what happens to
+//! kernels.
 
 /// Facts about a GPU. One of the constants below; a profile names it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Model {
     pub name: &'static str,
     pub capability: (i32, i32),
-    /// What NVIDIA's own libraries are told.
+    /// The capability that NVIDIA's own libraries see.
     pub library_capability: (i32, i32),
     /// Whether kernels are taken as machine code too, and none is ever run.
     pub null: bool,
@@ -30,7 +31,7 @@ pub struct Model {
 
 impl Model {
     /// The software GPU: the sizes of compute capability 8.0, with few multiprocessors because grids are often made as
-    /// large as their number. Libraries are told a capability above all their machine code, so that they take PTX.
+    /// large as their number. Libraries see a capability above all their machine code, so that they take PTX.
     pub const SOFTWARE: Model = Model {
         name: "remotegpu software GPU",
         capability: (8, 0),
@@ -51,10 +52,10 @@ impl Model {
         nvml_architecture: 7,
     };
 
-    /// An H100 SXM5 80 GB that computes nothing. The sizes of compute capability 9.0 are those of the CUDA C++ Programming
-    /// Guide's table "Technical Specifications per Compute Capability"; the rest is of NVIDIA's H100 data sheet and of what
-    /// CUDA's sample deviceQuery prints for it. A cluster has at most 8 blocks, 16 where the kernel allows
-    /// non-portable sizes (Programming Guide, "Thread Block Clusters").
+    /// An H100 SXM5 80 GB that computes nothing. The sizes of compute capability 9.0 are those of the CUDA C++
+    /// Programming Guide's table "Technical Specifications per Compute Capability"; the rest is of NVIDIA's H100 data
+    /// sheet and of what CUDA's sample deviceQuery prints for it. A cluster has at most 8 blocks, 16 where the kernel
+    /// allows non-portable sizes (Programming Guide, "Thread Block Clusters").
     pub const NULL_H100: Model = Model {
         name: "NVIDIA H100 80GB HBM3 (null GPU)",
         capability: (9, 0),

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// All but the one that a thread gets for what it does itself: blocked, it would end the process.
+/// Blocks all signals except SIGSEGV, which a thread gets for what it does itself: blocked, it would end the process.
 pub fn block_all() -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut old = MaybeUninit::<libc::sigset_t>::uninit();
@@ -24,8 +24,8 @@ pub fn restore(old: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
 }
 
-/// Has the calling thread wait for the CPU rather than take it from the thread that woke it: a stream's thread would otherwise
-/// interrupt the thread that feeds it at every operation.
+/// Makes the calling thread wait for the CPU rather than take it from the thread that woke it: a stream's thread would
+/// otherwise interrupt the thread that feeds it at every operation.
 pub fn never_preempt() {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads one structure; it may refuse, and then the thread is as it was.
@@ -48,7 +48,7 @@ pub fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
-/// Has `in_child` run in every forked child.
+/// Registers `in_child` to run in every forked child.
 pub fn watch_forks(in_child: extern "C" fn()) {
     // SAFETY: the function only stores to an atomic, which is allowed at any time.
     unsafe {

@@ -1,5 +1,5 @@
-//! Conditional nodes of graphs. A condition is a word of device memory, and its handle is the word's address, which kernels
-//! write by `cudaGraphSetConditional`.
+//! Conditional nodes of graphs. A condition is a word of device memory, and its handle is the word's address, which
+//! kernels write by `cudaGraphSetConditional`.
 
 use crate::engine::Fault;
 use crate::ffi::R;
@@ -18,12 +18,12 @@ pub struct Condition {
     context: Arc<Context>,
     /// The handle of the graph that may have a node of it.
     graph: usize,
-    /// What it is at the start of each launch.
+    /// The value at the start of each launch.
     default: Option<u32>,
     is_null: bool,
 }
 
-/// A node that chooses which of its graphs is done, and how often.
+/// A node that chooses which of its graphs runs, and how often.
 pub type Conditional = graphs::Conditional<Work, Condition>;
 
 impl Condition {
@@ -48,7 +48,7 @@ impl Condition {
     }
 }
 
-/// Which graph a conditional node does next.
+/// Returns the graph that a conditional node does next.
 fn choose(conditional: &Conditional) -> Option<usize> {
     let value = conditional.condition.get() as usize;
     match conditional.kind {
@@ -84,7 +84,7 @@ pub fn run(conditional: &Conditional) -> Result<(), Fault> {
 
 impl Driver {
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is no graph's, `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's, `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn create_condition(&self, graph: usize, context: Arc<Context>, default: Option<u32>) -> R<u64> {
         self.graphs.graph(graph)?;
         let size = size_of::<u32>() as u64;
@@ -95,10 +95,11 @@ impl Driver {
         Ok(address)
     }
 
-    /// A node for a graph: what it chooses from is empty yet.
+    /// Makes a node for a graph; the graphs that it chooses from are still empty.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot have.
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot
+    /// have.
     pub fn conditional(&self, graph: usize, handle: u64, kind: u32, size: u32) -> R<Conditional> {
         let condition = self.conditions.get(handle as usize).filter(|condition| condition.graph == graph);
         let condition = condition.ok_or(CUDA_ERROR_INVALID_VALUE)?;

@@ -6,12 +6,12 @@ use crate::memory::allocations::{Kind, Memory};
 use crate::memory::arena::{self, Pattern};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 
-/// What the called function says an address is.
+/// The kind of memory that the called function states for an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Host,
     Device,
-    /// The address itself tells.
+    /// The address itself decides.
     Unified,
 }
 
@@ -51,7 +51,7 @@ impl Extent {
     }
 }
 
-/// Where an end lies once the address has been looked at.
+/// The location of an end, after the address has been looked up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     Device,
@@ -129,7 +129,7 @@ impl Copy {
         }
     }
 
-    /// The same copy from a packed private copy of the source.
+    /// Returns the same copy from a packed private copy of the source.
     pub fn stage(self) -> R<(Copy, Vec<u8>)> {
         let Extent { width, height, .. } = self.extent;
         let size = self.extent.bytes().ok_or(CUDA_ERROR_INVALID_VALUE)?;

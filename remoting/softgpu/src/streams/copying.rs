@@ -15,11 +15,11 @@ pub enum Mode {
     Async,
 }
 
-/// What a null GPU writes by itself, by a fill or from device memory to device memory, is kept up to this length. Longer
+/// The longest range that a null GPU keeps of its own writes, by a fill or from device memory to device memory. Longer
 /// ranges are forgotten instead: they read as zeros, and cost no memory of the machine.
 const KEPT_BY_NULL: u64 = 1 << 20;
-/// Of so many zeros, pages that nobody has written yet stay the system's: a worker zeroes all new memory, and overwrites
-/// what a process had before the next one gets it, which then takes some milliseconds, as on a GPU.
+/// The least bytes of a fill with zeros that leaves unwritten pages to the system: a worker zeroes all new memory, and
+/// overwrites what a process had before the next one gets it, which then takes some milliseconds, as on a GPU.
 const MANY_ZEROS: u64 = 64 << 20;
 
 impl Driver {
@@ -41,7 +41,7 @@ impl Driver {
         Ok(dst == Found::Device && src == Found::Device && self.forgets(copy.extent.bytes()))
     }
 
-    /// A fill as this GPU does it.
+    /// Returns a fill as this GPU does it.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for addresses that a fill may not have.

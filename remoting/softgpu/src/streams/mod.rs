@@ -1,8 +1,8 @@
-//! Streams: work in order. What a call asks for becomes `work`, which a stream's `queue` does on a thread of its own.
+//! Streams: work in order. A call's request becomes `work`, which a stream's `queue` does on a thread of its own.
 //!
 //! `stream` has the rules of CUDA's order and events, `copy` says what copies and fills touch and `copying` when they
-//! happen, `conditions` is the conditional nodes of graphs, `shared_event` the events of several processes. Called by `api`
-//! and `kernels`; graphs are recorded by the crate `graphs`, and arrive here as executables.
+//! happen, `conditions` has the conditional nodes of graphs, `shared_event` the events of several processes. Called by
+//! `api` and `kernels`; graphs are recorded by the crate `graphs`, and arrive here as executables.
 
 pub mod conditions;
 pub mod copy;

@@ -14,8 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A thread that found nothing to do this long goes away; the next operation starts another. That of a stream that is gone
-/// waits for nothing: a program may make and destroy thousands of streams in that time.
+/// A thread that found nothing to do this long goes away; the next operation starts another. The thread of a stream
+/// that is gone does not wait at all: a program may make and destroy thousands of streams in that time.
 const IDLE: Duration = Duration::from_secs(2);
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -32,9 +32,9 @@ struct State {
     completed: u64,
     busy: bool,
     has_thread: bool,
-    /// Its stream is gone.
+    /// Whether its stream is gone.
     retired: bool,
-    /// Threads that wait for a change; telling nobody would still cost a system call.
+    /// The number of threads that wait for a change; a notification without one would still cost a system call.
     waiting: usize,
 }
 
@@ -120,7 +120,7 @@ impl Queue {
     }
 
     /// Queues work that starts once everything before it and every marker in `after` is done. Fails without a trace if
-    /// the work would need a thread and there is none to be had.
+    /// the work would need a thread and none can be started.
     pub fn submit(self: &Arc<Self>, after: Vec<Marker>, work: Work) -> R<Marker> {
         let mut state = self.lock();
         if !state.has_thread {
@@ -135,8 +135,8 @@ impl Queue {
         Ok(Marker { queue: Arc::clone(self), ticket })
     }
 
-    /// Claims the queue's next turn for the calling thread, if nothing at all has to be waited for: a synchronous call
-    /// on an idle stream then costs no change of threads.
+    /// Claims the queue's next turn for the calling thread, if it would not have to wait at all: a synchronous call on
+    /// an idle stream then costs no change of threads.
     pub fn try_turn(self: &Arc<Self>) -> Option<Turn<'_>> {
         let mut state = self.lock();
         if state.busy || !state.pending.is_empty() {
@@ -147,7 +147,7 @@ impl Queue {
         Some(Turn { queue: self, ticket: state.submitted })
     }
 
-    /// Its stream is gone: its thread goes away as soon as there is nothing to do.
+    /// Retires the queue of a stream that is gone: its thread ends as soon as there is nothing to do.
     pub fn retire(&self) {
         let mut state = self.lock();
         state.retired = true;
@@ -162,10 +162,10 @@ impl Queue {
                 state = self.wait(state);
             } else if let Some(operation) = state.pending.pop_front() {
                 state.busy = true;
-                // A caller that waits for room has it now.
+                // A caller that waits for room can go on now.
                 self.tell(state);
                 operation.after.iter().for_each(Marker::wait);
-                // A panic must not take the stream with it: what waits for this operation would wait forever.
+                // A panic must not end the stream's thread: waiters for this operation would wait forever.
                 let _ = catch_unwind(AssertUnwindSafe(operation.work));
                 self.finish();
                 state = self.lock();

@@ -10,15 +10,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a thread that waits looks.
+/// The interval at which a waiting thread looks.
 const INTERVAL: Duration = Duration::from_micros(50);
-/// After how many looks it asks whether there is still somebody to wait for.
+/// The number of looks after which it checks whether the process that it waits for still exists.
 const PATIENCE: u32 = 100;
 /// Records that may be under way at a time; an older one counts as complete with the one that takes its place.
 const RECORDS: u64 = (SharedPage::WORDS as u64 - 1) / 2;
 
-/// Records are numbered. The first word has the latest number; then there are two words for each record: who makes it,
-/// and whether it is complete.
+/// Records are numbered. The first word has the latest number; then there are two words for each record: the process
+/// that makes it, and whether it is complete.
 pub struct SharedEvent {
     file: OwnedFd,
     page: SharedPage,
@@ -65,7 +65,7 @@ impl SharedEvent {
         self.page.word(0).load(Ordering::Acquire)
     }
 
-    /// A record that this process makes complete.
+    /// Begins a record that this process completes.
     pub fn begin(&self) -> u64 {
         let record = self.page.word(0).fetch_add(1, Ordering::AcqRel) + 1;
         self.maker(record).store(record << 32 | u64::from(std::process::id()), Ordering::Release);
@@ -76,7 +76,7 @@ impl SharedEvent {
         self.complete(record).fetch_max(record, Ordering::AcqRel);
     }
 
-    /// Whether nothing is to be waited for: the record is complete, or its process has ended.
+    /// Whether no wait is needed: the record is complete, or its process has ended.
     pub fn is_complete(&self, record: u64) -> bool {
         self.was_finished(record) || self.is_orphan(record)
     }

@@ -68,7 +68,7 @@ impl Stream {
         graphs::Stream { id: self.number(), context: self.context.id as u64, kind }
     }
 
-    /// The stream's handle is gone; what it still has to do is done.
+    /// Retires the stream: its handle is gone, and its remaining work still runs.
     pub fn retire(&self) {
         if let Some(checker) = check::checker() {
             let legacy = (self.order == Order::Blocking).then(|| self.context.legacy.number());
@@ -87,7 +87,7 @@ impl Stream {
         self.context.tell()
     }
 
-    /// The program knows that all work of the stream is done.
+    /// Notes that the program knows all work of the stream to be done.
     pub fn host_waited(&self) {
         if let Some(checker) = check::checker() {
             checker.host_waited(self.queue.number());
@@ -104,12 +104,12 @@ impl Stream {
         Place { queue: self.queue.number(), after, stream: self.id }
     }
 
-    /// As [`Self::place`], of work that begins now.
+    /// Like [`Self::place`], for work that begins now.
     pub fn place_now(&self) -> Place {
         self.place(&self.context.queues())
     }
 
-    /// Work of the stream begins, for the checker.
+    /// Begins work of the stream, for the checker.
     fn begin(&self, queues: &[StreamQueue]) -> Option<Arc<Operation>> {
         check::checker().map(|checker| checker.begin(&self.place(queues)))
     }
@@ -119,7 +119,7 @@ impl Stream {
         self.enqueue_after(Vec::new(), work)
     }
 
-    /// As [`Self::enqueue`], after markers of other streams.
+    /// Like [`Self::enqueue`], after markers of other streams.
     pub fn enqueue_after(
         &self,
         after: Vec<Marker>,
@@ -160,7 +160,7 @@ impl Stream {
         Ok(None)
     }
 
-    /// The stream's next turn, if nothing has to be waited for. On a slow GPU there is always something.
+    /// Claims the stream's next turn, if it need not wait. On a slow GPU it always has to wait.
     fn try_turn(&self) -> Option<Turn<'_>> {
         if self.context.profile().launch_micros > 0 {
             return None;
@@ -200,7 +200,7 @@ pub struct Event {
     pub id: usize,
     pub context: usize,
     pub timed: bool,
-    /// What it is to other processes, too: which record is the latest this says.
+    /// The part of the event that other processes share, too: it knows which record is the latest.
     pub shared: Option<Arc<SharedEvent>>,
     last: Mutex<Option<Record>>,
 }
@@ -225,7 +225,7 @@ impl Drop for Announced {
     }
 }
 
-/// What is known of an event.
+/// The progress of an event.
 pub enum Progress {
     NeverRecorded,
     Pending,
@@ -250,7 +250,7 @@ impl Event {
         Ok(())
     }
 
-    /// As [`Self::record`], for a graph, whose steps have told the checker what comes before.
+    /// Like [`Self::record`], for a graph, whose steps have reported to the checker what comes before.
     pub fn record_in_graph(&self, stream: &Stream, start: Instant) -> R {
         let nanos = Arc::new(AtomicU64::new(0));
         let stamp = Arc::clone(&nanos);
@@ -274,7 +274,7 @@ impl Event {
         Ok(())
     }
 
-    /// Work queued on `stream` from now on starts after the last recording.
+    /// Makes work queued on `stream` from now on start after the last recording.
     pub fn hold(&self, stream: &Stream) -> R {
         if let Some(checker) = check::checker() {
             checker.wait(stream.queue.number(), self.id);
@@ -301,7 +301,7 @@ impl Event {
         progress
     }
 
-    /// The program knows that the latest recording was reached.
+    /// Notes that the program knows the latest recording to be reached.
     fn host_saw(&self) {
         if let Some(checker) = check::checker() {
             checker.host_saw(self.id);

@@ -1,4 +1,4 @@
-//! What a stream does: the same for a call that is done in its turn and for a node of a graph.
+//! The work of a stream: the same for a call that is done in its turn and for a node of a graph.
 
 use crate::check::{self, Operation};
 use crate::engine::Fault;
@@ -94,7 +94,7 @@ impl graphs::Work for Work {
 }
 
 impl Work {
-    /// Does it, on a stream's thread. Events are the stream's own business, and children are taken apart before.
+    /// Does the work, on a stream's thread. The stream handles events itself, and child graphs are taken apart before.
     pub fn run(&self) -> Result<(), Fault> {
         match self {
             Work::Launch(launch) => computing(|| launch.run())?,
@@ -106,7 +106,7 @@ impl Work {
                     ffi::call_back(function, *data);
                 }
             }),
-            // What becomes of memory was settled before the launch.
+            // The memory was settled before the launch.
             Work::Empty | Work::Child(_) | Work::Record(_) | Work::Wait(_) | Work::Allocate(_) | Work::Free(_) => (),
         }
         Ok(())
@@ -115,9 +115,9 @@ impl Work {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// By the stream's thread.
+    /// Done by the stream's thread.
     Queued,
-    /// By the caller if the stream is idle: short work that never waits.
+    /// Done by the caller if the stream is idle: short work that never waits.
     AtOnce,
 }
 
@@ -147,14 +147,15 @@ impl Driver {
         self.graphs.capture(stream.for_capture(), || Ok(work()))
     }
 
-    /// A call that returns when a stream has done its work is not for one that captures, nor while captures forbid it.
+    /// Checks a call that waits for a stream's work: a stream that captures may not be waited for, nor may any while
+    /// captures forbid it.
     pub fn check_waiting_call(&self, stream: &Stream) -> R {
         self.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         self.graphs.check_call()
     }
 }
 
-/// A work of a graph, and what it is to the checker.
+/// A work of a graph, and its operation in the checker.
 type Piece = (Work, Option<Arc<Operation>>);
 
 fn run((work, checked): &Piece) -> Result<(), Fault> {
@@ -169,7 +170,7 @@ pub struct Executable {
     pub id: usize,
     pub flags: u64,
     pub graph: SharedGraph<Work>,
-    /// Where its latest launch ends: launches of one executable do not overlap.
+    /// The end of its latest launch: launches of one executable do not overlap.
     last: Mutex<Option<crate::streams::queue::Marker>>,
     /// The memory of its nodes.
     _backed: Vec<Backed>,
@@ -196,8 +197,8 @@ impl Executable {
         Ok(Executable { id: handles::mint(), flags, graph, last: Mutex::new(None), _backed: backed })
     }
 
-    /// Queues all of it. Pieces between events are one operation of the stream each, so that a graph takes no more room
-    /// in the queue than a launch does.
+    /// Queues the whole graph. Pieces between events are one operation of the stream each, so that a graph takes no
+    /// more room in the queue than a launch does.
     pub fn launch(&self, driver: &'static Driver, stream: &Stream) -> R {
         if driver.graphs.is_capturing(stream.for_capture().id) {
             if graphs::lock(&self.graph).has_conditions() {
@@ -208,7 +209,7 @@ impl Executable {
         let graph = graphs::lock(&self.graph);
         let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         driver.graphs.memories.launch(&graph, frees_first)?;
-        // The queue holds no memory: who gives it up does not wait for itself.
+        // The queue holds no memory: work that releases memory must not wait for itself.
         let steps = steps(&graph)?;
         let mut assigned = Vec::new();
         conditions::of_graph(&graph, &mut assigned);

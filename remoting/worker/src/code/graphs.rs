@@ -1,4 +1,4 @@
-//! Executable graphs: the driver builds them of what commands would do, and launches each as one.
+//! Executable graphs: the driver builds them from nodes that stand for commands, and launches each as one.
 
 use crate::code::launch_shape::{attribute, config};
 use crate::driver::{Driver, Handle, Result};
@@ -14,10 +14,10 @@ use protocol::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Flags that the driver is told: the others are the client's business.
+/// The only flag that is passed to the driver: the client handles the others.
 const USE_NODE_PRIORITY: u64 = 8;
 
-/// What the driver is told of a node.
+/// A graph node as it is added to the driver's graph.
 enum Node {
     Empty,
     Kernel(Call),
@@ -26,17 +26,17 @@ enum Node {
     Choose(Condition, Vec<Nodes>),
 }
 
-/// Nodes with the edges to them.
+/// Nodes, each with the edges that lead to it.
 type Nodes = Vec<(Vec<GraphEdge>, Node)>;
 
 struct Condition {
-    /// The client's number.
+    /// The client's handle of the condition.
     handle: u64,
     kind: u32,
     default: Option<u32>,
 }
 
-/// Conditional nodes within each other at most.
+/// Limit on the nesting of conditional nodes.
 const DEEPEST: u32 = 16;
 
 struct Call {
@@ -49,7 +49,7 @@ struct Call {
 // SAFETY: the addresses in a copy are numbers of device memory, which no thread owns.
 unsafe impl Send for Node {}
 
-/// With those of the bodies.
+/// Number of nodes, including those of the bodies.
 fn count(nodes: &Nodes) -> u64 {
     let bodies = nodes.iter().map(|(_, node)| match node {
         Node::Choose(_, bodies) => bodies.iter().map(count).sum(),
@@ -62,7 +62,8 @@ fn is_ordinary(edge: &GraphEdge) -> bool {
     *edge == GraphEdge { place: edge.place, ..GraphEdge::default() }
 }
 
-/// Ordinary edges are always right, so what a driver refuses is built with them.
+/// Builds the graph and instantiates it. If the driver refuses, builds again with ordinary edges only: they order at
+/// least as strictly, so they are always correct.
 fn build(driver: &Driver, context: Handle, flags: u64, nodes: &[(Vec<GraphEdge>, Node)]) -> Result<Handle> {
     driver.set_current(context)?;
     match build_with(driver, context, flags, nodes, is_ordinary) {
@@ -73,7 +74,7 @@ fn build(driver: &Driver, context: Handle, flags: u64, nodes: &[(Vec<GraphEdge>,
     }
 }
 
-/// `ordinary`: which edges are made ordinary ones.
+/// `ordinary` selects the edges that become ordinary ones.
 fn build_with(
     driver: &Driver,
     context: Handle,
@@ -84,7 +85,7 @@ fn build_with(
     let graph = driver.graph_create()?;
     let built = add_all(driver, context, graph, nodes, &ordinary, &mut HashMap::new())
         .and_then(|()| driver.graph_instantiate(graph, flags & USE_NODE_PRIORITY));
-    // The executable does not need it.
+    // The executable graph does not need the graph.
     let destroyed = driver.graph_destroy(graph);
     built.and_then(|executable| destroyed.map(|()| executable))
 }
@@ -140,7 +141,7 @@ fn add_all(
     Ok(())
 }
 
-/// A kernel's parameters with the driver's numbers of conditions in place of the client's.
+/// Returns a kernel's parameters with the driver's condition handles in place of the client's.
 fn with_conditions(parameters: &[u8], conditions: &HashMap<u64, u64>) -> Vec<u8> {
     let mut parameters = parameters.to_vec();
     if !conditions.is_empty() {
@@ -153,7 +154,7 @@ fn with_conditions(parameters: &[u8], conditions: &HashMap<u64, u64>) -> Vec<u8>
     parameters
 }
 
-/// The arguments of `cuMemsetD2D*Async`.
+/// Decodes the arguments of `cuMemsetD2D*Async`.
 #[allow(non_snake_case)]
 fn fill(number: u32, body: &[u8]) -> std::result::Result<CUDA_MEMSET_NODE_PARAMS, DecodeError> {
     let mut reader = Reader::new(body);
@@ -200,7 +201,7 @@ impl Session {
         nodes.iter().map(|node| Ok((node.after.clone(), self.node(context, node, deepest)?))).collect()
     }
 
-    /// What a node does, checked as the command that does the same is.
+    /// Translates a node for the driver, after the same checks as for the command that does the same.
     fn node(&self, context: u64, node: &GraphNode, deepest: u32) -> Result<Node> {
         let malformed = |_: DecodeError| CUDA_ERROR_INVALID_VALUE;
         match node.code {
@@ -259,15 +260,15 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// Destroyed when all work of the context so far is complete: launches that wait still need it.
+    /// Destroys an executable graph when all work of the context so far is complete: launches that wait still need it.
     pub fn graph_destroy(&mut self, seq: u64, id: u64) -> Result<()> {
         let Graph { context, executable, .. } = self.graphs.remove(id)?;
         self.context_join(context, seq, Then::DestroyGraph { context, executable })
     }
 
-    /// Nothing uses the executable any more.
+    /// Called when nothing uses the executable any more.
     pub fn destroy_executable(&mut self, context: u64, executable: Handle) {
-        // With its context the executable is gone already.
+        // If the context is gone, the executable is gone too.
         let Ok(handle) = self.contexts.get(context).map(|c| c.handle) else { return };
         self.helpers.start(
             move |driver| driver.set_current(handle).and_then(|()| driver.graph_exec_destroy(executable)),

@@ -1,7 +1,8 @@
-//! What an image itself says of its kernels' launches, for drivers that do not tell it: `.reqntid` and `.maxclusterrank`.
+//! Launch rules that an image states for its kernels, for drivers that do not report them: `.reqntid` and
+//! `.maxclusterrank`.
 //!
-//! Cubins and PTX are looked at as they are. Fat binaries are not: theirs would have to be decompressed a second time. What is
-//! not found here the driver still refuses, when the launch gets there.
+//! Cubins and PTX are read as they are. Fat binaries are skipped: they would have to be decompressed a second time. If
+//! a rule is not found here, the driver still refuses the launch, but only when the launch gets there.
 
 use driverapi::attributes::{
     LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_DEPTH, LAUNCH_REQUIRED_BLOCK_HEIGHT, LAUNCH_REQUIRED_BLOCK_WIDTH,
@@ -11,10 +12,10 @@ use driverapi::image::{Image, parse};
 use protocol::KernelInfo;
 use std::collections::HashMap;
 
-/// `CUfunction_attribute`s, ours among them, and their values.
+/// `CUfunction_attribute`s and their values, including attributes of our own.
 pub type Attributes = Vec<(u32, i32)>;
 
-/// By the kernel's name.
+/// Rules by kernel name.
 #[derive(Default)]
 pub struct ImageRules(HashMap<String, Attributes>);
 
@@ -43,7 +44,7 @@ impl ImageRules {
     }
 }
 
-/// Adds the rules that the driver did not tell.
+/// Adds the rules that the driver did not report.
 pub fn complete(mut kernel: KernelInfo, rules: &[(u32, i32)]) -> KernelInfo {
     let missing = rules.iter().filter(|(rule, _)| kernel.attributes.iter().all(|(known, _)| known != rule));
     let missing: Attributes = missing.copied().collect();
@@ -59,7 +60,7 @@ fn of_cubin(bytes: &[u8]) -> ImageRules {
     rules
 }
 
-/// Between a kernel's name and its body: `.entry NAME (PARAMETERS) .reqntid 128, 1, 1 {`.
+/// Reads the directives between a kernel's name and its body: `.entry NAME (PARAMETERS) .reqntid 128, 1, 1 {`.
 fn of_ptx(text: &str) -> ImageRules {
     let mut rules = ImageRules::default();
     let text = without_comments(text);
@@ -73,7 +74,7 @@ fn of_ptx(text: &str) -> ImageRules {
     rules
 }
 
-/// `None` without the directive, or with what is no plain list of at most three numbers.
+/// Returns `None` if the directive is missing, or if its argument is not a plain list of at most three numbers.
 fn numbers_after(head: &str, directive: &str) -> Option<Vec<u32>> {
     let (_, rest) = head.split_once(directive)?;
     let list = rest.split('.').next()?;

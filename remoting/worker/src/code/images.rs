@@ -13,14 +13,15 @@ struct Arriving {
     hasher: Sha256,
 }
 
-/// Each is followed by a zero byte, which is not part of it: PTX is a C string.
+/// A complete image. A zero byte follows its bytes and is not part of it: PTX is a C string.
 struct Kept {
     bytes: Arc<Vec<u8>>,
-    /// When it was last asked for.
+    /// The value of `ImageStore::uses` at the last use.
     used: u64,
 }
 
-/// At most `budget` bytes, finished or not. What was not used for longest goes first: the client sends it again.
+/// Holds at most `budget` bytes, of finished and unfinished images. The least recently used image is evicted first: the
+/// client sends it again.
 pub struct ImageStore {
     images: HashMap<Hash, Kept>,
     arriving: HashMap<Hash, Arriving>,
@@ -34,8 +35,8 @@ impl ImageStore {
         ImageStore { images: HashMap::new(), arriving: HashMap::new(), bytes: 0, budget, uses: 0 }
     }
 
-    /// Takes a piece; the image, if it is the last one. Pieces come in order; what does not fit is dropped, and the load
-    /// answers that it lacks the image.
+    /// Adds a piece, and returns the image if this was the last one. Pieces come in order. A piece that does not fit
+    /// drops the image, and the load then answers that the image is missing.
     pub fn add(&mut self, hash: Hash, offset: u64, total: u64, piece: &[u8]) -> Option<Arc<Vec<u8>>> {
         if self.images.contains_key(&hash) {
             return None;
@@ -66,7 +67,7 @@ impl ImageStore {
         if Hash::from(image.hasher.finalize()) == hash { self.insert(hash, image.bytes) } else { None }
     }
 
-    /// Takes a whole image that has this hash; `None` if there is no room for it.
+    /// Adds a whole image that has this hash; returns `None` if there is no room for it.
     pub fn insert(&mut self, hash: Hash, mut bytes: Vec<u8>) -> Option<Arc<Vec<u8>>> {
         let more = bytes.len() as u64;
         if !self.images.contains_key(&hash) {
@@ -80,7 +81,7 @@ impl ImageStore {
         self.get(&hash)
     }
 
-    /// Forgets images until there is room for `more` bytes, if that helps.
+    /// Evicts images until there is room for `more` bytes. Returns false if there still is none.
     fn make_room(&mut self, more: u64) -> bool {
         while self.bytes + more > self.budget {
             let Some(oldest) = self.images.iter().min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash) else {

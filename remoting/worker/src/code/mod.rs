@@ -1,7 +1,7 @@
-//! Device code: images, modules, what is launched of them, and graphs that are launched as one.
+//! Device code: images, modules, launches of their kernels, and graphs that are launched as one.
 //!
-//! `images` are those that the client sent, `shared_code` those that the appliance keeps for a tenant; `image_rules` reads
-//! what an image says of its kernels. Called by `order::dispatch`.
+//! `images` holds those that the client sent, `shared_code` those that the appliance keeps for a tenant; `image_rules`
+//! reads the launch rules that an image states. Called by `order::dispatch`.
 
 pub(crate) mod graphs;
 pub(crate) mod image_rules;

@@ -20,7 +20,7 @@ use protocol::{
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// `CUfunction_attribute`s there are.
+/// Number of the driver's `CUfunction_attribute`s.
 const FUNCTION_ATTRIBUTES: u32 = 18;
 
 struct Loaded {
@@ -36,7 +36,7 @@ fn load(
     eager: bool,
     bytes: u64,
 ) -> std::result::Result<Loaded, (Code, String)> {
-    // A zero byte follows what the client sent.
+    // A zero byte follows the bytes that the client sent.
     let sent = image.split_last().map_or(image, |(_, sent)| sent);
     let needs = device_bytes(bundled_images(sent).as_deref().unwrap_or(&[sent]));
     if needs > bytes && stands(Defence::ImageSize) {
@@ -70,8 +70,8 @@ fn list(driver: &Driver, handle: Handle, rules: &ImageRules, eager: bool) -> Res
     Ok(Loaded { handle, kernels: functions.into_iter().map(named).collect::<Result<_>>()? })
 }
 
-/// Loads a kernel and tells what it is. Loading may wait for running kernels, and a launch never must: so it happens here,
-/// on a helper's thread, before the client may name the kernel.
+/// Loads a kernel and returns its parameters and attributes. Loading may wait for running kernels, and a launch must
+/// never wait: so it happens here, on a helper's thread, before the client may name the kernel.
 fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
     driver.function_load(function)?;
     let mut params = Vec::new();
@@ -83,7 +83,7 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
         }
     }
     let attribute = |id| driver.function_attribute(function, id).ok().map(|value| (id, value));
-    // The software GPU tells with them what else it would refuse a launch for.
+    // The software GPU reports its further reasons to refuse a launch in these attributes.
     let asked = (0..FUNCTION_ATTRIBUTES).chain(LAUNCH_REQUIRED_BLOCK_WIDTH..=LAUNCH_LARGEST_CLUSTER);
     Ok(KernelInfo { params, attributes: asked.filter_map(attribute).collect() })
 }
@@ -157,7 +157,7 @@ impl Session {
         Ok(())
     }
 
-    /// From now on the kernel may be launched.
+    /// Allows launches of the kernel from now on.
     pub fn kernel_described(&mut self, described: &Described) {
         let Described { seq, module, index, ref info } = *described;
         if let Ok(module) = self.modules.get_mut(module)
@@ -168,7 +168,8 @@ impl Session {
         self.reply_with(seq, 0, info, &[]);
     }
 
-    /// Unloaded when all work of the context so far is complete: the driver may wait for it, and nobody else must.
+    /// Unloads a module when all work of the context so far is complete: the driver may wait for that work, and the
+    /// session must not.
     pub fn module_unload(&mut self, seq: u64, c: &ModuleUnload) -> Result<()> {
         let Module { context, loaded: module, .. } = self.modules.remove(c.module)?;
         self.context_join(context, seq, Then::UnloadModule { context, module, token: c.token })
@@ -176,7 +177,7 @@ impl Session {
 
     pub fn unload(&mut self, id: u64, module: Arc<LoadedModule>, token: u64) {
         let taken = module.taken;
-        // With its context the module is gone already.
+        // If the context is gone, the module is gone too.
         let Ok(context) = self.contexts.get(id).map(|c| c.handle) else { return self.gave_back(taken, token) };
         self.helpers.start(
             move |driver| driver.set_current(context).and_then(|()| module.unload(driver)),
@@ -201,7 +202,7 @@ impl Session {
         Ok(())
     }
 
-    /// `settings`: what was set when the launch arrived, if it had to wait since.
+    /// `settings` are those at the launch's arrival, if it had to wait since.
     pub fn launch(
         &mut self,
         seq: u64,
@@ -220,7 +221,7 @@ impl Session {
         let mut given = self.launch_attributes(stream_id, &c.shape.attributes)?;
         let module = self.modules.get(c.module)?;
         let Kernel { function, parameter_bytes, settings: own, .. } = module.kernel(c.kernel)?;
-        // The driver reads as much as the kernel takes, whatever size it is told.
+        // The driver reads as many bytes as the kernel takes, whatever size it is given.
         let parameters = parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         own.apply(&self.driver, *function, settings.unwrap_or(own.wanted()))?;
         if !kept(Rule::LaunchCount) && self.stats.launches == 500 {

@@ -1,6 +1,6 @@
-//! Device code that the appliance keeps for later sessions of the same tenant. It reads an image from a pipe into memory
-//! of its own, so what it keeps is not this session's; it hands images out in sealed files. What is in such a file is not
-//! believed: an image must have the hash that was asked for.
+//! Device code that the appliance keeps for later sessions of the same tenant. The appliance reads an image from a pipe
+//! into memory of its own, so it keeps nothing of this session's; it hands images out in sealed files. The worker does
+//! not trust such a file: an image must have the hash that was asked for.
 
 use crate::code::images::Hash;
 use crate::driver::Result;
@@ -13,18 +13,18 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-/// Of a file that nobody changes any more.
+/// Seals of a file that can no longer be changed.
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
-/// Images that are on their way to the appliance at a time: each has a helper's thread.
+/// Limit on images that are on their way to the appliance: each occupies a helper's thread.
 const MOST_OFFERS: usize = 16;
 
-/// The image that has this hash and at most `most` bytes.
+/// Reads an image that must have this hash and at most `most` bytes.
 fn read(file: OwnedFd, hash: &Hash, most: u64) -> Option<Vec<u8>> {
     let size = u64::try_from(fstat(&file).ok()?.st_size).ok()?;
     if size > most || !fcntl_get_seals(&file).ok()?.contains(SEALS) {
         return None;
     }
-    // The file's position is that of all who have it open.
+    // Processes that have the file open share its position, so this reads at an offset of its own.
     let mut image = vec![0; usize::try_from(size).ok()?];
     std::os::unix::fs::FileExt::read_exact_at(&File::from(file), &mut image, 0).ok()?;
     (Hash::from(Sha256::digest(&image)) == *hash).then_some(image)
@@ -41,13 +41,13 @@ impl Session {
         self.requests.offer(&hash, size, theirs);
         self.offers += 1;
         self.helpers.start(
-            // An appliance that does not want it closes its end.
+            // An appliance that does not want the image closes its end.
             move |_| File::from(ours).write_all(&image[..size]),
             |session: &mut Session, _| session.offers -= 1,
         );
     }
 
-    /// Loads a module, if need be with an image that an earlier session of the tenant has sent.
+    /// Loads a module, if necessary with an image that an earlier session of the tenant sent.
     pub fn module_load(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
         let is_asked = self.budgets.shared_code_bytes != 0
             && self.images.get(&c.hash).is_none()
@@ -55,7 +55,7 @@ impl Session {
         if is_asked { Ok(()) } else { self.load_module(seq, c) }
     }
 
-    /// The appliance has such an image, or it does not.
+    /// Handles the appliance's answer: a file with the image, or none.
     pub fn shared_code(&mut self, id: u64, file: Option<OwnedFd>) {
         let Some((seq, load)) = self.requests.shared_code_asked(id) else { return };
         let (hash, most) = (load.hash, self.budgets.shared_code_bytes.min(self.images.budget));

@@ -1,5 +1,5 @@
-//! Arrays, textures and surfaces. An array has addresses in the arena where no memory is; copies to and from them are
-//! given to the driver as copies of the array.
+//! Arrays, textures and surfaces. An array has addresses in the arena without memory behind them; copies to and from
+//! these addresses are given to the driver as copies of the array.
 
 use crate::driver::Result;
 use crate::memory::slabs::{Array, Memory, Zeroing};
@@ -13,14 +13,14 @@ use driverapi::types::{BoxEnd, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D};
 use driverapi::views::ViewWords;
 use protocol::{ArrayCreate, TextureCreate, TextureMade, TextureView};
 
-/// Zeros that arrays are filled from: no less than the longest row.
+/// Size of the buffer of zeros that arrays are filled from: at least the longest row.
 const ZEROS: usize = 2 << 20;
 
-/// Textures and surfaces of a session at most.
+/// Limit on a session's textures and surfaces.
 const MOST_TEXTURES: usize = 1 << 16;
 
 impl Memory {
-    /// The array that has an address, and the byte of a row, the row and the slice.
+    /// Returns the array that contains an address, and the position in it: byte of the row, row, slice.
     fn array_at(&self, address: u64) -> Option<(&Array, [usize; 3])> {
         let (start, array) = self.arrays.range(..=address).next_back()?;
         let offset = address - start;
@@ -31,7 +31,7 @@ impl Memory {
         self.array_at(address).is_some()
     }
 
-    /// Has a copy name the arrays that its addresses are of.
+    /// Replaces array addresses in a copy by the arrays' handles and positions.
     pub fn name_arrays(&self, copy: &mut CUDA_MEMCPY3D) {
         let mut rows_are_slices = false;
         if copy.srcMemoryType == CU_MEMORYTYPE_DEVICE
@@ -48,7 +48,7 @@ impl Memory {
             (copy.dstXInBytes, copy.dstY, copy.dstZ) = (x, y, z);
             rows_are_slices |= copy.Depth == 1 && copy.dstPitch as u64 == array.steps.slice;
         }
-        // A layout has no more dimensions than it needs: one row of each slice is as many rows.
+        // A layout has as few dimensions as possible, so one row of each slice appears there as that many rows.
         if rows_are_slices {
             (copy.Depth, copy.Height) = (copy.Height, 1);
             (copy.srcHeight, copy.dstHeight) = (1, 1);
@@ -57,7 +57,7 @@ impl Memory {
 }
 
 impl Session {
-    /// A zeroed array, counted before the driver is asked.
+    /// Creates a zeroed array. Its memory is charged before the driver is called.
     pub fn array_create(&mut self, seq: u64, c: &ArrayCreate) -> Result<()> {
         let asked = CUDA_ARRAY3D_DESCRIPTOR {
             Width: c.width as usize,
@@ -83,7 +83,7 @@ impl Session {
         Ok(())
     }
 
-    /// Streams wait for it, as for the zeroing of slabs.
+    /// Zeroes an array. Streams wait for it, as for the zeroing of slabs.
     fn zero_array(&mut self, context: u64, array: u64, shape: &Shape) -> Result<()> {
         let zeros = match self.contexts.get(context)?.zeros {
             Some(zeros) => zeros,
@@ -111,11 +111,11 @@ impl Session {
         Ok(())
     }
 
-    /// What streams wait for from now on: all that the context's own stream was given.
+    /// Records an event after all work of the context's own stream; streams wait for it from now on.
     pub fn record_zeroing(&mut self, context: u64) -> Result<Zeroing> {
         let c = self.contexts.get(context)?;
         let event = c.events.take(&self.driver, false)?;
-        // One stream may zero for another context of the device: each waits for the zeroing before it.
+        // A stream may zero memory for another context of the device, so each waits for the zeroing before it.
         if let Some(before) = self.memory.zeroings.get(&c.device) {
             self.driver.stream_wait_event(c.internal, before.event.handle)?;
         }
@@ -171,7 +171,7 @@ impl Session {
         self.driver.texture_destroy(texture, surface)
     }
 
-    /// A context's arrays and textures, before it is destroyed.
+    /// Destroys a context's arrays and textures, before the context is destroyed.
     pub fn end_arrays(&mut self, context: u64) {
         let of_context =
             |(texture, (of, surface)): (&u64, &(u64, bool))| (*of == context).then_some((*texture, *surface));

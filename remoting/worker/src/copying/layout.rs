@@ -1,13 +1,13 @@
-//! Where the bytes of a packed box lie in device memory. Pure.
+//! Layout of a packed box of bytes in device memory. Pure.
 
 use crate::driver::Result;
 use driverapi::errors::*;
 use protocol::Extent;
 
-/// No copy is larger; keeps every sum below within 64 bits.
+/// Largest size of a copy; keeps every sum below within 64 bits.
 const MAX: u64 = 1 << 48;
 
-/// A box of bytes of a copy: `host` and `device` are offsets from the starts of the packed form and of the target.
+/// A box of bytes of a copy. `host` and `device` are offsets from the start of the packed form and of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub host: u64,
@@ -27,7 +27,7 @@ impl Piece {
     }
 }
 
-/// An extent whose sizes were checked, with as few dimensions as it has.
+/// A checked extent with as few dimensions as possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     pub width: u64,
@@ -39,7 +39,7 @@ pub struct Layout {
 
 impl Layout {
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if rows or slices overlap or the sizes are no sizes of memory.
+    /// `CUDA_ERROR_INVALID_VALUE` if rows or slices overlap, or if a size exceeds `MAX`.
     pub fn new(e: &Extent) -> Result<Layout> {
         let Extent { width, height, depth, pitch, slice } = *e;
         if width == 0 || height == 0 || depth == 0 {
@@ -67,20 +67,20 @@ impl Layout {
         Layout { width, height: 1, depth: 1, pitch: width, slice: 0 }
     }
 
-    /// Bytes of the packed form.
+    /// Number of bytes in the packed form.
     pub fn bytes(&self) -> u64 {
         self.width * self.height * self.depth
     }
 
-    /// Bytes of device memory from the first to behind the last.
+    /// Number of bytes in device memory from the first to the last byte of the box.
     pub fn span(&self) -> u64 {
         if self.bytes() == 0 { 0 } else { (self.depth - 1) * self.slice + (self.height - 1) * self.pitch + self.width }
     }
 
-    /// The boxes (at most five) that make up `len` bytes from `offset` on of the packed form.
+    /// Returns the boxes (at most five) that make up `len` bytes of the packed form, starting at `offset`.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if those are not all in the box.
+    /// `CUDA_ERROR_INVALID_VALUE` if these bytes are not all in the box.
     pub fn pieces(&self, offset: u64, len: u64) -> Result<Vec<Piece>> {
         let end = offset.checked_add(len).filter(|end| *end <= self.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (mut at, mut pieces) = (offset, Vec::new());

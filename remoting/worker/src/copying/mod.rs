@@ -1,7 +1,8 @@
 //! Copies: between client and device, and on the device.
 //!
-//! `layout` says where the bytes of a box lie (pure), `staging` is the page-locked memory that they pass through, `stripes`
-//! are further connections for large ones. Called by `order::dispatch`. Which memory may be touched is `memory`'s.
+//! `layout` computes where the bytes of a box lie (pure), `staging` is the page-locked memory that they pass through,
+//! `stripes` are additional connections for large copies. Called by `order::dispatch`. `memory` decides which memory
+//! may be accessed.
 
 pub mod arrays;
 pub mod copies;

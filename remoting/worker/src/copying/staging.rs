@@ -1,7 +1,8 @@
 //! Page-locked memory that copies pass through, pooled per context.
 //!
-//! Copies from pageable memory may block until the stream gets there, and so may allocating page-locked memory; neither
-//! may happen on the thread that feeds the GPU. So all copies go through buffers of this pool, which helpers fill.
+//! A copy from pageable memory may block until the stream reaches it, and allocating page-locked memory may block too;
+//! neither may happen on the thread that feeds the GPU. So all copies go through buffers of this pool, which helpers
+//! fill.
 
 use crate::driver::{Driver, Handle, Result};
 use std::ops::Range;
@@ -12,7 +13,7 @@ const FIELDS: usize = 4 << 10;
 pub const SMALL: usize = (64 << 10) + FIELDS;
 pub const LARGE: usize = protocol::BULK_CHUNK + FIELDS;
 
-/// Page-locked memory of one context at most: the send window, and room for copies to the host beside it.
+/// Limit on the page-locked memory of one context: the send window, and room for copies to the host.
 pub const LIMIT: usize = protocol::SEND_WINDOW as usize + 16 * LARGE;
 
 #[derive(Debug, Default)]
@@ -25,14 +26,14 @@ struct Inner {
     closed: bool,
 }
 
-/// What a helper shall allocate for a pool, or what it allocated.
+/// Buffers that a helper is to allocate for a pool, or has allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growth {
     pub size: usize,
     pub count: usize,
 }
 
-/// Stripes have buffers in threads of their own.
+/// A pool of page-locked buffers. It is shared because threads of stripes hold buffers too.
 #[derive(Debug, Clone, Default)]
 pub struct Pool(Arc<Mutex<Inner>>);
 
@@ -41,7 +42,7 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer for `len` bytes, if one is free.
+    /// Takes a buffer for `len` bytes, if one is free.
     pub fn take(&self, len: usize) -> Option<Buffer> {
         let mut inner = self.inner();
         if inner.closed {
@@ -62,13 +63,13 @@ impl Pool {
         Some(Buffer { memory, capacity, len, pool: self.clone() })
     }
 
-    /// All that it has, lent or not.
+    /// Number of bytes of all its buffers, lent or not.
     pub fn bytes(&self) -> u64 {
         self.inner().bytes as u64
     }
 
-    /// After `take` found nothing: what to allocate, unless that is under way, the limit is reached, or it is more than
-    /// `room`.
+    /// Returns what to allocate after `take` found nothing; `None` if that is under way, exceeds `room`, or would
+    /// exceed the limit.
     pub fn grow(&self, len: usize, room: u64) -> Option<Growth> {
         let mut inner = self.inner();
         let growth = match len {
@@ -90,7 +91,7 @@ impl Pool {
         if size == SMALL { inner.small.extend(buffers) } else { inner.large.extend(buffers) }
     }
 
-    /// Lends no more; returns the memory once nothing of it is lent or being allocated.
+    /// Stops lending. Returns the memory once none of it is lent or being allocated.
     pub fn close(&self) -> Option<Vec<Handle>> {
         let mut inner = self.inner();
         inner.closed = true;
@@ -103,7 +104,7 @@ impl Pool {
     }
 }
 
-/// A piece of page-locked memory with one owner; returns to its pool when dropped.
+/// A piece of page-locked memory with one owner; it returns to its pool when dropped.
 #[derive(Debug)]
 pub struct Buffer {
     memory: Handle,
@@ -132,7 +133,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.memory.raw().cast::<u8>(), self.len) }
     }
 
-    /// For the driver: the address of the byte at `offset`, with `len` bytes behind it.
+    /// Returns the address of the byte at `offset` for the driver, if `len` bytes follow it.
     pub fn address(&self, offset: usize, len: usize) -> Option<Handle> {
         (offset.checked_add(len)? <= self.len).then(|| Handle(self.memory.0 + offset))
     }
@@ -146,7 +147,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Page-locked memory of a helper's thread, outside of every pool. Given back by [`Scratch::free`].
+/// Page-locked memory of a helper's thread, outside of every pool. [`Scratch::free`] returns it.
 pub struct Scratch {
     memory: Handle,
     len: usize,
@@ -161,12 +162,12 @@ impl Scratch {
         Ok(Scratch { memory: driver.host_alloc(len)?, len })
     }
 
-    /// For the driver, between whose copies nobody calls `bytes`.
+    /// Returns the address for the driver. While a copy of the driver is pending, `bytes` must not be called.
     pub fn handle(&self) -> Handle {
         self.memory
     }
 
-    /// The first `len` bytes, at most all.
+    /// The first `len` bytes, or all if there are fewer.
     pub fn bytes(&mut self, len: usize) -> &mut [u8] {
         // SAFETY: `memory` is `self.len` bytes of page-locked memory, which the driver has initialised, that this value alone
         // has; `&mut self` makes the access unique, and no copy of the driver is pending (`Scratch::handle`).

@@ -1,6 +1,7 @@
-//! Connections beside the session's own on which bytes of large copies travel. The commands stay on that one, and name their
-//! stripe. Threads of a stripe receive to page-locked memory and send from it. What a stripe has not carried when it ends
-//! goes by the session's own connection: bytes are asked for as those of a late copy, or sent as those of `CopyToHost`.
+//! Stripes: connections in addition to the session's own that carry the bytes of large copies. Commands use the
+//! session's own connection and name their stripe. A stripe's threads receive into page-locked memory and send from it.
+//! Bytes that a stripe has not carried when it ends go over the session's own connection: they are requested like those
+//! of a late copy, or sent like those of `CopyToHost`.
 
 use crate::copying::copies::Target;
 use crate::copying::staging::Buffer;
@@ -21,19 +22,19 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Of a session at a time.
+/// Limit on a session's stripes.
 const MOST: usize = 8;
-/// Pieces for which a stripe has memory before their bytes come.
+/// Number of pieces for which a stripe gets memory before their bytes come.
 const LENT_AHEAD: usize = 4;
 
 type Report = dyn Fn(Box<dyn FnOnce(&mut Session) + Send>) + Send;
 
-/// What the sequencer tells the threads.
+/// State that the sequencer shares with a stripe's threads.
 #[derive(Default)]
 struct Work {
-    /// Commands whose bytes are to come, and the memory for them once there is some.
+    /// Commands whose bytes are to come, each with its memory once there is some.
     expected: HashMap<u64, Option<Buffer>>,
-    /// The last command whose bytes are to come here.
+    /// The last command whose bytes are to come on this stripe.
     last: u64,
     to_send: VecDeque<(u64, Arc<Buffer>)>,
     closed: bool,
@@ -61,11 +62,11 @@ impl Stripe {
 
     fn close(&self) {
         self.tell(|work| work.closed = true);
-        // Fails only where the other end has gone.
+        // Fails only if the client has closed its end.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// The memory for the bytes that follow; none if there is no such command, or the stripe ends.
+    /// Waits for the memory of the bytes that follow. Returns `None` if there is no such command or the stripe ends.
     fn place(&self, piece: PieceHeader, report: &Report) -> Option<Buffer> {
         let PieceHeader { command, len } = piece;
         let mut work = self.lock();
@@ -76,7 +77,7 @@ impl Stripe {
                     let buffer = work.expected.remove(&command).flatten();
                     return buffer.filter(|buffer| buffer.len() as u64 == len);
                 }
-                // Others were to come before.
+                // Other pieces were to come first.
                 Some(_) if !asked => {
                     asked = true;
                     report(Box::new(move |session| session.lend_out_of_turn(command)));
@@ -133,13 +134,13 @@ fn fill(socket: &OwnedFd, mut bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// A `CopyToDeviceStriped` that the driver was not given yet.
+/// A `CopyToDeviceStriped` that has not been given to the driver.
 struct Arriving {
     stripe: u64,
     context: u64,
     len: usize,
     lent: bool,
-    /// Its bytes are what the stripe has next, whatever was to come before.
+    /// Its bytes are the next on the stripe, whatever was to come first.
     is_next: bool,
     bytes: Option<Buffer>,
 }
@@ -149,17 +150,17 @@ pub struct Stripes {
     open: HashMap<u64, Arc<Stripe>>,
     newest: u64,
     arriving: BTreeMap<u64, Arriving>,
-    /// `CopyToHostStriped` whose bytes the client has not got yet, with their stripe.
+    /// `CopyToHostStriped` commands whose bytes the client does not have yet, with their stripe.
     leaving: BTreeMap<u64, (u64, Arc<Buffer>)>,
 }
 
 impl Stripes {
-    /// All of them end; the session goes on.
+    /// Ends all stripes; the session continues.
     pub fn close(&mut self) {
         self.open.values().for_each(|stripe| stripe.close());
     }
 
-    /// Is nothing on its way to the client?
+    /// Whether no bytes are on their way to the client.
     pub fn is_idle(&self) -> bool {
         self.leaving.is_empty()
     }
@@ -176,14 +177,15 @@ fn check_len(len: u64) -> Result<()> {
 }
 
 impl Session {
-    /// Takes one more, or closes it: it is an old one, there are too many, or the session is held.
+    /// Adds a stripe. Closes the socket instead if its number is not the newest, there are too many, the client's wire
+    /// version lacks stripes, or the session is held.
     pub fn open_stripe(&mut self, number: u64, socket: OwnedFd) {
         let known = since(CopyToDeviceStriped::CODE) <= self.out.wire;
         if !known || self.hold.holds() || number <= self.stripes.newest || self.stripes.open.len() >= MOST {
             return;
         }
         self.stripes.newest = number;
-        // Fits in the buffer of a socket on which nothing was sent.
+        // One byte fits into the buffer of a socket on which nothing was sent.
         if send(&socket, &[carrier::ACCEPTED], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
             return;
         }
@@ -207,7 +209,7 @@ impl Session {
         }
     }
 
-    /// Its threads have ended.
+    /// Called when both threads of a stripe have ended.
     fn stripe_ended(&mut self, number: u64) {
         let ended = self.stripes.open.remove(&number);
         ended.into_iter().for_each(|stripe| stripe.tell(|work| *work = Work { closed: true, ..Work::default() }));
@@ -216,12 +218,12 @@ impl Session {
             self.stripes.leaving.iter().filter(|(_, (of, _))| *of == number).map(|(seq, _)| *seq).collect();
         for seq in left {
             let buffer = self.stripes.leaving.remove(&seq).and_then(|(_, buffer)| Arc::into_inner(buffer));
-            // Nobody else has it any more: not the threads, nor what they were told.
+            // The buffer has no other owner any more: the threads have ended, and their work was cleared.
             buffer.into_iter().for_each(|buffer| self.send_unstriped(seq, buffer));
         }
     }
 
-    /// A command has arrived; its bytes may come before its turn does.
+    /// Notes a command that has arrived; its bytes may come before its turn.
     pub fn expect_striped(&mut self, frame: &Frame) {
         let Command::CopyToDeviceStriped(c) = &frame.command else { return };
         let (Ok(()), Some(stripe)) = (check_len(c.len), self.stripes.open.get(&c.stripe)) else { return };
@@ -262,7 +264,7 @@ impl Session {
 
     fn lend_for(&mut self, seq: u64) {
         let Some(&Arriving { stripe, context, len, lent: false, .. }) = self.stripes.arriving.get(&seq) else { return };
-        // Without a context yet, or memory, it is tried again when something was completed.
+        // If there is no context or memory yet, this is tried again after a completion.
         let (Ok(Some(buffer)), Some(stripe)) = (self.buffer(context, len), self.stripes.open.get(&stripe)) else {
             return;
         };
@@ -273,7 +275,7 @@ impl Session {
     }
 
     fn striped_bytes(&mut self, seq: u64, buffer: Buffer) {
-        // A command that has failed was answered.
+        // A command that has failed was answered already.
         let Some(piece) = self.stripes.arriving.get_mut(&seq) else { return };
         self.stats.bytes_in += buffer.len() as u64;
         piece.bytes = Some(buffer);
@@ -311,7 +313,8 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// A `CopyToDeviceStriped` cannot be done. What is on its stripe now cannot be told from what comes then.
+    /// Fails a `CopyToDeviceStriped`. If its bytes have not arrived, also closes its stripe: bytes that come there can
+    /// no longer be told apart.
     pub fn fail_striped(&mut self, seq: u64, len: u64, code: Code) {
         let piece = self.stripes.arriving.remove(&seq);
         if piece.as_ref().is_none_or(|piece| piece.bytes.is_none()) {
@@ -342,12 +345,12 @@ impl Session {
             target.to_host(&self.driver, &self.memory, &piece, to)?;
             self.issued(frame.stream_id);
         }
-        // What fails here is told by the reply.
+        // The reply reports a failure here.
         let _ = self.entry(frame.stream_id, frame.seq, Action::Striped { stripe, buffer });
         Ok(Outcome::Done)
     }
 
-    /// The bytes of a `CopyToHostStriped` are here.
+    /// Sends the bytes of a `CopyToHostStriped`, which have arrived from the device.
     pub fn send_striped(&mut self, seq: u64, number: u64, buffer: Buffer) {
         let Some(stripe) = self.stripes.open.get(&number) else { return self.send_unstriped(seq, buffer) };
         self.out.bytes_out += buffer.len() as u64;
@@ -362,7 +365,7 @@ impl Session {
         self.synchronised(seq, 0);
     }
 
-    /// The client has the bytes; if their stripe has ended, it has them twice.
+    /// The client has received the bytes; twice, if their stripe has ended.
     pub fn landed(&mut self, seq: u64) {
         if self.stripes.leaving.remove(&seq).is_some() {
             self.synchronised(seq, 0);

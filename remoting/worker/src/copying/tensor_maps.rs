@@ -1,11 +1,11 @@
-//! Tensor maps: the driver of the device encodes them, because only it knows their form.
+//! Tensor maps: the device's driver encodes them, because only it knows their format.
 
 use crate::driver::{Driver, Result};
 use crate::session::commands::Session;
 use protocol::TensorMap;
 
 impl Session {
-    /// Replies the map that the driver made in a context.
+    /// Replies with the map that the driver made in a context.
     pub fn tensor_map(
         &mut self,
         seq: u64,

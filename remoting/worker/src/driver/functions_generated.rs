@@ -16,7 +16,7 @@ macro_rules! functions {
 
         impl Functions {
             /// # Safety
-            /// What `find` returns for a symbol is null or a function of CUDA's signature for that symbol, callable as
+            /// For each symbol, `find` must return null or a function of CUDA's signature for that symbol, callable as
             /// long as the result is used.
             pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Functions {
                 // SAFETY: the caller's promise; a null pointer is `None` of an optional function pointer.

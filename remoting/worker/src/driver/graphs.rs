@@ -1,4 +1,4 @@
-//! Graphs: they are made of nodes, instantiated and launched.
+//! Graphs: calls that build them from nodes, instantiate them and launch them.
 
 use super::{Driver, Handle, Raw, Result, packed};
 use driverapi::constants::{CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL};
@@ -19,8 +19,8 @@ impl Driver {
         get!(self.graph_add_empty(null_mut(), graph.raw(), after.as_ptr(), after.len())).map(Handle::from)
     }
 
-    /// The configuration's attributes are set by [`Self::graph_set_attribute`]; `parameters` is the kernel's packed
-    /// parameter buffer, which the driver copies.
+    /// Adds a kernel node. [`Self::graph_set_attribute`] sets the configuration's attributes; `parameters` is the
+    /// kernel's packed parameter buffer, which the driver copies.
     pub fn graph_add_kernel(
         &self,
         graph: Handle,
@@ -47,13 +47,14 @@ impl Driver {
         get!(self.graph_add_kernel(null_mut(), graph.raw(), after.as_ptr(), after.len(), &params)).map(Handle::from)
     }
 
-    /// The driver's number of a new condition, for a node of this graph.
+    /// Creates a condition for a node of this graph; returns the driver's number of it.
     pub fn graph_condition(&self, graph: Handle, context: Handle, default: Option<u32>) -> Result<u64> {
         let flags = if default.is_some() { CU_GRAPH_COND_ASSIGN_DEFAULT } else { 0 };
         get!(self.graph_condition(0, graph.raw(), context.raw(), default.unwrap_or(0), flags))
     }
 
-    /// A node that chooses by a condition, of a kind, and the graphs that it chooses from, which are empty.
+    /// Adds a node that chooses by a condition of a given kind. Returns the node and the graphs that it chooses from,
+    /// which are empty.
     pub fn graph_add_choice(
         &self,
         graph: Handle,
@@ -100,7 +101,7 @@ impl Driver {
             .map(Handle::from)
     }
 
-    /// `CUDA_ERROR_NOT_SUPPORTED` before CUDA 12.3.
+    /// Connects two nodes. Fails with `CUDA_ERROR_NOT_SUPPORTED` before CUDA 12.3.
     pub fn graph_connect(&self, graph: Handle, from: Handle, to: Handle, edge: &CUgraphEdgeData) -> Result<()> {
         call!(self.graph_connect(graph.raw(), &from.raw(), &to.raw(), edge, 1))
     }

@@ -1,6 +1,6 @@
 //! Threads for driver calls that may block: module loads, links, contexts, unmapping, page-locked memory.
 //!
-//! A job runs there; what follows from it runs on the sequencer, with the session.
+//! A job runs on such a thread; its follow-up runs on the sequencer, with the session.
 
 use crate::driver::Driver;
 use rustix::event::{EventfdFlags, eventfd};
@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What the sequencer does with a job's result.
+/// The follow-up of a job, which the sequencer runs with the job's result.
 type Then<S> = Box<dyn FnOnce(&mut S) + Send>;
-/// A result, and what its job counts among.
+/// A follow-up, and the kind of its job.
 type Report<S> = (Kind, Then<S>);
 type Job<S> = Box<dyn FnOnce(&Driver) -> Then<S> + Send>;
 
@@ -19,11 +19,11 @@ type Job<S> = Box<dyn FnOnce(&Driver) -> Then<S> + Send>;
 enum Kind {
     AtOnce,
     InOrder,
-    /// None of ours: a thread that lives for longer.
+    /// Not a job: a thread that lives longer.
     Other,
 }
 
-/// Jobs of no particular order that run at the same time, at most.
+/// Limit on the jobs of no particular order that run at the same time.
 const AT_ONCE: usize = 32;
 
 pub struct Helpers<S: 'static> {
@@ -32,7 +32,7 @@ pub struct Helpers<S: 'static> {
     report: Sender<Report<S>>,
     memory: Option<Sender<Job<S>>>,
     running: usize,
-    /// Jobs that run one after the other, and have no result yet.
+    /// Jobs that run one after another and whose results were not taken yet.
     in_order: usize,
     waiting: VecDeque<Job<S>>,
     wake: Arc<OwnedFd>,
@@ -98,7 +98,7 @@ impl<S: 'static> Helpers<S> {
         }
     }
 
-    /// By which another thread has things done on the sequencer, in its order.
+    /// Returns a function with which another thread queues work for the sequencer, in the thread's order.
     pub fn for_thread(&self) -> impl Fn(Then<S>) + Send + Clone + use<S> {
         self.reporter(Kind::Other)
     }
@@ -106,18 +106,18 @@ impl<S: 'static> Helpers<S> {
     fn reporter(&self, kind: Kind) -> impl Fn(Then<S>) + Send + Clone + use<S> {
         let (results, wake) = (self.report.clone(), self.wake.clone());
         move |then| {
-            // Nobody takes results when the session is over.
+            // The channel has no receiver when the session is over.
             let _ = results.send((kind, then));
             let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// After `wake` became readable: makes it so again only by further results.
+    /// Clears `wake` after it became readable; only further results make it readable again.
     pub fn rest(&self) {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
     }
 
-    /// The next result that has come; to be called with the session.
+    /// Takes the next result that has arrived. The caller runs it with the session.
     pub fn next_result(&mut self) -> Option<Then<S>> {
         let (kind, then) = self.results.try_recv().ok()?;
         match kind {
@@ -131,7 +131,7 @@ impl<S: 'static> Helpers<S> {
         Some(then)
     }
 
-    /// Has every job ended, and was its result taken?
+    /// Whether every job has ended and its result was taken.
     pub fn is_idle(&self) -> bool {
         self.running == 0 && self.in_order == 0
     }

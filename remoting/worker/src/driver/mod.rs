@@ -1,7 +1,7 @@
 //! A libcuda, loaded by path: typed calls, no policy.
 //!
-//! Handles are numbers here so that they can cross threads. Every handle that the rest of the crate holds came out of
-//! this driver and leaves the tables of `objects` before it is destroyed; that is what makes the calls below sound.
+//! Handles are numbers here, so that they can cross threads. Every handle that the rest of the crate holds came from
+//! this driver and leaves the tables of `objects` before it is destroyed; that makes the calls below sound.
 
 #[rustfmt::skip]
 mod functions_generated;
@@ -25,14 +25,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 
 const PORTABLE: u32 = 1;
-/// Parts of memory that was written, in one answer.
+/// Limit on the parts of written memory in one answer.
 const MOST_PARTS: usize = 1024;
 
 /// A `CUresult` other than success.
 pub type Code = u32;
 pub type Result<T> = std::result::Result<T, Code>;
 
-/// Codes that are the device's fault and not the program's.
+/// Whether the device caused the error, and not the program.
 pub fn is_unhealthy(code: Code) -> bool {
     matches!(
         code,
@@ -61,7 +61,8 @@ impl From<Raw> for Handle {
     }
 }
 
-/// What compilers put around images: the linked one, and the parts it was linked from, which end with null.
+/// The wrapper that compilers put around images: the linked image, and the null-terminated list of parts it was linked
+/// from.
 #[repr(C)]
 struct ImageWrapper {
     magic: u32,
@@ -81,7 +82,7 @@ pub struct Driver {
     pub functions: Functions,
 }
 
-/// The options of a module load or link and room for what the compiler says.
+/// The options of a module load or link, and buffers for the compiler's messages.
 pub struct JitOptions {
     ids: Vec<u32>,
     values: Vec<Raw>,
@@ -94,7 +95,7 @@ const ERROR_LOG: (u32, u32) = (5, 6);
 const LOG_BYTES: usize = 16 << 10;
 
 impl JitOptions {
-    /// Only options whose value is a number; those that are pointers stay with the client.
+    /// Takes only options whose value is a number; options with pointers stay with the client.
     pub fn new(options: &[(u32, u64)]) -> JitOptions {
         let plain = |id: &u32| matches!(id, 0 | 1 | 7..=16 | 20..=24 | 29..=32 | 34 | 35);
         let mut jit = JitOptions { ids: vec![], values: vec![], info: vec![0; LOG_BYTES], error: vec![0; LOG_BYTES] };
@@ -102,7 +103,7 @@ impl JitOptions {
             jit.push(*id, *value as usize);
         }
         let (info, error) = (jit.info.as_mut_ptr(), jit.error.as_mut_ptr());
-        // One byte of each stays zero, whatever the compiler writes.
+        // One byte of each buffer stays zero, whatever the compiler writes.
         jit.push(INFO_LOG.0, info.expose_provenance());
         jit.push(INFO_LOG.1, LOG_BYTES - 1);
         jit.push(ERROR_LOG.0, error.expose_provenance());
@@ -124,7 +125,7 @@ impl JitOptions {
     }
 }
 
-/// One call of the table: `NOT_SUPPORTED` where the library lacks the function.
+/// Calls a function of the table; `NOT_SUPPORTED` if the library lacks it.
 macro_rules! call {
     ($self:ident . $field:ident ( $($arg:expr),* )) => {
         match $self.table.$field {
@@ -139,7 +140,7 @@ macro_rules! call {
     };
 }
 
-/// A call whose result is written through its first parameter.
+/// Like `call`, for a function that writes its result through its first parameter.
 macro_rules! get {
     ($self:ident . $field:ident ( $init:expr $(, $arg:expr)* )) => {{
         let mut out = $init;
@@ -154,7 +155,7 @@ impl Driver {
     /// Loads the library at `path`.
     ///
     /// # Errors
-    /// One line for a person.
+    /// A message of one line.
     pub fn open(path: &str) -> std::result::Result<Driver, String> {
         let c_path = CString::new(path).map_err(|_| format!("{path:?} is no file name"))?;
         // SAFETY: a NUL-terminated name; running the library's initialisers is what the operator asked for with --driver.
@@ -171,7 +172,7 @@ impl Driver {
         Ok(Driver { table, functions })
     }
 
-    /// A driver made of the caller's own functions, for tests.
+    /// Makes a driver of the caller's own functions, for tests.
     pub fn from_table(table: Table) -> Driver {
         Driver { table, functions: Functions::default() }
     }
@@ -211,7 +212,7 @@ impl Driver {
     }
 
     pub fn primary_retain(&self, device: i32, flags: u32) -> Result<Handle> {
-        // Flags of an active primary context cannot change any more; that it has others is no reason to refuse it.
+        // The flags of an active primary context cannot change any more; different flags are no reason to refuse it.
         let _ = call!(self.primary_set_flags(device, flags));
         get!(self.primary_retain(null_mut(), device)).map(Handle::from)
     }
@@ -231,7 +232,7 @@ impl Driver {
     pub fn set_current(&self, context: Handle) -> Result<()> {
         call!(self.context_set_current(context.raw()))
     }
-    /// Of the current context.
+    /// Sets a limit of the current context.
     pub fn context_set_limit(&self, limit: u32, value: u64) -> Result<()> {
         call!(self.context_set_limit(limit, value as usize))
     }
@@ -249,7 +250,7 @@ impl Driver {
     pub fn address_free(&self, base: u64, size: u64) -> Result<()> {
         call!(self.address_free(base, size as usize))
     }
-    /// Memory that other processes can import, where the device has that.
+    /// Creates memory that other processes can import, if the device supports that.
     pub fn memory_create(&self, size: u64, device: i32) -> Result<u64> {
         let mut properties = pinned_on(device);
         if self.device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device)? != 0 {
@@ -257,7 +258,7 @@ impl Driver {
         }
         get!(self.memory_create(0, size as usize, &properties, 0))
     }
-    /// The memory that is mapped at an address, to be released once more.
+    /// Returns the memory that is mapped at an address. The caller must release it once.
     pub fn memory_retain(&self, address: u64) -> Result<u64> {
         get!(self.memory_retain(0, Handle(address as usize).raw()))
     }
@@ -266,7 +267,7 @@ impl Driver {
         // SAFETY: the driver made this descriptor for the caller to close.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
-    /// The descriptor may be closed afterwards.
+    /// Imports memory. The descriptor may be closed afterwards.
     pub fn memory_import(&self, file: BorrowedFd<'_>) -> Result<u64> {
         let file = Handle(file.as_raw_fd() as usize).raw();
         get!(self.memory_import(0, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
@@ -287,29 +288,30 @@ impl Driver {
         let access = CUmemAccessDesc { location: on(device), flags };
         call!(self.memory_set_access(address, size as usize, &access, 1))
     }
-    /// Whether it wants to know where allocations lie in what is mapped.
+    /// Whether the driver checks bounds, and so must know the allocations within mapped memory.
     pub fn checks_bounds(&self) -> bool {
         self.table.memory_bound.is_some()
     }
-    /// Where one lies; with `size` 0 it is no more.
+    /// Registers an allocation for bounds checks; `size` 0 removes it.
     pub fn memory_bound(&self, address: u64, size: u64) -> Result<()> {
         call!(self.memory_bound(address, size as usize))
     }
-    /// Lets it know what is written, if it can; `pagemap`: what was opened of `driverapi::written::PAGEMAP`.
+    /// Enables tracking of writes, if the driver has it; `pagemap` is `driverapi::written::PAGEMAP`, opened.
     pub fn follow_writes(&self, pagemap: BorrowedFd<'_>) -> Result<()> {
         call!(self.writes_follow(Handle(pagemap.as_raw_fd() as usize).raw()))
     }
-    /// Which parts of these whole pages were written since this was last asked, in order; at first all.
+    /// Returns the parts of these whole pages that were written since the last call, in order; all of them at the first
+    /// call.
     pub fn written(&self, address: u64, size: u64) -> Result<Vec<Range<u64>>> {
         let (mut parts, mut count) = ([[0; 2]; MOST_PARTS], MOST_PARTS);
         call!(self.writes_taken(parts.as_mut_ptr(), &mut count, address, size as usize))?;
         Ok(parts.iter().take(count).map(|&[start, end]| start..end).collect())
     }
-    /// Page-locked memory that every context may copy from and to.
+    /// Allocates page-locked memory that every context may copy from and to.
     pub fn host_alloc(&self, size: usize) -> Result<Handle> {
         get!(self.host_alloc(null_mut(), size, PORTABLE)).map(Handle::from)
     }
-    /// Page-locked memory of zeros.
+    /// Allocates page-locked memory filled with zeros.
     pub fn host_zeros(&self, size: usize) -> Result<Handle> {
         let memory = self.host_alloc(size)?;
         // SAFETY: the driver has just given out these bytes, and nobody else knows of them.
@@ -319,7 +321,7 @@ impl Driver {
     pub fn host_free(&self, memory: Handle) -> Result<()> {
         call!(self.host_free(memory.raw()))
     }
-    /// Memory that every context may copy from and to as if it had been allocated so.
+    /// Page-locks memory, so that every context may copy from and to it as from `host_alloc`.
     pub fn host_register(&self, pages: &Pages) -> Result<()> {
         call!(self.host_register(Handle(pages.address()).raw(), pages.len(), PORTABLE))
     }
@@ -327,11 +329,12 @@ impl Driver {
         call!(self.host_unregister(Handle(pages.address()).raw()))
     }
 
-    /// `host` lies in page-locked memory of this driver, which the caller leaves alone until the copy is complete.
+    /// Copies from `host`, which lies in page-locked memory of this driver. The caller leaves it alone until the copy
+    /// is complete.
     pub fn copy_to_device(&self, address: u64, host: Handle, bytes: usize, stream: Handle) -> Result<()> {
         call!(self.copy_to_device(address, host.raw(), bytes, stream.raw()))
     }
-    /// As [`Self::copy_to_device`].
+    /// Copies to `host`, on the conditions of [`Self::copy_to_device`].
     pub fn copy_to_host(&self, host: Handle, address: u64, bytes: usize, stream: Handle) -> Result<()> {
         call!(self.copy_to_host(host.raw(), address, bytes, stream.raw()))
     }
@@ -351,7 +354,7 @@ impl Driver {
     pub fn array_destroy(&self, array: Handle) -> Result<()> {
         call!(self.array_destroy(array.raw()))
     }
-    /// A surface if nothing says how to sample.
+    /// Creates a texture, or a surface if `sampling` is none.
     pub fn texture_create(
         &self,
         resource: &CUDA_RESOURCE_DESC,
@@ -393,7 +396,7 @@ impl Driver {
         call!(self.event_query(event.raw()))
     }
 
-    /// Milliseconds from one event to the other.
+    /// Returns the milliseconds from one event to the other.
     pub fn event_elapsed(&self, start: Handle, end: Handle) -> Result<f32> {
         let mut milliseconds = 0.0;
         call!(self.event_elapsed(&mut milliseconds, start.raw(), end.raw())).map(|()| milliseconds)
@@ -404,7 +407,7 @@ impl Driver {
         call!(self.event_synchronize(event.raw()))
     }
 
-    /// One image, or a bundle of several, which the driver gets in the wrapper that it knows for that.
+    /// Loads one image, or a bundle of several. The driver takes a bundle in a wrapper that it knows.
     pub fn module_load(&self, image: &[u8], options: &mut JitOptions) -> Result<Handle> {
         let count = options.ids.len() as u32;
         let (ids, values) = (options.ids.as_mut_ptr(), options.values.as_mut_ptr());
@@ -435,7 +438,7 @@ impl Driver {
         let address = get!(self.module_global(0, &mut size, module.raw(), name.as_ptr()))?;
         Ok((address, size))
     }
-    /// Is this memory that host and device use at one address? No, where the driver knows no answer.
+    /// Whether host and device use this memory at one address. False if the driver cannot answer.
     pub fn is_managed(&self, address: u64) -> bool {
         const IS_MANAGED: u32 = CU_POINTER_ATTRIBUTE_IS_MANAGED;
         let mut managed = 0u32;
@@ -450,11 +453,11 @@ impl Driver {
         // SAFETY: the driver's NUL-terminated name, valid while the module is loaded.
         Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
     }
-    /// Loads a function's code, which may wait for kernels that run.
+    /// Loads a function's code, which may wait for running kernels.
     pub fn function_load(&self, function: Handle) -> Result<()> {
         call!(self.function_load(function.raw()))
     }
-    /// Offset and size of a parameter; an error past the last.
+    /// Returns offset and size of a parameter; fails past the last one.
     pub fn function_param(&self, function: Handle, index: usize) -> Result<(usize, usize)> {
         let (mut offset, mut size) = (0, 0);
         call!(self.function_param(function.raw(), index, &mut offset, &mut size)).map(|()| (offset, size))
@@ -485,7 +488,7 @@ impl Driver {
         let mut state = null_mut();
         call!(self.link_create(count, ids, values, &mut state))?;
         let linked = self.link_all(state, inputs);
-        // The image belongs to the state, which must go whether or not there is one.
+        // The image belongs to the state, which must be destroyed whether there is an image or not.
         let destroyed = call!(self.link_destroy(state));
         linked.and_then(|image| destroyed.map(|()| image))
     }
@@ -502,7 +505,7 @@ impl Driver {
     }
 }
 
-/// The `extra` of a launch: a packed parameter buffer, and its size.
+/// Returns the `extra` argument of a launch: a packed parameter buffer, and its size.
 fn packed(parameters: &[u8], size: &mut usize) -> [Raw; 5] {
     [
         Handle(CU_LAUNCH_PARAM_BUFFER_POINTER).raw(),

@@ -19,7 +19,7 @@ macro_rules! table {
 
         impl Table {
             /// # Safety
-            /// What `find` returns for a symbol is null or a function of CUDA's signature for that symbol, callable as
+            /// For each symbol, `find` must return null or a function of CUDA's signature for that symbol, callable as
             /// long as the table is used.
             pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Table {
                 Table {

@@ -1,4 +1,4 @@
-//! Tensor maps: the driver encodes and changes them; nothing of the device is touched.
+//! Tensor maps: the driver encodes and changes them; the device is not accessed.
 
 use super::{Driver, Handle, Raw, Result};
 use driverapi::errors::*;
@@ -7,11 +7,11 @@ use protocol::{
     Tensor, TensorMap, TensorMapIm2col, TensorMapIm2colWide, TensorMapReplaceAddress, TensorMapSetClass, TensorMapTiled,
 };
 
-/// Dimensions that a tensor may have: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html>.
+/// Limit on a tensor's dimensions: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html>.
 const MOST_DIMENSIONS: usize = 5;
 const EMPTY: CUtensorMap = CUtensorMap { opaque: [0; 16] };
 
-/// The number of dimensions, if every list is as long as the driver takes it to be.
+/// Returns the number of dimensions, if every list has the length that the driver expects.
 fn rank(tensor: &Tensor) -> Result<u32> {
     let rank = tensor.sizes.len();
     let fits = (1..=MOST_DIMENSIONS).contains(&rank)

@@ -1,6 +1,6 @@
-//! Acceptors of offload. They have no network: each has a socket on which it asks for connections, and gets one end of a
-//! pair. The other end is served as one that came in at a port, without TLS: a preface of a session's data, or calls of
-//! the control service, which is told whose they are.
+//! Acceptors of offload. They have no network: on a socket of its own each asks for connections, and gets one end of a
+//! socket pair. The gateway serves the other end like a connection from a port, without TLS: a preface of a session's
+//! data, or calls of the control service, which learns the acceptor's session.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,10 +18,10 @@ use super::registry::Id;
 use super::rewind::Rewind;
 use super::{Gateway, pass, service};
 
-/// Connections of an acceptor that are not handed over to a worker, at a time. Who wants more waits for itself.
+/// Limit on an acceptor's connections that were not handed to a worker. An acceptor that wants more waits.
 const MOST: usize = 32;
 
-/// Of the door of acceptors: they are limited one by one.
+/// Limits on connections of all acceptors together: none, because each acceptor has its own limit.
 pub const ANY: Most = Most { in_all: usize::MAX, of_peer: usize::MAX };
 
 /// Serves the acceptor of a session until it closes its socket.
@@ -31,21 +31,21 @@ pub const ANY: Most = Most { in_all: usize::MAX, of_peer: usize::MAX };
 pub async fn serve(gateway: Arc<Gateway>, session: Id, socket: OwnedFd) -> io::Result<()> {
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
-    // A stream socket in name only, as that of the appliance (`control`).
+    // A stream socket only by type, like the appliance's (`control`).
     let socket = UnixStream::from_std(socket)?;
     let places = Arc::new(Semaphore::new(MOST));
     let name = format!("session:{}", to_hex(&session));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
         let received = socket.async_io(Interest::READABLE, || pass::receive(&socket)).await?;
-        // What it says does not matter, nor what it sends along.
+        // The content does not matter, nor do descriptors that come with it.
         if received.is_none() {
             return Ok(());
         }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         if pass::send(&socket, b"{}", Some(theirs.as_fd())).is_err() {
-            // It does not read its answers, or is gone.
+            // The acceptor does not read its answers, or is gone.
             continue;
         }
         let (gateway, name) = (gateway.clone(), name.clone());

@@ -1,4 +1,4 @@
-//! One accepted connection: what it speaks, whom it is for, and its hand-over.
+//! One accepted connection: its protocol, its owner, and its hand-over.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::registry::{Admitted, Place, Refusal};
 use super::rewind::Rewind;
 use super::{Gateway, grpc, pass};
 
-/// Orders come beside the data port: one may be this much later than the connection that it admits.
+/// Orders do not come through the data port: one may be this much later than the connection that it admits.
 const ORDER_DELAY: Duration = Duration::from_millis(100);
 
-/// What the first four bytes tell. No more are read than needed: what follows belongs to the session.
+/// The protocol that the first four bytes show. No more bytes are read than needed: the others belong to the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaks {
     Preface,
@@ -38,13 +38,13 @@ pub fn speaks(head: [u8; 4]) -> Speaks {
     match &head {
         b"RGP1" | b"RGL1" | b"RGR1" | b"RGM1" | b"RGS1" => Speaks::Preface,
         b"PRI " => Speaks::Http2,
-        // A TLS record of a handshake, version 3.x.
+        // A TLS handshake record, version 3.x.
         [0x16, 3, _, _] => Speaks::Tls,
         _ => Speaks::Unknown,
     }
 }
 
-/// Why a connection was closed, for the log.
+/// The reason why a connection was closed, for the log.
 #[derive(Debug)]
 pub struct Refused(String);
 
@@ -70,18 +70,18 @@ pub fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(reason.into()))
 }
 
-/// What the first bytes of a connection said; inside of TLS, if it has that.
+/// The beginning of a connection: its first bytes (inside of TLS, if it has that) and their protocol.
 pub struct First {
     pub head: [u8; 4],
     pub carrier: Carrier,
     pub stream: Stream,
-    /// The same connection, for its settings.
+    /// A second descriptor of the connection, for its settings.
     pub socket: OwnedFd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
-    /// Frames behind a preface of ours.
+    /// Frames that follow a preface.
     Frames,
     /// gRPC.
     Http2,
@@ -92,9 +92,9 @@ pub enum Stream {
     Tls(Box<TlsStream<Rewind<Rationed<TcpStream>>>>),
 }
 
-/// Reads what a connection speaks, and does the handshake of TLS, of which it takes no more than a `ration` before it has
-/// proved whom it is for. `None`: it was closed without a byte, which asks only whether somebody listens (`remotegpu
-/// doctor`, a load balancer).
+/// Reads the first bytes of a connection, and does the TLS handshake. It takes no more than `ration` bytes before the
+/// connection is authenticated. `None`: the connection was closed without a byte, by a peer that only checks whether
+/// the port is open (`remotegpu doctor`, a load balancer).
 pub async fn first(
     gateway: &Gateway,
     mut tcp: TcpStream,
@@ -136,7 +136,7 @@ pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probat
         (Carrier::Frames, Stream::Plain(tcp)) => preface_follows(gateway, head, tcp, &probation).await.map(drop),
         (Carrier::Frames, Stream::Tls(tls)) => {
             let (near, local) = UnixStream::pair()?;
-            // Ends with either side; nothing is owed to anybody then.
+            // Ends with either side; then nothing is left to send.
             let carried = tokio::spawn(carrier::followed(socket, carrier::pump(tls, near)));
             let place = preface_follows(gateway, head, local, &probation).await?;
             tokio::spawn(async move {
@@ -158,7 +158,7 @@ pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probat
 pub async fn first_bytes(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<[u8; 4]>, Refused> {
     let mut head = [0; 4];
     match stream.read(&mut head[..1]).await {
-        // A reset, or an end without TLS's own, is how many a probe closes.
+        // Many probes close with a reset, or without the end that TLS has for it.
         Ok(0) | Err(_) => return Ok(None),
         Ok(_) => {}
     }
@@ -166,7 +166,7 @@ pub async fn first_bytes(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option
     read.map(|_| Some(head)).map_err(|_| Refused("closed before its preface".into()))
 }
 
-/// A stream whose descriptor the worker can go on with.
+/// A stream whose descriptor a worker can continue to use.
 pub trait Local: AsyncRead + AsyncWrite + Unpin {
     fn into_fd(self) -> io::Result<OwnedFd>;
 }
@@ -187,8 +187,8 @@ impl Local for UnixStream {
     }
 }
 
-/// Reads the rest of a preface, and gives the connection to whom it is for. Returned is its place among the session's
-/// others, if it is one of these: to be kept for as long as something of it is here.
+/// Reads the rest of a preface, and gives the connection to its worker or lease. Returns the place among the session's
+/// other connections, if it is one of these: to be kept for as long as the gateway has a part of the connection.
 pub async fn preface_follows(
     gateway: &Gateway,
     head: [u8; 4],
@@ -197,7 +197,7 @@ pub async fn preface_follows(
 ) -> Result<Option<Place>, Refused> {
     let preface = read_preface(&mut (&head[..]).chain(&mut stream)).await?;
     let place = admit(gateway, &preface, stream, probation).await?;
-    // Whom it was given to decides from here on.
+    // The receiver decides from here on.
     probation.pass();
     Ok(place)
 }
@@ -222,7 +222,7 @@ pub async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<Prefa
     }
 }
 
-/// Checks the preface that was read and gives the connection to whom it is for; as [`preface_follows`].
+/// Checks a preface and gives the connection to its worker or lease. Returns the same as [`preface_follows`].
 pub async fn admit(
     gateway: &Gateway,
     preface: &Preface,
@@ -235,7 +235,7 @@ pub async fn admit(
         stream.write_all(&[GONE]).await?;
     }
     let admitted = admitted.map_err(|refusal| Refused(refusal.to_string()))?;
-    // Whether a connection that comes again is the newest, the worker judges: a recorded one proves nothing.
+    // The worker decides whether a connection that resumes is the newest: a recorded preface proves nothing.
     if !resumes {
         probation.pass();
     }
@@ -249,7 +249,7 @@ pub async fn admit(
             let packet = format!(r#"{{"op":"resume","epoch":{epoch},"received":{received}}}"#);
             let connection = stream.into_fd()?;
             if let Err(error) = hand_over(&worker, packet.as_bytes(), &connection) {
-                // A worker that is behind may take a later attempt; one that is gone takes none.
+                // A worker that is behind may take a later attempt; a worker that is gone takes none.
                 if error.kind() != io::ErrorKind::WouldBlock {
                     let _ = send(&connection, &[GONE], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
                 }
@@ -296,7 +296,7 @@ fn worker_is_gone(error: io::Error) -> Refused {
 async fn find(gateway: &Gateway, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
     let deadline = tokio::time::Instant::now() + ORDER_DELAY;
     loop {
-        // Made before the look, so that an order between the look and the wait counts.
+        // Created before the look-up, so that an order between the look-up and the wait counts.
         let order = gateway.ordered.notified();
         let decision = gateway.registry().admit(preface, Instant::now());
         let unknown = matches!(decision, Err(Refusal::Unknown));
@@ -313,7 +313,7 @@ async fn hold(mut stream: impl Local, mut ended: watch::Receiver<()>) {
     }
     let mut byte = [0];
     tokio::select! {
-        // A holding connection carries nothing; a peer that sends something is as good as gone.
+        // A holding connection carries nothing; a peer that sends something counts as gone.
         _ = stream.read(&mut byte) => {}
         _ = ended.changed() => {}
     }

@@ -1,4 +1,5 @@
-//! The conversation with the appliance: one JSON object a packet. Its orders are carried out, and it hears of [events](super::events).
+//! The conversation with the appliance, in packets of one JSON object. Carries out its orders and reports
+//! [events](super::events).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,20 +16,21 @@ use super::events::Event;
 use super::turns::Place;
 use super::{Gateway, acceptors, pass};
 
-/// Of packets that a worker has yet to read, as the kernel counts them: a packet with a descriptor is about a thousand.
+/// Limit on packets that a worker has yet to read, as the kernel counts them: one with a descriptor counts about 1000
+/// bytes.
 const UNREAD_BYTES: usize = 16 << 10;
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Order {
-    /// With the socket of its worker. `resumes`: the worker takes further connections when one breaks.
+    /// Comes with the socket of the session's worker. `resumes`: the worker takes further connections when one breaks.
     Session {
         id: String,
         ticket: String,
         #[serde(default)]
         resumes: bool,
     },
-    /// The same of a session whose client has come to another gateway, which is gone.
+    /// A session whose client connected through an earlier gateway, which is gone. Comes with its worker's socket.
     Joined {
         id: String,
         ticket: String,
@@ -51,12 +53,12 @@ enum Order {
     Acceptor {
         id: String,
     },
-    /// What a lease has of the time of its GPUs, from here on.
+    /// A lease's parts of the time of its GPUs, from now on.
     Share {
         lease: String,
         places: Vec<Place>,
     },
-    /// With the socket on which the worker of a session takes turns.
+    /// Comes with the socket on which the worker of a session takes turns.
     Turns {
         id: String,
         lease: String,
@@ -64,24 +66,24 @@ enum Order {
     Forget {
         id: String,
     },
-    /// A call on this control connection has proved whose it is.
+    /// A call on this control connection has authenticated it.
     Known {
         connection: u64,
     },
 }
 
-/// Carries out the appliance's orders and reports events until it closes the socket.
+/// Carries out the appliance's orders and reports events until the appliance closes the socket.
 pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, events: mpsc::Receiver<Event>) -> io::Result<()> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     match converse(gateway, socket, events).await {
-        // It left with events of ours unread, or while it was told of one.
+        // The appliance closed the socket with events unread, or while one was being sent.
         Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset) => Ok(()),
         ended => ended,
     }
 }
 
 async fn converse(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
-    // A stream socket in name only: packets keep their boundaries, and `pass` reads and writes them whole.
+    // A stream socket only by type: packets keep their boundaries, and `pass` reads and writes them whole.
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
     let socket = UnixStream::from_std(socket)?;
@@ -113,21 +115,21 @@ fn obey(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) {
     if carry_out(gateway, packet, descriptors).is_some() {
         gateway.ordered.notify_waiters();
     } else {
-        // The appliance is ours: this is a mistake in the program, worth a line, no reason to end everybody's sessions.
-        // What is in it may be a ticket.
+        // The appliance is trusted: this is a mistake in the program, which is worth a line and no reason to end
+        // sessions. The packet may contain a ticket, so only its beginning is printed.
         eprintln!("remotegpu-gateway: not an order: {} bytes that begin with {:?}", packet.len(), beginning(packet));
     }
 }
 
-/// The socket on which a worker is given connections. Few wait there: the kernel counts descriptors that nobody has read
-/// for all processes of a user together, and a worker need not read.
+/// Returns the socket on which a worker is given connections. Few of them may wait there: the kernel counts unread
+/// descriptors for all processes of a user together, and a worker need not read.
 fn way_to_worker(descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
     let worker = descriptors.into_iter().next()?;
     rustix::net::sockopt::set_socket_send_buffer_size(&worker, UNREAD_BYTES).ok()?;
     Some(worker)
 }
 
-/// The name of the order, as far as there is one.
+/// Returns the name of the order, as far as there is one.
 fn beginning(packet: &[u8]) -> String {
     let text = String::from_utf8_lossy(&packet[..packet.len().min(40)]).into_owned();
     text.split(',').next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! What happens at the gateway and the appliance is told.
+//! Events at the gateway that the appliance receives.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -32,20 +32,20 @@ pub enum Event {
         peer: String,
         reason: String,
     },
-    /// What leases have used of the GPUs since the last time.
+    /// GPU time that leases have used since the last such event.
     Used {
         times: Vec<Used>,
     },
-    /// Refusals that there was no `refused` of.
+    /// Number of refusals that were not reported by `refused`.
     RefusedMore {
         count: u64,
     },
 }
 
-/// Of a packet.
+/// Limit on the entries of one packet.
 const MOST_USED: usize = 32;
 
-/// The way to the appliance for everything that happens at the gateway.
+/// Queue of events for the appliance.
 #[derive(Debug)]
 pub struct Events {
     sender: mpsc::Sender<Event>,
@@ -58,14 +58,14 @@ pub fn channel() -> (Events, mpsc::Receiver<Event>) {
 }
 
 impl Events {
-    /// Waits if the appliance is behind: these must not be lost.
+    /// Waits if the appliance is behind: these events must not be lost.
     pub async fn send(&self, event: Event) {
         // The receiver lives as long as the process serves.
         let _ = self.sender.send(event).await;
     }
 
-    /// For a person's eyes: strangers may not fill a log nor memory, nor keep the gateway waiting. What is not told in
-    /// full is counted.
+    /// Reports a refusal for people to read. Unauthenticated peers must not fill a log or memory, or delay the gateway:
+    /// refusals that are not reported in full are counted.
     pub fn refused(&self, peer: impl ToString, reason: impl ToString) {
         let mut refusals = self.refusals();
         if refusals.tell(Instant::now()) {
@@ -76,7 +76,7 @@ impl Events {
         }
     }
 
-    /// From a thread that may wait for nobody: if the appliance is far behind, it is lost.
+    /// Reports used time, from a thread that must not wait: if the appliance is far behind, the event is lost.
     pub fn used(&self, times: Vec<Used>) {
         // A packet holds no more.
         for times in times.chunks(MOST_USED) {

@@ -1,4 +1,4 @@
-//! The gRPC carrier: HTTP/2 ends here, the session's bytes go on through a socket pair.
+//! The gRPC carrier: HTTP/2 ends here, and the session's bytes continue through a socket pair.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use tonic::{Request, Response, Status, Streaming};
 use super::probation::Probation;
 use super::{Gateway, connection};
 
-/// Sessions over one HTTP/2 connection; each client process opens a connection of its own.
+/// Limit on the sessions over one HTTP/2 connection; each client process opens a connection of its own.
 const MAX_STREAMS: u32 = 64;
-/// Of a request's headers, which may be many times what was sent for them.
+/// Limit on a request's headers, which may be many times larger than their compressed form.
 const MAX_HEADERS: u32 = 8 << 10;
 
-/// Serves one HTTP/2 connection until it ends. No HTTP/2 pings: they would end the session of a client that is only
-/// stopped. The kernel's keepalive finds dead peers.
+/// Serves one HTTP/2 connection until it ends. Sends no HTTP/2 pings: they would end the session of a client that is
+/// only stopped. The kernel's keepalive finds dead peers.
 ///
 /// # Errors
-/// Why the connection was closed.
+/// The reason why the connection was closed.
 pub async fn serve<S>(gateway: &Arc<Gateway>, stream: S, probation: Arc<Probation>) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -46,7 +46,7 @@ where
     );
     let served = tokio::select! {
         served = &mut connection => served,
-        // Who has proved something once and carries nothing now takes no place from others.
+        // A connection that was authenticated once, but carries nothing now, must not take a place from others.
         () = live.idle() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -55,7 +55,7 @@ where
     served.map_err(|error| format!("broken HTTP/2: {error}"))
 }
 
-/// The streams of a connection that carry a session.
+/// Counts the streams of a connection that carry a session.
 #[derive(Default)]
 struct Live {
     count: AtomicUsize,
@@ -63,10 +63,10 @@ struct Live {
 }
 
 impl Live {
-    /// Returns when there has been none for as long as a preface may take.
+    /// Returns when there was none for as long as a preface may take.
     async fn idle(&self) {
         loop {
-            // Made before the look, so that a change between the look and the wait counts.
+            // Created before the check, so that a change between the check and the wait counts.
             let changed = self.changed.notified();
             if self.count.load(Ordering::SeqCst) > 0 {
                 changed.await;
@@ -77,7 +77,7 @@ impl Live {
     }
 }
 
-/// One of them.
+/// One counted stream.
 struct Counted(Arc<Live>);
 
 impl Counted {
@@ -115,7 +115,7 @@ impl Data for Sessions {
         let counted = Counted::new(&self.live);
         let (ours, local) = UnixStream::pair()?;
         let (downward, to_worker) = ours.into_split();
-        // Both ends' pieces are in the pair by the time a refusal closes it: the caller sees a status, not a silent end.
+        // A refusal closes the pair only after both ends' pieces are in it: the caller sees a status, not a silent end.
         let (verdict, decided) = tokio::sync::oneshot::channel();
         let (gateway, probation) = (self.gateway.clone(), self.probation.clone());
         let resumes = matches!(preface.kind, PrefaceKind::Resume { .. });
@@ -134,13 +134,13 @@ impl Data for Sessions {
             };
             return Err(Status::unauthenticated(reason));
         };
-        // The worker takes the connection, or has told already that it does not.
+        // The worker takes the connection, or has said that it does not.
         if resumes && first.data.first() == Some(&carrier::ACCEPTED) {
             self.probation.pass();
         }
         tokio::spawn(carrier::copy(upward, to_worker));
         let pieces = tokio_stream::once(first).chain(downward).map(move |piece| {
-            // The verdict has its place among the session's connections.
+            // The verdict holds the place among the session's connections.
             let _kept = (&counted, &decided);
             Ok(piece)
         });

@@ -16,7 +16,7 @@ use super::connection::{Refused, Speaks, first_bytes, preface_follows, refused, 
 use super::probation::{Door, Probation};
 use super::{Gateway, connection, service};
 
-/// What a port is for.
+/// The use of a port.
 #[derive(Debug, Clone, Copy)]
 pub enum Port {
     Data,
@@ -24,7 +24,7 @@ pub enum Port {
 }
 
 /// # Errors
-/// With the address named.
+/// The message names the address.
 pub async fn bind(address: &str) -> io::Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     bound.map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
@@ -33,15 +33,15 @@ pub async fn bind(address: &str) -> io::Result<TcpListener> {
 const AGAIN: Duration = Duration::from_secs(2);
 
 fn bind_local(path: &Path) -> io::Result<UnixListener> {
-    // Of a gateway before this one.
+    // Left by an earlier gateway.
     let _ = std::fs::remove_file(path);
     let bound = UnixListener::bind(path);
-    // Who sees it may connect, whatever its user: it has to prove itself as everybody.
+    // Any process that sees the socket may connect, whatever its user: it has to authenticate like all others.
     let open = |listener| std::fs::set_permissions(path, Permissions::from_mode(0o666)).map(|()| listener);
     bound.and_then(open)
 }
 
-/// Listens once that is possible: another program of the machine may make the folder.
+/// Listens as soon as that is possible: the folder may be created later by another program of the machine.
 async fn listen_local(path: &Path) -> UnixListener {
     let mut told = false;
     loop {
@@ -60,8 +60,8 @@ async fn listen_local(path: &Path) -> UnixListener {
     }
 }
 
-/// As [`accept_for_ever`] at the data port, of clients on this machine. Where the data port demands TLS only the bytes of
-/// memory that is shared go without.
+/// Accepts clients on this machine without end, as [`accept_for_ever`] does at the data port. If the data port demands
+/// TLS, only connections for shared memory may come without TLS.
 pub async fn accept_local(gateway: Arc<Gateway>, path: PathBuf, door: Arc<Door>) {
     let listener = listen_local(&path).await;
     loop {
@@ -96,7 +96,7 @@ async fn serve_local(gateway: &Gateway, mut stream: UnixStream, probation: &Prob
     preface_follows(gateway, head, stream, probation).await.map(drop)
 }
 
-/// Out of descriptors or memory; connections that end will give some back.
+/// Reports a failure, and waits: descriptors or memory are short, and connections that end will free some.
 async fn cannot_accept(gateway: &Gateway, error: &io::Error) {
     gateway.events.refused("-", format_args!("cannot accept: {error}"));
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -142,7 +142,7 @@ async fn serve(
 
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (tcp, peer) = listener.accept().await?;
-    // Fails only for a connection that is already gone, which the first read finds out.
+    // Fails only for a connection that is gone already, which the first read notices.
     let _ = carrier::configure(&tcp);
     Ok((tcp, peer))
 }

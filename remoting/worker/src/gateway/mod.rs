@@ -1,9 +1,9 @@
-//! The gateway: the one program of an appliance that accepts connections. It ends TLS, and lets neither one peer nor many
-//! strangers keep others out.
+//! The gateway: the only program of an appliance that accepts connections. It ends TLS, and keeps one peer, or many
+//! unauthenticated ones, from locking others out.
 //!
-//! Of a data connection it reads who a connection is for, checks the one-time ticket that the appliance registered, and gives the connected
-//! socket to the session's worker. Where TLS or HTTP/2 must be ended it ends them and gives the worker one end of a socket
-//! pair: the certificate's key never enters a process that runs a tenant's commands.
+//! It reads from a data connection which session or lease it is for, checks the one-time ticket that the appliance
+//! registered, and gives the connected socket to the session's worker. TLS and HTTP/2 end in the gateway, and the
+//! worker gets one end of a socket pair: the certificate's key never enters a process that runs a tenant's commands.
 
 mod acceptors;
 mod connection;
@@ -37,43 +37,44 @@ use listen::Port;
 use probation::{Door, Most};
 use registry::Registry;
 
-/// Connections of a port that have proved nothing yet. A newcomer is never kept waiting: another stranger leaves for it.
+/// Limits on unauthenticated connections of a port. A new one never waits: another unauthenticated connection leaves
+/// for it.
 const STRANGERS: Most = Most { in_all: 256, of_peer: 64 };
 
-/// How long a data connection may take to show a valid preface.
+/// Time limit for a data connection to send a valid preface.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a control connection may take until a call on it has proved whose it is. The API server may have to be asked.
+/// Time limit for a control connection until a call authenticates it. The API server may have to be asked.
 const CONTROL_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Bytes of a data connection that has proved nothing, which are taken from it at most: TLS's handshake and a preface are
-/// less. What it sends beyond waits in the network.
+/// Limit on the bytes that are read from an unauthenticated data connection: a TLS handshake and a preface are less.
+/// Further bytes wait in the network.
 const RATION: usize = 64 << 10;
 
-/// The same of a control connection: its first call may bring an authority's certificates along, 64 KiB of them.
+/// The same limit for a control connection: its first call may contain an authority's certificates, 64 KiB of them.
 const CONTROL_RATION: usize = 96 << 10;
 
-/// Control connections that have proved whose they are: many programs may run at one address.
+/// Limits on authenticated control connections: many programs may run at one address.
 const CALLERS: Most = Most { in_all: 4096, of_peer: 1024 };
 
-/// Data connections that have proved whom they are for: leases and sessions have limits of their own.
+/// Limits on authenticated data connections: none, because leases and sessions have their own.
 const TENANTS: Most = Most { in_all: usize::MAX, of_peer: usize::MAX };
 
-/// What every connection needs.
+/// State that every connection needs.
 struct Gateway {
     registry: Mutex<Registry<OwnedFd>>,
-    /// Wakes those who came before the order that admits them.
+    /// Wakes connections that came before the order that admits them.
     ordered: Notify,
     events: Events,
     tls: Option<tls::Certificate>,
     connections: service::Connections,
     acceptors: Arc<Door>,
-    /// If the appliance divides the time of its GPUs.
+    /// Set once the appliance divides the time of its GPUs.
     turns: OnceLock<turns::Turns>,
 }
 
 impl Gateway {
-    /// Who gives turns; started when the first lease takes some.
+    /// Returns the thread that gives turns. Starts it at the first use.
     fn turns(self: &Arc<Self>) -> io::Result<&turns::Turns> {
         if let Some(turns) = self.turns.get() {
             return Ok(turns);

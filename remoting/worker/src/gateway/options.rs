@@ -8,9 +8,9 @@ pub struct Options {
     pub listen: String,
     /// The same for the control port.
     pub control_listen: String,
-    /// A Unix socket beside the data port, in a folder of the appliance's user alone.
+    /// A Unix socket in addition to the data port, in a folder of the appliance's user alone.
     pub data_socket: Option<PathBuf>,
-    /// The Unix socket on which the appliance's control service gets the connections of that port.
+    /// The Unix socket on which the appliance's control service receives the control port's connections.
     pub control_socket: PathBuf,
     /// Number of the inherited `SOCK_SEQPACKET` descriptor.
     pub control_fd: i32,
@@ -28,7 +28,7 @@ pub const USAGE: &str = "usage: remotegpu-gateway --listen HOST:PORT --control-l
 
 impl Options {
     /// # Errors
-    /// One line for a person.
+    /// A message of one line.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         let (mut listen, mut control_listen, mut control_socket, mut control_fd) = (None, None, None, None);
         let (mut data_socket, mut certificate, mut key) = (None, None, None);

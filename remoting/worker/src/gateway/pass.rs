@@ -8,13 +8,14 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// Longer packets are cut by the kernel and then are no JSON. The appliance sends none (`packets.py`).
+/// Limit on a packet. The kernel truncates longer ones, which then are no valid JSON. The appliance sends none
+/// (`packets.py`).
 const MAX_PACKET: usize = 64 << 10;
 
 /// Sends one packet without waiting.
 ///
 /// # Errors
-/// `WouldBlock` if the receiver does not keep up; otherwise it is gone.
+/// `WouldBlock` if the receiver is behind; any other error if it is gone.
 pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -27,7 +28,7 @@ pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>
     Ok(())
 }
 
-/// One packet and the descriptors that came with it; `None` when the other end is closed.
+/// Receives one packet and the descriptors that came with it; `None` when the other end is closed.
 ///
 /// # Errors
 /// `WouldBlock` if there is none yet.

@@ -1,4 +1,4 @@
-//! The time until a connection has proved whom it is for.
+//! Probation: the time until a connection is authenticated, and its place until then.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::guard::defences::{Defence, stands};
 
 use super::crowd::{Crowd, peer_of};
 
-/// Connections of a port: those that have proved nothing yet, and those that have.
+/// Connections of a port: unauthenticated (strangers) and authenticated (known) ones.
 #[derive(Debug)]
 pub struct Door {
     patience: Duration,
@@ -19,7 +19,7 @@ pub struct Door {
     known: Mutex<Crowd<Arc<Notify>>>,
 }
 
-/// How many of something there may be, in all and of one peer.
+/// Limits on connections, in all and of one peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Most {
     pub in_all: usize,
@@ -27,7 +27,7 @@ pub struct Most {
 }
 
 impl Door {
-    /// `patience` is how long a connection may take to prove whom it is for.
+    /// `patience` is the time limit for a connection to authenticate itself.
     pub fn new(patience: Duration, strangers: Most, known: Most) -> Arc<Self> {
         let patience = if stands(Defence::Patience) { patience } else { Duration::from_secs(3600) };
         let strangers = if stands(Defence::Crowd) { strangers } else { known };
@@ -37,12 +37,12 @@ impl Door {
 
     fn crowd(&self, known: bool) -> MutexGuard<'_, Crowd<Arc<Notify>>> {
         let crowd = if known { &self.known } else { &self.strangers };
-        // Its methods leave it whole at every point where they could panic.
+        // The methods of `Crowd` leave it whole at every point where they could panic.
         crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection's place at a port. It is a stranger's until the connection has proved whom it is for.
+/// A connection's place at a port. It is a stranger's place until the connection is authenticated.
 #[derive(Debug)]
 pub struct Probation {
     door: Arc<Door>,
@@ -50,7 +50,7 @@ pub struct Probation {
     deadline: Instant,
     leave: Arc<Notify>,
     passed: Notify,
-    /// The number of the place, and whether it is one of those who are known.
+    /// The number of the place, and whether it is that of a known connection.
     place: Mutex<(u64, bool)>,
 }
 
@@ -69,7 +69,7 @@ impl Probation {
         })
     }
 
-    /// The connection has proved whom it is for.
+    /// Marks the connection as authenticated.
     pub fn pass(&self) {
         let mut place = self.place();
         if !place.1 {
@@ -83,16 +83,16 @@ impl Probation {
         self.place().1
     }
 
-    /// Returns when the connection has proved whom it is for.
+    /// Returns when the connection is authenticated.
     pub async fn proved(self: Arc<Self>) {
-        // Made before the look, so that a proof between the look and the wait counts.
+        // Created before the check, so that a proof between the check and the wait counts.
         let passed = self.passed.notified();
         if !self.is_known() {
             passed.await;
         }
     }
 
-    /// Returns when the connection has to end, and why: time is up and it has proved nothing, or there are too many.
+    /// Returns the reason when the connection has to end: it was not authenticated in time, or there are too many.
     pub async fn over(&self) -> String {
         tokio::select! {
             () = self.late() => format!("did not prove within {} s whom it is for", self.door.patience.as_secs()),

@@ -1,4 +1,4 @@
-//! A connection of somebody who has proved nothing: only so much is taken from it.
+//! A limit on the bytes that are read from an unauthenticated connection.
 
 use std::io;
 use std::pin::Pin;
@@ -9,14 +9,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::probation::Probation;
 
-/// At a time, as long as it is counted.
+/// Limit on one read while bytes are counted.
 const PIECE: usize = 4096;
 
-/// Reads no more than its ration until the connection has proved whom it is for; what follows waits in the network, and
-/// so does who sends it. Whatever speaks on top, TLS or HTTP/2, keeps no more of a stranger than that.
+/// Reads no more than its ration until the connection is authenticated; further bytes wait in the network, and so does
+/// their sender. The protocol on top, TLS or HTTP/2, therefore buffers no more than that of an unauthenticated peer.
 pub struct Rationed<S> {
     inner: S,
-    /// Bytes that are left, and who knows when it is over; `None` once it is.
+    /// Bytes left, and the probation that ends the limit; `None` once it has ended.
     left: Option<(usize, Arc<Probation>)>,
     proved: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }

@@ -1,8 +1,8 @@
-//! Which refusals the appliance is told of: some in full, of the rest the number. Pure.
+//! Decides which refusals are reported in full; counts the others. Pure.
 
 use std::time::{Duration, Instant};
 
-/// Told in full within a [`PERIOD`]; the log of an appliance is for people.
+/// Limit on the refusals that are reported in full within a [`PERIOD`]; people read an appliance's log.
 const MOST: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -14,7 +14,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Whether to tell of a refusal in full. If not, it is counted.
+    /// Whether to report a refusal in full. If not, it is counted.
     pub fn tell(&mut self, now: Instant) -> bool {
         self.since.get_or_insert(now);
         let tell = self.told < MOST;
@@ -23,12 +23,12 @@ impl Refusals {
         tell
     }
 
-    /// One that was to be told of could not be.
+    /// Counts a refusal that could not be reported in full.
     pub fn lost(&mut self) {
         self.left_out += 1;
     }
 
-    /// At the end of a period in which some were left out: how many.
+    /// Returns the number of refusals left out, at the end of a period with some.
     pub fn left_out(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since?) < PERIOD {
             return None;

@@ -1,4 +1,4 @@
-//! Which sessions and leases the appliance expects, and the tickets that prove a connection is theirs.
+//! Sessions and leases that the appliance expects, and the tickets that authenticate their connections.
 
 use std::collections::{HashMap, VecDeque};
 use std::hint::black_box;
@@ -13,31 +13,32 @@ use crate::guard::defences::{Defence, stands};
 pub type Id = [u8; 16];
 pub type Ticket = [u8; 32];
 
-/// How long a session's ticket is good for.
+/// Lifetime of a session's ticket.
 pub const TICKET_LIFE: Duration = Duration::from_secs(10);
 
-/// Sessions and leases that have moved are remembered, the last so many.
+/// Limit on the moved sessions and leases that are remembered; the oldest are forgotten.
 const MOST_MOVED: usize = 4096;
 
-/// Connections that hold one lease, at a time.
+/// Limit on the connections that hold one lease.
 const MOST_HOLDERS: usize = 8;
 
-/// Connections of a session beside its first, at a time: its stripes, one for memory and one by which it resumes, and as
-/// many again that a broken network has left here. Those that its worker has alone are not counted: they cost nothing here.
+/// Limit on a session's connections after its first: its stripes, one for memory and one that resumes, and as many
+/// again that a broken network has left here. Connections that only its worker holds are not counted: they cost nothing
+/// here.
 const MOST_OTHERS: usize = 24;
 
-/// The place of one of them, for as long as this is kept.
+/// The place of such a connection, taken for as long as this is kept.
 pub type Place = Arc<()>;
 
-/// `W` is the way to a session's worker.
+/// `W` is the socket to a session's worker.
 #[derive(Debug)]
 pub struct Registry<W> {
-    /// Whose client has not come yet.
+    /// Sessions whose client has not connected yet.
     sessions: HashMap<Id, Session<W>>,
-    /// Whose client was here, and may come again, or share memory.
+    /// Sessions whose client has connected, and may reconnect or share memory.
     joined: HashMap<Id, Session<W>>,
     leases: HashMap<Id, Lease>,
-    /// Those that have moved to another appliance, with their tickets and where they are now.
+    /// Sessions and leases that have moved to another appliance, with their tickets and their new address.
     moved: HashMap<Id, (Ticket, String)>,
     moved_in_order: VecDeque<Id>,
 }
@@ -46,7 +47,7 @@ pub struct Registry<W> {
 struct Session<W> {
     ticket: Ticket,
     expires: Instant,
-    /// Its client may come again when its connection broke.
+    /// Whether its client may reconnect after its connection broke.
     resumes: bool,
     worker: Arc<W>,
     others: Place,
@@ -66,23 +67,23 @@ impl<W> Session<W> {
 #[derive(Debug)]
 struct Lease {
     ticket: Ticket,
-    /// The connections that hold it, by number, the oldest first. Each ends when its sender is dropped.
+    /// The connections that hold the lease, by number, the oldest first. Each ends when its sender is dropped.
     holders: VecDeque<(u64, watch::Sender<()>)>,
-    /// Numbers of holders that there were.
+    /// Number of the latest holder.
     latest: u64,
 }
 
 #[derive(Debug)]
 pub enum Admitted<W> {
     Session(Arc<W>),
-    /// A connection that goes on with a session.
+    /// A connection that continues a session.
     Resumed {
         worker: Arc<W>,
         epoch: u64,
         received: u64,
         place: Place,
     },
-    /// A connection by which a session's client shares memory.
+    /// A connection over which a session's client shares memory.
     Memory {
         worker: Arc<W>,
         place: Place,
@@ -98,7 +99,7 @@ pub enum Admitted<W> {
         first: bool,
         holder: u64,
     },
-    /// It is elsewhere; where, as [`carrier::MOVED`] says it.
+    /// The session or lease is elsewhere; the address, in the form of [`carrier::MOVED`].
     Moved(String),
 }
 
@@ -133,7 +134,7 @@ impl<W> Registry<W> {
         self.sessions.insert(id, Session::new(ticket, now + TICKET_LIFE, resumes, worker));
     }
 
-    /// A session that another gateway admitted.
+    /// Adds a session that another gateway admitted.
     pub fn add_joined(&mut self, id: Id, ticket: Ticket, worker: W, now: Instant) {
         self.joined.insert(id, Session::new(ticket, now, true, worker));
     }
@@ -142,7 +143,8 @@ impl<W> Registry<W> {
         self.leases.insert(id, Lease { ticket, holders: VecDeque::new(), latest: 0 });
     }
 
-    /// A session or lease has moved; who knows its ticket is told where. Connections that hold the lease end.
+    /// Notes that a session or lease has moved; a client with its ticket learns the new address. Connections that hold
+    /// the lease end.
     pub fn add_moved(&mut self, id: Id, ticket: Ticket, to: String) {
         self.forget(&id);
         if self.moved.insert(id, (ticket, to)).is_none() {
@@ -155,25 +157,25 @@ impl<W> Registry<W> {
         }
     }
 
-    /// The id's ticket is good no more; connections that hold the lease end.
+    /// Revokes the ticket of a session or lease, and ends the connections that hold the lease.
     pub fn forget(&mut self, id: &Id) {
         self.sessions.remove(id);
         self.joined.remove(id);
         self.leases.remove(id);
     }
 
-    /// Lets go of workers whose client never came: they see the end of their data socket.
+    /// Drops the sockets of workers whose client never came: the workers see the end of their data socket.
     pub fn expire(&mut self, now: Instant) {
         self.sessions.retain(|_, session| now < session.expires);
     }
 
-    /// A session's ticket is used up by this. A wrong ticket uses up nothing: who does not know it cannot take the session
-    /// from its owner.
+    /// Admits a connection, and uses up a session's ticket. A wrong ticket uses up nothing: a peer without the ticket
+    /// cannot take the session from its owner.
     ///
     /// # Errors
-    /// Why the connection is to be closed.
+    /// The reason to close the connection.
     pub fn admit(&mut self, preface: &Preface, now: Instant) -> Result<Admitted<W>, Refusal> {
-        // Another ticket may be that of a session which comes back: the order that admits it is on its way.
+        // Another ticket may be that of a session that comes back: the order that admits it is on its way.
         if let Some((ticket, to)) = self.moved.get(&preface.id).filter(|_| !self.is_here(&preface.id))
             && proved(preface, ticket).is_ok()
         {
@@ -210,7 +212,7 @@ impl<W> Registry<W> {
             PrefaceKind::Lease => {
                 let lease = self.leases.get_mut(&preface.id).ok_or(Refusal::Unknown)?;
                 proved(preface, &lease.ticket)?;
-                // A newcomer finds a place: it may be the one whose connection broke unnoticed.
+                // A new connection always gets a place: it may replace one that broke unnoticed.
                 if lease.holders.len() >= MOST_HOLDERS {
                     lease.holders.pop_front();
                 }
@@ -222,12 +224,12 @@ impl<W> Registry<W> {
         }
     }
 
-    /// One that has moved may come back.
+    /// Whether the id is known here; a session that moved away may come back.
     fn is_here(&self, id: &Id) -> bool {
         self.sessions.contains_key(id) || self.joined.contains_key(id) || self.leases.contains_key(id)
     }
 
-    /// A connection that held the lease ended. True if it was the last one.
+    /// Removes a connection that held the lease and has ended. True if it was the last one.
     pub fn let_go(&mut self, id: &Id, holder: u64) -> bool {
         let Some(lease) = self.leases.get_mut(id) else { return false };
         lease.holders.retain(|(number, _)| *number != holder);
@@ -240,7 +242,7 @@ fn proved(preface: &Preface, ticket: &Ticket) -> Result<(), Refusal> {
     if proved { Ok(()) } else { Err(Refusal::WrongTicket) }
 }
 
-/// Takes the same time wherever the difference lies, so that a ticket cannot be guessed byte by byte.
+/// Takes the same time wherever the difference is, so that a ticket cannot be guessed byte by byte.
 fn equal_in_constant_time(a: &Ticket, b: &Ticket) -> bool {
     black_box(a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b))) == 0 || !stands(Defence::Ticket)
 }

@@ -1,5 +1,5 @@
-//! The control port. TLS ends here; the appliance's control service gets each connection on its Unix socket, and says
-//! when a call on it has proved whose it is.
+//! The control port. TLS ends here; the appliance's control service receives each connection on its Unix socket, and
+//! reports when a call has authenticated it.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -21,13 +21,12 @@ use super::probation::Probation;
 use super::ration::Rationed;
 use super::rewind::Rewind;
 
-/// The open connections, by the number that the appliance knows them by.
+/// The open connections, by the number under which the appliance knows them.
 #[derive(Debug)]
 pub struct Connections {
     /// The appliance's socket.
     service: PathBuf,
-    /// The latest number. The first is a random one: neither a gateway before this one nor one that shares the network
-    /// with it has the same.
+    /// The latest number. The first is random: neither an earlier gateway nor one on the same network has the same.
     latest: AtomicU64,
     open: Mutex<HashMap<u64, Arc<Probation>>>,
 }
@@ -43,7 +42,7 @@ impl Connections {
         Ok(Connections { service, latest, open: Mutex::default() })
     }
 
-    /// A call on the connection has proved whose it is. One that has ended meanwhile is passed over.
+    /// Notes that a call has authenticated the connection. Ignores a connection that has ended meanwhile.
     pub fn known(&self, number: u64) {
         let probation = self.locked().get(&number).cloned();
         if let Some(probation) = probation {
@@ -51,8 +50,8 @@ impl Connections {
         }
     }
 
-    /// A connection to the appliance's service. Its own address says the number and who is behind it: gRPC tells the service
-    /// nothing else of a caller.
+    /// Connects to the appliance's service. The socket's own address holds the number and the peer: gRPC gives the
+    /// service no other information about a caller.
     fn connect(&self, number: u64, peer: impl Display) -> io::Result<UnixStream> {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
@@ -71,7 +70,7 @@ impl Connections {
     }
 }
 
-/// An entry of [`Connections`], for as long as it lives.
+/// Keeps an entry in [`Connections`] until it is dropped.
 struct Entry<'a>(&'a Connections, u64);
 
 impl<'a> Entry<'a> {
@@ -110,7 +109,7 @@ pub async fn serve(
     }
 }
 
-/// Passes the calls of a connection to the service, which is told that `peer` makes them.
+/// Passes the calls of a connection to the service, which learns that `peer` makes them.
 pub async fn pass_on(
     gateway: &Gateway,
     socket: OwnedFd,

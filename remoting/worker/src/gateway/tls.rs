@@ -1,4 +1,4 @@
-//! TLS 1.3 with the appliance's certificate, whose files are read again when they change.
+//! TLS 1.3 with the appliance's certificate. Its files are read again when they change.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use super::options::KeyPair;
 
 const VERSIONS: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
-/// Changes with the content of the files.
+/// Metadata that change with the content of the files.
 type Stamp = [(u64, i64, i64, u64); 2];
 
 pub struct Certificate {
@@ -26,13 +26,14 @@ pub struct Certificate {
 
 impl Certificate {
     /// # Errors
-    /// With the file at fault named.
+    /// The message names the file at fault.
     pub fn load(pair: KeyPair) -> io::Result<Self> {
         let current = (stamp(&pair).ok(), acceptor(&pair)?);
         Ok(Certificate { pair, current: Mutex::new(current) })
     }
 
-    /// For the next handshake. Files that cannot be used, as in the middle of their replacement, leave the old one.
+    /// Returns the acceptor for the next handshake. While the files cannot be used, for example in the middle of a
+    /// replacement, the old certificate stays.
     pub fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(now) = stamp(&self.pair)

@@ -1,5 +1,5 @@
-//! Turns at the GPUs, where the appliance divides their time: a thread of its own, because a turn is short and the others pump
-//! bytes. A socket for each worker, whose other end the worker closes when it dies; an arbiter for each GPU.
+//! Turns at the GPUs, if the appliance divides their time. They have a thread of their own, because a turn is short and
+//! the other threads pump bytes. Each worker has a socket, which it closes when it dies; each GPU has an arbiter.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -16,10 +16,10 @@ use super::registry::Id;
 use crate::turns::arbiter::{Arbiter, Member, Nanos, Part, Word};
 use crate::turns::{Said, Told};
 
-/// Packets of a worker that are read before the others are looked at.
+/// Limit on the packets of one worker that are read before other workers' packets.
 const MOST_READ: usize = 16;
 const PACKET: usize = 256;
-/// What was used is told so often.
+/// Interval between reports of used time.
 const USED_EVERY: Duration = Duration::from_secs(1);
 
 /// The part of a lease on one of its GPUs, in thousandths.
@@ -30,7 +30,7 @@ pub struct Place {
     pub limit: u32,
 }
 
-/// What a lease has used of a GPU since this was last told.
+/// Time of a GPU that a lease has used since the last report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Used {
     pub lease: String,
@@ -44,14 +44,14 @@ enum Order {
     Forget(Id),
 }
 
-/// The way to the thread, which ends when this is dropped.
+/// Sends orders to the thread, which ends when this is dropped.
 pub struct Turns {
     orders: Sender<Order>,
     wake: OwnedFd,
 }
 
 impl Turns {
-    /// `used` gets what was used, without waiting.
+    /// Starts the thread. It calls `used` with the time used; `used` must not wait.
     ///
     /// # Errors
     /// If there are no threads or descriptors left.
@@ -60,10 +60,10 @@ impl Turns {
         Self::start_by(move || start.elapsed().as_nanos() as Nanos, used)
     }
 
-    /// The same by another clock, which turns last by.
+    /// Starts the thread with another clock, which measures the turns.
     ///
     /// # Errors
-    /// As [`Turns::start`].
+    /// Those of [`Turns::start`].
     pub fn start_by(
         clock: impl Fn() -> Nanos + Send + 'static,
         used: impl Fn(Vec<Used>) + Send + 'static,
@@ -79,42 +79,42 @@ impl Turns {
         Ok(Turns { orders, wake })
     }
 
-    /// A lease has these parts, from here on.
+    /// Sets the parts of a lease, from now on.
     pub fn share(&self, lease: Id, places: Vec<Place>) {
         self.order(Order::Share { lease, places });
     }
 
-    /// The worker of a session takes turns on this socket.
+    /// Lets the worker of a session take turns on this socket.
     pub fn join(&self, session: Id, lease: Id, socket: OwnedFd) {
         self.order(Order::Join { session, lease, socket });
     }
 
-    /// A session or a lease is gone.
+    /// Forgets a session or a lease that is gone.
     pub fn forget(&self, id: Id) {
         self.order(Order::Forget(id));
     }
 
     fn order(&self, order: Order) {
-        // The thread lives as long as this.
+        // The thread lives as long as `self`.
         let _ = self.orders.send(order);
         self.ring();
     }
 
     fn ring(&self) {
-        // A full counter wakes as well.
+        // A full counter wakes the thread as well.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        // It finds nobody who could give an order.
+        // The thread then finds its channel without a sender.
         self.orders = mpsc::channel().0;
         self.ring();
     }
 }
 
-/// Turns of the gateway before this one have smaller numbers.
+/// Returns a number that is higher than all turn numbers of an earlier gateway.
 fn first_number() -> u64 {
     rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec as u64 * 1_000_000_000
 }
@@ -122,11 +122,11 @@ fn first_number() -> u64 {
 struct Worker {
     session: Id,
     socket: OwnedFd,
-    /// By the number that the GPU has in the lease.
+    /// GPUs in the order of their numbers in the lease.
     gpus: Vec<u32>,
 }
 
-/// All that the thread has.
+/// All state of the thread.
 struct Desk {
     arbiters: BTreeMap<u32, Arbiter<Id>>,
     leases: HashMap<Id, Vec<Place>>,
@@ -148,10 +148,10 @@ impl Desk {
         }
     }
 
-    /// Waits for something, and does what it asks for.
+    /// Waits for orders, packets or a deadline, and handles them.
     ///
     /// # Errors
-    /// If nobody gives orders any more.
+    /// If all senders of orders are gone.
     fn serve(
         &mut self,
         orders: &Receiver<Order>,
@@ -165,7 +165,7 @@ impl Desk {
             loop {
                 match orders.try_recv() {
                     Ok(order) => {
-                        // Before the lease is gone.
+                        // Reported before the lease is gone.
                         if matches!(order, Order::Forget(_)) {
                             self.tell_used(clock(), used);
                         }
@@ -190,7 +190,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Whether there are orders, and the workers that said something.
+    /// Returns whether there are orders, and the workers that sent packets.
     fn wait(&self, wake: BorrowedFd<'_>) -> io::Result<(bool, Vec<Member>)> {
         let due = self.arbiters.values().filter_map(Arbiter::patience).min().map(Duration::from_nanos);
         let telling = self.tell_used_at.saturating_duration_since(Instant::now());
@@ -241,7 +241,8 @@ impl Desk {
         }
     }
 
-    /// Takes what a worker says, which may be under its tenant's control. False if it is gone, or says what is no word.
+    /// Reads a worker's packets. The worker may be under its tenant's control. False if it is gone, or sent an invalid
+    /// packet.
     fn hear(&mut self, member: Member, clock: &impl Fn() -> Nanos) -> bool {
         let mut packet = [0; PACKET];
         for _ in 0..MOST_READ {
@@ -265,7 +266,7 @@ impl Desk {
         true
     }
 
-    /// Tells workers what was decided for them.
+    /// Sends the arbiters' decisions to the workers.
     fn tell(&mut self, clock: &impl Fn() -> Nanos) {
         loop {
             let words: Vec<_> = self.arbiters.iter_mut().map(|(gpu, arbiter)| (*gpu, arbiter.take_words())).collect();
@@ -288,7 +289,7 @@ impl Desk {
         }
     }
 
-    /// A worker that is gone, or reads nothing, has no more turns.
+    /// Sends a packet. Dismisses a worker that is gone or does not read.
     fn send(&mut self, member: Member, told: Told, now: Nanos) {
         let Some(worker) = self.workers.get(&member) else { return };
         let sent = serde_json::to_vec(&told)

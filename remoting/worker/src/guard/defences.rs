@@ -1,6 +1,7 @@
-//! What keeps tenants and strangers from harm, by name, as far as `tests/attacker` switches it off to show that its attacks
-//! would succeed. A build with the feature `undefended` lacks the one that `REMOTEGPU_UNDEFENDED` names, and obeys whoever
-//! plays a tenant that has taken the worker over. A release has neither.
+//! Names of the defences that protect tenants from each other and from strangers, as far as `tests/attacker` disables
+//! them to show that its attacks would succeed. A build with the feature `undefended` lacks the defence that
+//! `REMOTEGPU_UNDEFENDED` names, and obeys orders of a test that plays a tenant who has taken the worker over. A
+//! release has neither.
 
 macro_rules! defences {
     ($($(#[$doc:meta])* $defence:ident = $name:literal;)*) => {
@@ -21,31 +22,31 @@ defences! {
     TlsVersion = "tls-version";
     /// A connection has to prove itself in time.
     Patience = "patience";
-    /// One peer has a share of the places of those who have proved nothing.
+    /// One peer gets only a share of the places for unauthenticated connections.
     Crowd = "crowd";
     /// Copies and fills stay in the arena and the modules' variables.
     Range = "range";
-    /// What is mapped, and what the driver takes, was granted before.
+    /// Memory was granted before it is mapped or the driver takes it.
     Room = "room";
-    /// What is given back is not in use.
+    /// Memory is not in use when it is given back.
     Return = "return";
-    /// A module takes no more of the device than its load said.
+    /// A module takes no more device memory than its load stated.
     ImageSize = "image-size";
     /// Images that are kept have a budget.
     ImageBudget = "image-budget";
-    /// Commands that wait are limited.
+    /// The number of waiting commands is limited.
     Parked = "parked";
-    /// What a suspended session had is sealed with a key that only its worker has.
+    /// Memory of a suspended session is sealed with a key that only its worker has.
     ImageKey = "image-key";
     /// A turn at a GPU that does not end is passed on.
     TurnEnds = "turn-ends";
-    /// Who has a turn ends it, and nobody else.
+    /// Only the worker that has a turn can end it.
     TurnOwner = "turn-owner";
-    /// seccomp, Landlock and what else shuts a worker in.
+    /// seccomp, Landlock and a worker's other restrictions.
     Sandbox = "sandbox";
 }
 
-/// Is this defence there? A constant in every build that is released.
+/// Whether the defence is in place. Always true in a released build.
 #[cfg(not(feature = "undefended"))]
 pub const fn stands(_defence: Defence) -> bool {
     true
@@ -68,11 +69,11 @@ mod undefended {
         *LACKS != Some(defence)
     }
 
-    /// The code of a command that no client has.
+    /// The code of a command that no client sends.
     pub const TAKEN_OVER: u32 = 0xbfff;
 
-    /// Does what the payload of that command says, as for a tenant that has found a way to run code here, and tells what
-    /// came of it.
+    /// Carries out the order in that command's payload, as for a tenant that has found a way to run code here. Returns
+    /// the outcome.
     pub fn obey(order: &[u8]) -> String {
         let order = String::from_utf8_lossy(order);
         let (verb, object) = order.split_once(' ').unwrap_or((&order, ""));

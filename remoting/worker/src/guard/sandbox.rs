@@ -1,7 +1,7 @@
-//! A worker gives up what it does not need; what that is stands in the crate `remotegpu-sandbox`.
+//! A worker gives up rights that it does not need; the crate `remotegpu-sandbox` lists them.
 //!
-//! Where the appliance is not root all workers have its uid. Then this alone keeps them apart: to the kernel's usual rules a
-//! process of the same user is a friend.
+//! If the appliance is not root, all workers have its uid. Then only this sandbox keeps them apart: by default the
+//! kernel lets processes of one user access each other.
 
 use crate::guard::defences::{Defence, stands};
 use sandbox::calls::{self, Process};
@@ -17,24 +17,24 @@ pub enum Files {
     Done,
 }
 
-/// What to do on a kernel without Landlock.
+/// Policy for a kernel without Landlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Landlock {
     Required,
-    /// `Files::Done` and an own uid of the worker do without it.
+    /// Start without it: a worker with `Files::Done` and its own uid does not depend on it.
     Welcome,
 }
 
-/// Limits of the process, which it cannot raise again. Address space cannot be one: the driver reserves more of it than
-/// any machine has memory.
+/// Sets limits of the process, which it cannot raise again. Address space has no limit: the driver reserves more of it
+/// than any machine has memory.
 ///
 /// # Errors
 /// If the system refuses.
 pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let most = |number| Rlimit { current: Some(number), maximum: Some(number) };
-    // It would hold a tenant's memory. At 0 the kernel writes none, but hands one to the program that `core_pattern` may
-    // name; at 1 it does neither. Who may not raise it to 1 stays at 0.
+    // A core dump would hold a tenant's memory. At 0 the kernel writes no file, but pipes the dump to a program if
+    // `core_pattern` names one; at 1 it does neither. A process that may not raise its limit to 1 stays at 0.
     setrlimit(Resource::Core, most(getrlimit(Resource::Core).maximum.unwrap_or(1).min(1)))?;
     // If memory runs out, the kernel ends a session, not the appliance. Not every container has the file.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
@@ -44,21 +44,22 @@ pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Which files a worker whose driver opens some may change.
+/// Files that a worker may change if its driver still opens files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
-    /// What is not hidden.
+    /// All files that are not hidden.
     Anywhere,
-    /// Device nodes alone.
+    /// Only device nodes.
     Devices,
 }
 
-/// Before the driver is loaded, while there is one thread: the process cannot gain rights, or look into another one; and of
-/// all files it cannot read or change the `hidden` ones (or what is beneath them). Landlock keeps other sessions from
-/// looking into it; the appliance has to, to count its memory. Without Landlock nobody of its user may.
+/// Called before the driver is loaded, while there is one thread. The process can no longer gain rights or look into
+/// another process, and it cannot read or change the `hidden` files (or files below them). Landlock keeps other
+/// sessions from looking into this process; the appliance must be able to, to count its memory. Without Landlock no
+/// process of its user may.
 ///
 /// # Errors
-/// If the system refuses, or has no Landlock where that is required.
+/// If the system refuses, or has no Landlock although it is required.
 pub fn prepare(hidden: &[PathBuf], writes: Writes, landlock: Landlock) -> Result<(), String> {
     if !stands(Defence::Sandbox) {
         return Ok(());
@@ -81,7 +82,8 @@ pub fn prepare(hidden: &[PathBuf], writes: Writes, landlock: Landlock) -> Result
         .to_owned())
 }
 
-/// After the driver is loaded, before the first byte of a client: for all threads, for good.
+/// Called after the driver is loaded, before the first byte of a client. It applies to all threads and cannot be
+/// undone.
 ///
 /// # Errors
 /// If the system refuses.

@@ -1,6 +1,4 @@
-//! Ends the process when there is nobody left to work for, even if the driver does not return from a call.
-//!
-//! (The kernel's parent-death signal would not do: it comes when the *thread* that started the process ends.)
+//! Ends the process when its client or the appliance is gone, even if the driver does not return from a call.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -8,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A session may take this long to end by itself, and to overwrite its memory, when its client or the appliance is gone.
+/// Time that a session has to end by itself, and to overwrite its memory, when its client or the appliance is gone.
 const GRACE: Duration = Duration::from_secs(4);
 
 /// Watches the appliance.
@@ -25,13 +23,13 @@ pub fn watch_appliance(control: BorrowedFd<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Watches the client's connections, of which a later one takes the place of the one before.
+/// Watches the client's connection, which a later one replaces.
 pub struct ClientWatch {
     shared: Arc<(Mutex<Option<OwnedFd>>, Condvar)>,
 }
 
 impl ClientWatch {
-    /// Another connection must come within `grace` of the end of the last.
+    /// Starts to watch. Another connection must come within `grace` of the end of the last one.
     ///
     /// # Errors
     /// If there are no threads left.
@@ -63,12 +61,13 @@ impl ClientWatch {
     }
 }
 
-/// Returns when the peer's end is gone; that and errors are told whatever is asked for.
+/// Returns when the peer's end is gone; `poll` reports that and errors whatever it was asked for.
 fn wait_for(fd: &OwnedFd, what: PollFlags) {
     while poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), what)], None) == Err(Errno::INTR) {}
 }
 
-/// The driver's own goodbye would wait for kernels that may never end; the system takes everything back anyway.
+/// Ends the process at once. The driver's own shutdown would wait for kernels that may never end; the system frees
+/// everything anyway.
 pub fn exit() -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(0) }

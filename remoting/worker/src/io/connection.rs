@@ -1,4 +1,4 @@
-//! The client's connection, and the ones that take its place when it breaks.
+//! The client's connection, and those that replace it when it breaks.
 
 use crate::guard::watchdog::ClientWatch;
 use crate::io::writer::Outbox;
@@ -9,28 +9,28 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The gateway passes a connection that has proved whose it is.
+/// The gateway's message about an authenticated connection that it passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Passed {
-    /// In the place of the one before.
+    /// Replaces the connection before it.
     Resume {
-        /// Higher than that of every attempt of this client before.
+        /// Higher than in every earlier attempt of this client.
         epoch: u64,
-        /// How many bytes the client has received.
+        /// Number of bytes that the client has received.
         received: u64,
     },
-    /// By which the client shares memory.
+    /// For the client's shared memory.
     Memory,
     /// For bytes of large copies.
     Stripe { number: u64 },
 }
 
-/// What came of a connection that the gateway passed.
+/// The result of taking a connection that the gateway passed.
 #[derive(Debug)]
 pub enum Taken {
     Nothing,
-    /// It is the session's now.
+    /// It is the session's connection now.
     Resumed,
     Memory(OwnedFd),
     Stripe {
@@ -39,16 +39,17 @@ pub enum Taken {
     },
 }
 
-/// A client of this machine that has closed its socket and lives takes another one at once.
+/// Limit on the grace for a client on this machine that closed its socket: if it is alive, it opens another one at
+/// once.
 const HUNG_UP: Duration = Duration::from_secs(1);
 
 pub struct Connection {
     socket: Option<OwnedFd>,
-    /// Where the gateway passes others, and those for memory; none where there is no gateway any more.
+    /// The socket on which the gateway passes further connections; none if there is no gateway any more.
     passed: Option<OwnedFd>,
     watch: ClientWatch,
     epoch: u64,
-    /// The client reached a socket of this machine, which no network can cut.
+    /// The client reached a socket on this machine, which no network can cut.
     local: bool,
     /// The client's process is known to have ended.
     ended: bool,
@@ -58,7 +59,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// With a grace there may be other connections after this one, and `out` keeps what they may have to send again.
+    /// With a grace above zero, other connections may follow, and `out` keeps the bytes that may have to be sent again.
     ///
     /// # Errors
     /// If there are no descriptors or threads left.
@@ -89,13 +90,14 @@ impl Connection {
         self.passed.as_ref().map(AsFd::as_fd)
     }
 
-    /// It broke. Frames are kept from now on, until another one comes or the time is over.
+    /// Notes that the connection broke. Frames are kept from now on, until another connection comes or the grace is
+    /// over.
     pub fn lose(&mut self) {
         self.close();
         self.lost_at = Instant::now();
     }
 
-    /// How long the session still waits for a connection; none while it has one.
+    /// Returns how long the session still waits for a connection; none while it has one.
     pub fn patience(&self) -> Option<Duration> {
         let grace = match self.passed {
             Some(_) if self.local || self.ended => self.grace.min(HUNG_UP),
@@ -105,17 +107,17 @@ impl Connection {
         self.socket.is_none().then(|| grace.saturating_sub(self.lost_at.elapsed()))
     }
 
-    /// Has a client of this machine closed its end? A process that has ended did.
+    /// Whether the client closed the connection itself: it is on this machine, or its process has ended.
     pub fn is_hung_up(&self) -> bool {
         self.socket.is_none() && (self.local || self.ended)
     }
 
-    /// Nobody takes another connection.
+    /// Notes that the client's process has ended: no other connection is expected.
     pub fn note_end_of_client(&mut self) {
         self.ended = true;
     }
 
-    /// Attempts of the client up to this one are none: they were made at another worker.
+    /// Refuses the client's attempts up to this epoch: they were made at another worker.
     pub fn follows(&mut self, epoch: u64) {
         self.epoch = self.epoch.max(epoch);
     }
@@ -128,8 +130,9 @@ impl Connection {
         self.patience() == Some(Duration::ZERO)
     }
 
-    /// Takes the connection that the gateway passes, unless a later one was here already or the client cannot have
-    /// received what it says: then nothing changes, and this one is closed. One for something else is returned.
+    /// Takes a connection that the gateway passes. One that is to resume the session is closed, and nothing changes, if
+    /// a later one was here already or the client cannot have received as much as it states. Connections for other uses
+    /// are returned.
     ///
     /// # Errors
     /// If there are no descriptors left.
@@ -156,7 +159,7 @@ impl Connection {
         self.epoch = epoch;
         let mut answer = [carrier::ACCEPTED; 9];
         answer[1..].copy_from_slice(&out.received().to_le_bytes());
-        // Fits in the buffer of a socket on which nothing was sent.
+        // The answer fits into the buffer of a socket on which nothing was sent.
         if send(&socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
             self.lose();
             return Ok(Taken::Nothing);
@@ -167,7 +170,7 @@ impl Connection {
         Ok(Taken::Resumed)
     }
 
-    /// The watchdog has the socket too, and lets go of it when it is shut down.
+    /// Shuts the socket down. The watchdog has it too, and lets go of it then.
     fn close(&mut self) {
         if let Some(socket) = self.socket.take() {
             let _ = shutdown(&socket, Shutdown::Both);
@@ -175,7 +178,7 @@ impl Connection {
     }
 }
 
-/// Was this socket reached by its name? A gateway that ends TLS gives us one without a name.
+/// Whether this is a Unix socket with a path. A connection that the gateway decodes (TLS, gRPC) arrives on one without.
 fn is_local(socket: &OwnedFd) -> bool {
     let name = getsockname(socket).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());
     name.is_some_and(|name| name.path().is_some())

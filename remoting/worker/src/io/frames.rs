@@ -1,12 +1,12 @@
-//! Incoming bytes to frames. Large payloads are received straight into the memory they are used from.
+//! Splits incoming bytes into frames. Large payloads are received directly into the memory that they are used from.
 
 use crate::copying::staging::Buffer;
 use protocol::{FrameError, HEADER_BYTES, Header};
 
 const BUFFER: usize = 256 << 10;
-/// Payloads from this size on get memory of their own before they have arrived.
+/// Payloads of at least this size get memory of their own before they have arrived.
 pub const LARGE_PAYLOAD: usize = 16 << 10;
-/// Bytes of a large payload that are looked at to decide which memory that is.
+/// Number of bytes of a large payload that are examined to choose this memory.
 pub const PEEK: usize = 8;
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Default for FrameReader {
 }
 
 impl FrameReader {
-    /// Where the next received bytes go. Never empty after `next` returned `None`.
+    /// The buffer for the next received bytes. Never empty after `next` returned `None`.
     pub fn space(&mut self) -> &mut [u8] {
         if let Some(partial) = &mut self.partial {
             return &mut partial.payload.bytes_mut()[partial.filled..];
@@ -65,7 +65,7 @@ impl FrameReader {
         &mut self.buffer[self.end..]
     }
 
-    /// `count` bytes were written to the front of `space`.
+    /// Notes that `count` bytes were written to the front of `space`.
     pub fn filled(&mut self, count: usize) {
         match &mut self.partial {
             Some(partial) => partial.filled += count,
@@ -73,12 +73,12 @@ impl FrameReader {
         }
     }
 
-    /// Bytes that were received behind the frame that was taken last.
+    /// Number of bytes that were received after the last frame taken.
     pub fn unread(&self) -> usize {
         self.end - self.start + self.partial.as_ref().map_or(0, |partial| HEADER_BYTES + partial.filled)
     }
 
-    /// The same bytes.
+    /// Returns the bytes that `unread` counts.
     pub fn rest(&self) -> Vec<u8> {
         let mut rest = Vec::with_capacity(self.unread());
         if let Some(partial) = &self.partial {
@@ -89,10 +89,11 @@ impl FrameReader {
         rest
     }
 
-    /// The next whole frame. `place` may offer page-locked memory of the payload's length, given its first bytes.
+    /// Returns the next whole frame. `place` may offer page-locked memory of the payload's length, given its first
+    /// bytes.
     ///
     /// # Errors
-    /// As [`Header::decode`].
+    /// Those of [`Header::decode`].
     pub fn next(
         &mut self,
         place: impl FnOnce(&Header, &[u8; PEEK]) -> Option<Buffer>,

@@ -1,5 +1,5 @@
-//! The client's connection: bytes in to `frames`, frames out by `writer`, connections that replace broken ones, and what
-//! kernels print.
+//! The client's connection: `frames` splits incoming bytes, `writer` queues outgoing frames, `connection` replaces a
+//! broken connection, and `text` captures the output of kernels.
 //!
 //! Called by `session::server`. It knows no command.
 

@@ -1,20 +1,21 @@
-//! What kernels print, and what the driver says of failed assertions. The driver writes that to the process's standard
-//! output and error, which are files in memory here: unlike a pipe they never block the driver, read or not.
+//! Output of kernels, and the driver's messages about failed assertions. The driver writes both to the process's
+//! standard output and error, which are files in memory here: unlike a pipe they never block the driver, even if they
+//! are not read.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstat, memfd_create};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Read text is given back to the system in steps of this size.
+/// Memory of text that was read is returned to the system in steps of this size.
 const PUNCH: u64 = 1 << 20;
-/// Text is handed on in pieces of at most this size.
+/// Limit on a piece of text.
 const PIECE: usize = 1 << 20;
 
-/// Standard error as the appliance gave it to this process.
+/// The standard error that the appliance gave to this process.
 static APPLIANCE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Tells the appliance's log; standard error may be the client's by now.
+/// Writes a line to the appliance's log; standard error may be the client's by now.
 pub fn complain(line: &str) {
     let line = format!("remotegpu-worker: {line}\n");
     // Nothing can be done about a closed stream.
@@ -36,7 +37,7 @@ struct Captured {
 }
 
 impl Text {
-    /// Makes standard output and error such files; a panic is still told to the appliance.
+    /// Replaces standard output and error by such files; a panic still goes to the appliance's log.
     ///
     /// # Errors
     /// If the system refuses.
@@ -49,7 +50,7 @@ impl Text {
         Ok(Text { output, errors })
     }
 
-    /// The next piece that was printed since the last call, and whether to standard error; `None` when there is none.
+    /// Returns the next piece that was printed, and whether to standard error; `None` if there is none.
     pub fn take(&mut self) -> Option<(bool, Vec<u8>)> {
         // SAFETY: flushes the C library's streams, which the driver may have printed through.
         unsafe { libc::fflush(std::ptr::null_mut()) };

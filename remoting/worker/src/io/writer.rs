@@ -1,5 +1,5 @@
-//! Outgoing frames, queued so that a client that does not read never stops the worker, and kept until the client has
-//! received them.
+//! Outgoing frames. They are queued, so that a client that does not read never stops the worker, and kept until the
+//! client has received them.
 
 use crate::copying::staging::Buffer;
 use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Kept, Message, OLDEST_WIRE, OutOfRange, Wire, Writer, since};
@@ -28,11 +28,11 @@ pub struct Outbox {
     /// The version of the wire that the client speaks.
     pub wire: u32,
     kept: Kept<Piece>,
-    /// Bytes of the client that were received, and how many of them it has been told of.
+    /// Number of bytes received from the client, and how many of them were acknowledged.
     received: u64,
     told: u64,
     pub bytes_out: u64,
-    /// What was sent is kept until it is acknowledged.
+    /// Whether sent frames are kept until they are acknowledged.
     keeps: bool,
 }
 
@@ -43,13 +43,13 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// From the start on, keeps what was sent for another connection.
+    /// Keeps sent frames for another connection. Called before anything is sent.
     pub fn keep(&mut self) {
         self.keeps = true;
     }
 
-    /// Goes on for a client that has acknowledged so many bytes, and was sent these behind them, by another worker.
-    /// `received` bytes came from it.
+    /// Continues for a client of another worker. The client has acknowledged so many bytes there, was sent `sent` after
+    /// them, and has itself sent `received` bytes.
     pub fn take_over(&mut self, acknowledged: u64, sent: Vec<u8>, received: u64) {
         let count = sent.len();
         self.kept = Kept::starting_at(acknowledged);
@@ -58,7 +58,7 @@ impl Outbox {
         (self.received, self.told) = (received, received);
     }
 
-    /// How many bytes the client has acknowledged, at least, and all that follow them.
+    /// Returns how many bytes the client has acknowledged at least, and all bytes that follow them.
     pub fn all(&self) -> (u64, Vec<u8>) {
         (self.kept.first(), self.kept.pieces().flat_map(AsRef::as_ref).copied().collect())
     }
@@ -67,12 +67,12 @@ impl Outbox {
         self.kept.unsent() == 0
     }
 
-    /// Bytes that wait to be sent.
+    /// Number of bytes that wait to be sent.
     pub fn unsent(&self) -> usize {
         self.kept.unsent()
     }
 
-    /// All bytes that the client has not acknowledged.
+    /// Number of bytes that the client has not acknowledged.
     pub fn kept(&self) -> usize {
         self.kept.bytes()
     }
@@ -81,7 +81,7 @@ impl Outbox {
         self.received
     }
 
-    /// Bytes came from the client. It is told at the latest after [`ACKNOWLEDGE_BYTES`].
+    /// Notes bytes from the client. They are acknowledged at the latest after [`ACKNOWLEDGE_BYTES`].
     pub fn note_received(&mut self, count: usize) {
         self.received += count as u64;
         if self.keeps && self.received - self.told >= ACKNOWLEDGE_BYTES {
@@ -89,18 +89,18 @@ impl Outbox {
         }
     }
 
-    /// The client has received so many bytes.
+    /// Notes that the client has received so many bytes.
     ///
     /// # Errors
-    /// If it cannot have.
+    /// If it cannot have received them.
     pub fn acknowledge(&mut self, received: u64) -> Result<(), OutOfRange> {
         self.kept.acknowledge(received, drop)
     }
 
-    /// The next connection goes on behind the bytes that the client has received.
+    /// Lets the next connection continue after the bytes that the client has received.
     ///
     /// # Errors
-    /// If it cannot have received so many, or these are no longer kept.
+    /// If it cannot have received so many, or the bytes after them are no longer kept.
     pub fn rewind(&mut self, received: u64) -> Result<(), OutOfRange> {
         self.kept.rewind(received)
     }
@@ -114,7 +114,7 @@ impl Outbox {
         self.join(header, message, tail);
     }
 
-    /// As `push`; the tail is sent from where it lies.
+    /// Like `push`, but sends a large tail directly from its buffer.
     pub fn push_pinned(&mut self, code: u32, seq: u64, message: &impl Wire, buffer: Buffer, range: Range<usize>) {
         if range.len() < JOIN / 2 {
             return self.push(code, seq, message, buffer.bytes(range));
@@ -129,7 +129,7 @@ impl Outbox {
         Header { len: len as u32, code, seq, stream_id: 0, ack: self.received }
     }
 
-    /// Adds to the owned piece at the end of the queue, if it is there and has room.
+    /// Appends a frame to the owned piece at the end of the queue, or to a new one if there is none with room.
     fn join(&mut self, header: Header, message: &impl Wire, tail: &[u8]) {
         let len = protocol::HEADER_BYTES + message.size() + tail.len();
         if !matches!(self.kept.last(), Some(Piece::Owned(bytes)) if bytes.len() + len < JOIN) {
@@ -144,10 +144,10 @@ impl Outbox {
         });
     }
 
-    /// Sends what `send` takes, until it would block.
+    /// Sends until `send` would block.
     ///
     /// # Errors
-    /// The connection is gone.
+    /// If the connection is gone.
     pub fn flush(&mut self, mut send: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> io::Result<()> {
         while !self.is_empty() {
             let slices: Vec<IoSlice<'_>> = self.kept.to_send().take(SLICES).map(IoSlice::new).collect();

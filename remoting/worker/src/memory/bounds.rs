@@ -1,5 +1,5 @@
-//! Where allocations lie in slabs, for a driver that checks it. The client divides slabs; a driver with less to check than
-//! the software GPU is told nothing.
+//! Allocations within slabs, for a driver that checks bounds. The client divides slabs into allocations; a driver that
+//! checks less than the software GPU gets no bounds.
 
 use crate::driver::Result;
 use crate::memory::slabs::Slab;
@@ -8,22 +8,23 @@ use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use protocol::PieceBounds;
 use std::collections::BTreeMap;
 
-/// Allocations of a slab are at least so large, all in all.
+/// Smallest average size of a slab's allocations, which limits their number.
 const LEAST: u64 = 64;
 
-/// The allocations of a slab that are known: where they begin in it, and their bytes. None overlaps another.
+/// The known allocations of a slab: offset in the slab, and size. They do not overlap.
 #[derive(Debug, Default)]
 pub struct Pieces(BTreeMap<u64, u64>);
 
 impl Pieces {
-    /// Enters a piece, or takes the one out that begins here. Returns what the driver has to be told, in this order.
+    /// Adds a piece, which replaces all that it overlaps. With `size` 0, removes the piece that begins here. Returns
+    /// the changes for the driver, in this order.
     fn change(&mut self, at: u64, size: u64) -> Vec<(u64, u64)> {
         let end = at + size.max(1);
         let mut gone: Vec<u64> = self.0.range(at..end).map(|(start, _)| *start).collect();
         let before = self.0.range(..at).next_back().filter(|(start, len)| *start + **len > at);
         gone.extend(before.filter(|_| size > 0).map(|(start, _)| *start));
         gone.retain(|start| self.0.remove(start).is_some());
-        // One that begins here is replaced at once: kernels may be using it.
+        // A piece that begins here is replaced in one step: kernels may be using it.
         let mut changes: Vec<_> =
             gone.into_iter().filter(|start| size == 0 || *start != at).map(|start| (start, 0)).collect();
         if size > 0 {
@@ -33,7 +34,7 @@ impl Pieces {
         changes
     }
 
-    /// In a slab that starts at `base`.
+    /// Returns the pieces of a slab that starts at `base`.
     pub fn of(&self, base: u64) -> impl Iterator<Item = PieceBounds> {
         self.0.iter().map(move |(at, size)| PieceBounds { address: base + at, size: *size })
     }
@@ -41,7 +42,7 @@ impl Pieces {
 
 impl Session {
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a piece that does not lie in a slab, or one more of too many.
+    /// `CUDA_ERROR_INVALID_VALUE` for a piece outside of all slabs, or if its slab has too many.
     pub fn piece_bounds(&mut self, c: &PieceBounds) -> Result<()> {
         if !self.driver.checks_bounds() {
             return Ok(());
@@ -62,7 +63,7 @@ impl Session {
         changes.into_iter().try_for_each(|(at, size)| self.driver.memory_bound(base + at, size))
     }
 
-    /// Tells the driver what it is to know of a slab that was mapped, or shown to one more device.
+    /// Gives the driver the bounds in a slab that was mapped, or made accessible to one more device.
     pub fn show_bounds(&self, address: u64) -> Result<()> {
         let Some(slab) = self.memory.slabs.get(&address) else { return Ok(()) };
         slab.pieces.of(address).try_for_each(|piece| self.driver.memory_bound(piece.address, piece.size))

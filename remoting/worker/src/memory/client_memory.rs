@@ -1,8 +1,9 @@
-//! Page-locked memory of a client on this machine that this process has too: copies read and write it without the wire.
+//! Page-locked memory of a client on this machine that is mapped in this process too: copies read and write it without
+//! the wire.
 //!
-//! The client gives a descriptor on a connection of its own and waits for the answer, so that no command names memory that
-//! is not there yet. Commands say where in the client's memory the bytes lie. What is not shared, or not any more (the
-//! session has moved), goes by the wire.
+//! The client passes a descriptor on a connection of its own and waits for the answer, so that no command names memory
+//! that is not mapped yet. Commands name the bytes by their address in the client. Bytes that are not shared, or no
+//! longer (the session has moved), go over the wire.
 
 use crate::copying::copies::Target;
 use crate::driver::{Code, Driver, Handle, Result};
@@ -20,44 +21,44 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 const PAGE: u64 = 4096;
-/// Mappings that a session may have so.
+/// Limit on a session's shared mappings.
 const MOST: usize = 1 << 12;
 
-/// A piece of it, kept by each copy that the driver was given.
+/// A shared mapping. Each copy that the driver was given keeps it alive.
 #[derive(Debug)]
 pub struct Shared {
     memory: SharedMemory,
     pages: Pages,
-    /// Whose driver knows it as page-locked memory.
+    /// The context in which it was registered as page-locked memory.
     context: Handle,
 }
 
 #[derive(Default)]
 pub struct ClientMemory {
     socket: Option<OwnedFd>,
-    /// The client keeps its end as long as its process runs this program, and no network can cut it.
+    /// The client has closed its end. Its process keeps the end while it runs this program, and no network can cut it.
     closed: bool,
-    /// What came before its context was made.
+    /// Memory that came before its context was created.
     waits: Option<(SharedMemory, OwnedFd)>,
-    /// A helper registers memory with the driver, in this context.
+    /// The context in which a helper is registering memory.
     registers: Option<u64>,
     /// By the client's addresses.
     shared: BTreeMap<u64, Rc<Shared>>,
 }
 
 impl ClientMemory {
-    /// By which the client gives more from now on.
+    /// Sets the socket on which the client shares memory from now on.
     pub fn follow(&mut self, socket: OwnedFd) {
         self.socket = Some(socket);
         self.closed = false;
     }
 
-    /// Has the client's process ended, or run another program?
+    /// Whether the client's process has ended, or runs another program.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Where the next descriptor comes from, unless one is being looked at.
+    /// Returns the socket for the next descriptor, unless one is being handled.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         let free = self.registers.is_none() && self.waits.is_none();
         self.socket.as_ref().filter(|_| free).map(AsFd::as_fd)
@@ -67,12 +68,12 @@ impl ClientMemory {
         self.registers == Some(context)
     }
 
-    /// The context is gone, and with it what its driver knew of the memory.
+    /// Forgets memory that was registered in a context which is gone.
     pub fn forget_context(&mut self, context: u64) {
         self.shared.retain(|_, shared| shared.memory.context != context);
     }
 
-    /// Where the client's bytes are here, if all of them are.
+    /// Returns the address of the client's bytes in this process, if all of them are mapped.
     fn find(&self, address: u64, len: u64) -> Option<(Rc<Shared>, Handle)> {
         let (start, shared) = self.shared.range(..=address).next_back()?;
         let offset = address - start;
@@ -80,7 +81,7 @@ impl ClientMemory {
         inside.then(|| (Rc::clone(shared), Handle(shared.pages.address() + offset as usize)))
     }
 
-    /// `most`: bytes of all pieces.
+    /// Checks new memory. `most` limits the bytes of all mappings.
     fn check(&self, memory: &SharedMemory, most: u64) -> Result<()> {
         let SharedMemory { address, size, .. } = *memory;
         let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -102,7 +103,7 @@ impl ClientMemory {
 }
 
 impl Session {
-    /// Takes the next piece that the client gives, or takes back. A connection on which something else comes is closed.
+    /// Takes the next piece that the client shares, or ends the sharing of one. Any other packet closes the connection.
     pub fn take_client_memory(&mut self) {
         let Some(socket) = self.client_memory.socket() else { return };
         let mut packet = [0; SharedMemory::BYTES];
@@ -122,7 +123,7 @@ impl Session {
         }
     }
 
-    /// Shares what was given, once its context is there.
+    /// Registers the memory that waits, once its context exists.
     pub fn register_waiting(&mut self) {
         let there = |(memory, _): &mut (SharedMemory, OwnedFd)| self.contexts.contains(memory.context);
         if let Some((memory, file)) = self.client_memory.waits.take_if(there)
@@ -159,7 +160,7 @@ impl Session {
         match Rc::try_unwrap(shared) {
             Ok(shared) => self.helpers.start_in_order(
                 move |driver: &Driver| {
-                    // What the driver refuses, it refuses to a client that has taken the context away already.
+                    // Fails only if the client has already destroyed the context.
                     let _ = driver.set_current(shared.context).and_then(|()| driver.host_unregister(&shared.pages));
                 },
                 |_, ()| {},
@@ -206,7 +207,7 @@ impl Session {
         })
     }
 
-    /// Gives each piece to the driver; the reply comes when all are complete.
+    /// Gives each piece to the driver; the reply follows when all are complete.
     fn copy_shared(
         &mut self,
         frame: &Frame,
@@ -224,7 +225,7 @@ impl Session {
             }
             self.issued(frame.stream_id);
         }
-        // After an error of the driver what it was given before is complete first.
+        // After an error, the pieces that the driver accepted before complete first.
         if let Err(code) = self.entry(frame.stream_id, frame.seq, Action::Shared { code: failed, _memory: shared }) {
             self.late(code);
         }

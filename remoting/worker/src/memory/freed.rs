@@ -1,7 +1,7 @@
-//! Large memory that a process gave back and that lives on: for a moment it is offered to another process of its lease, as
-//! what a session leaves is (`heirs`). The driver does not have it in between. It is overwritten before, unless a kernel
-//! still runs, behind which that might wait; then by who gets it, or, if nobody wants it, where nothing of the tenant's
-//! reaches it.
+//! Large memory that a running process gave back. For a short time it is offered to another process of its lease, like
+//! memory of an ending session (`heirs`); meanwhile the driver does not get it back. It is overwritten first, unless a
+//! kernel still runs and could delay that. In that case its next owner overwrites it; without one, this worker does, at
+//! a place that nothing of the tenant's reaches.
 
 use crate::driver::Result;
 use crate::memory::heirs::SLACK;
@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Smaller memory is overwritten in less time than anybody notices.
+/// Smallest memory that is offered: less is overwritten in no noticeable time.
 const LEAST: u64 = 64 << 20;
-/// So long it is kept for who asks: two processes that take turns have told each other by then.
+/// Duration of an offer: long enough for two processes that take turns to notify each other.
 const OFFER: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// A helper overwrites it and takes it away from the tenant.
+    /// A helper overwrites and unmaps it.
     Unmapping,
     OpenUntil(Instant),
-    /// The appliance has its descriptor; whether the heir has it is not known yet.
+    /// The appliance has its descriptor; whether the heir has received it is not known yet.
     Handed,
 }
 
@@ -31,18 +31,19 @@ pub struct Freed {
     device: u32,
     size: u64,
     memory: u64,
-    /// A helper has overwritten it.
+    /// Whether a helper has overwritten it.
     zeroed: Arc<AtomicBool>,
     stage: Stage,
 }
 
 impl Session {
-    /// Is this memory worth an offer, and the session in no state in which its memory must be known?
+    /// Whether to offer this memory: it is large, not shared, and the session is in no state in which all its memory
+    /// must be known.
     pub fn may_offer(&self, slab: &Slab) -> bool {
         slab.size >= LEAST && slab.shared.is_none() && !self.hold.holds() && !self.hold.sends_ahead
     }
 
-    /// Overwrites memory and takes it away from `address`, and offers it.
+    /// Overwrites memory, unmaps it from `address`, and offers it.
     pub fn offer_freed(&mut self, slab: &Slab, address: u64) {
         let Slab { size, device, memory, .. } = *slab;
         let zeroed = Arc::new(AtomicBool::new(false));
@@ -64,7 +65,7 @@ impl Session {
                 if session.stats.launches != launches {
                     is_zeroed.store(false, Ordering::Release);
                 }
-                // Unless it is about to be overwritten.
+                // It is missing if it is being overwritten already.
                 let at = session.memory.freed.iter().position(|each| each.memory == memory && each.is_unmapping());
                 match at {
                     Some(at) if unmapped.is_err() => session.overwrite_freed(at),
@@ -77,17 +78,17 @@ impl Session {
         );
     }
 
-    /// Will there be an offer on this device?
+    /// Whether memory of this device is on offer, or will be.
     pub fn has_freed(&self, device: u32) -> bool {
         self.memory.freed.iter().any(|each| each.device == device)
     }
 
-    /// Is something handed on of which it is not known whose it is?
+    /// Whether memory was handed on and its owner is not known yet.
     pub fn is_handing_freed_on(&self) -> bool {
         self.memory.freed.iter().any(|each| each.stage == Stage::Handed)
     }
 
-    /// Another process of the lease waits for so much of what was returned.
+    /// Hands freed memory on to another process of the lease that waits for at least `least` bytes.
     pub fn hand_freed_on(&mut self, device: u32, least: u64) {
         self.memory.wanted = Some((device, least));
         self.serve_wanted();
@@ -108,7 +109,7 @@ impl Session {
         let found = self.memory.freed.iter_mut().filter(fits).min_by_key(|each| each.size);
         let exported = found.and_then(|each| Some((self.driver.memory_export(each.memory).ok()?, each)));
         let Some((file, each)) = exported else {
-            // Who waits needs something else, which is there the sooner.
+            // The waiting process needs other memory, and gets that sooner this way.
             self.overwrite_all_freed();
             return;
         };
@@ -117,8 +118,8 @@ impl Session {
         self.requests.hand_on(device, size, zeroed, file);
     }
 
-    /// The appliance has passed on what was freed, or there is nobody any more who wants it. Returns whether anything was
-    /// handed on.
+    /// Handles the appliance's answer: it has passed the memory on, or no process wants it any more. Returns whether
+    /// freed memory was handed on.
     pub fn freed_handed_on(&mut self, taken: bool) -> bool {
         let Some(at) = self.memory.freed.iter().position(|each| each.stage == Stage::Handed) else { return false };
         if !taken {
@@ -126,7 +127,7 @@ impl Session {
             return true;
         }
         let Freed { device, size, memory, .. } = self.memory.freed.swap_remove(at);
-        // The appliance has counted it already.
+        // The appliance has accounted for it already.
         let mut left = size;
         for (_, returning) in self.memory.returning.iter_mut().filter(|(of, _)| *of == device) {
             let part = left.min(*returning);
@@ -146,7 +147,7 @@ impl Session {
         true
     }
 
-    /// Releases what nobody asked for in time. Returns when to look again.
+    /// Releases memory that no process asked for in time. Returns when to look again.
     pub fn look_after_freed(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let over = |each: &Freed| matches!(each.stage, Stage::OpenUntil(until) if until <= now);
@@ -160,7 +161,8 @@ impl Session {
         open.min()
     }
 
-    /// Somebody needs the memory, or nothing may be on offer. Helpers do it behind what they are unmapping.
+    /// Ends all offers: memory is needed, or nothing may be on offer. Helpers overwrite it after what they are
+    /// unmapping.
     pub fn overwrite_all_freed(&mut self) {
         while let Some(at) = self.memory.freed.iter().position(|each| each.stage != Stage::Handed) {
             self.overwrite_freed(at);

@@ -1,6 +1,6 @@
-//! Memory that a session leaves goes to the next process of its lease that waits for as much: the same physical memory, by
-//! a descriptor which the appliance passes on. Who had it overwrites it before, while the next one starts; what was freed
-//! beside a kernel that still runs is zeroed by who gets it, where it is hidden, as all new memory is.
+//! Memory that a session leaves goes to the next process of its lease that waits for as much: the same physical memory,
+//! by a descriptor that the appliance passes on. The session overwrites it first, while the next process starts. Memory
+//! that was freed while a kernel was running is zeroed by its next owner, at a hidden place like all new memory.
 
 use crate::driver::{Driver, Handle, Result};
 use crate::memory::mapping::{place, unmap};
@@ -13,10 +13,11 @@ use protocol::SlabMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// So long a session that ends waits for who wants its memory: the next process of a script has then asked, on a busy
-/// machine too.
-pub const OFFER: Duration = Duration::from_millis(400);
-/// So much larger than asked for it may be: what a process is granted in advance.
+/// Time that an ending session waits for a process that wants its memory: by then the next process of a script has
+/// asked, also on a machine with ten busy processes. A later one waits for the end of this process, and its memory is
+/// zeroed again.
+pub const OFFER: Duration = Duration::from_millis(1500);
+/// Limit on how much larger the memory may be than asked for: as much as a process is granted in advance.
 pub const SLACK: u64 = 64 << 20;
 
 /// Memory that another process of the lease had.
@@ -24,27 +25,27 @@ pub const SLACK: u64 = 64 << 20;
 pub struct Inherited {
     pub device: u32,
     pub size: u64,
-    /// Who had it has overwritten it.
+    /// Whether its previous owner has overwritten it.
     pub zeroed: bool,
     pub file: OwnedFd,
 }
 
-/// What is handed on, from the moment that the appliance has its descriptor.
+/// State of the offer that an ending session makes of its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
-    /// Nobody has asked.
+    /// No process has asked.
     Open,
-    /// The slab at this address: whether the heir has it is not known yet.
+    /// The appliance has the descriptor of the slab at this address; whether the heir has received it is not known yet.
     Handed(u64),
-    /// Somebody wants what we do not have, or the appliance ends the session: all is overwritten at once.
+    /// A process wants memory that this session does not have, or the appliance ends the session: all memory is
+    /// overwritten at once.
     Over,
 }
 
 impl Session {
-    /// Begins to offer what the session has, if nothing more will write to it.
+    /// Begins to offer the session's memory, if nothing will write to it any more. Returns whether it does.
     pub fn offers_memory(&mut self) -> bool {
-        let has = self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none());
-        let offers = has && self.memory.offer.is_none() && self.is_quiet();
+        let offers = self.has_something_to_offer() && self.memory.offer.is_none() && self.is_quiet();
         if offers {
             self.begin_overwriting();
         }
@@ -53,22 +54,32 @@ impl Session {
     }
 
     pub fn is_offering(&self) -> bool {
-        matches!(self.memory.offer, Some(Offer::Open | Offer::Handed(_)))
+        match self.memory.offer {
+            Some(Offer::Open) => self.has_something_to_offer(),
+            Some(Offer::Handed(_)) => true,
+            _ => false,
+        }
     }
 
-    /// Is there something of which it is not known whose it is?
+    fn has_something_to_offer(&self) -> bool {
+        self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none())
+    }
+
+    /// Whether memory was handed on and its owner is not known yet.
     pub fn is_handing_on(&self) -> bool {
         matches!(self.memory.offer, Some(Offer::Handed(_))) || self.is_handing_freed_on()
     }
 
-    /// The appliance wants the session to end, and nobody waits for its memory.
+    /// Ends the offer, unless memory is being handed on: the appliance wants the session to end, and no process waits
+    /// for its memory.
     pub fn offer_no_more(&mut self) {
         if !self.is_handing_on() {
             self.memory.offer = Some(Offer::Over);
         }
     }
 
-    /// Somebody waits for so much memory of a device. Only a session that offers something is asked.
+    /// Hands memory on to a process that waits for at least `least` bytes of a device. Only a session that offers
+    /// memory is asked.
     pub fn hand_on(&mut self, device: u32, least: u64) {
         if self.memory.offer.is_none() {
             return self.hand_freed_on(device, least);
@@ -94,7 +105,7 @@ impl Session {
         self.requests.hand_on(device, size, true, file);
     }
 
-    /// The appliance has passed it on, or there is nobody any more who wants it.
+    /// Handles the appliance's answer: it has passed the memory on, or no process wants it any more.
     pub fn handed_on(&mut self, taken: bool) {
         if self.freed_handed_on(taken) {
             return;
@@ -107,8 +118,8 @@ impl Session {
         self.helpers.start_in_order(move |driver| unmap(driver, address, size, memory), |_: &mut Session, _| ());
     }
 
-    /// Is everything complete that the GPU was given? A kernel that still runs may write to memory. Helpers write to none that
-    /// is mapped.
+    /// Whether the GPU has completed all work that it was given. A running kernel may write to memory. Helpers write to
+    /// no mapped memory.
     pub fn is_quiet(&self) -> bool {
         let done = |stream: Handle| self.driver.stream_query(stream).is_ok();
         let contexts = self.contexts.live().all(|(id, context)| self.enter(id).is_ok() && done(context.internal));
@@ -117,14 +128,14 @@ impl Session {
         contexts && streams()
     }
 
-    /// Memory that another process of the lease had is this session's now.
+    /// Takes over memory that another process of the lease had.
     pub fn inherit(&mut self, device: u32, size: u64, zeroed: bool, file: Option<OwnedFd>) {
         let Some(file) = file.filter(|_| device < self.device_count) else { return };
         self.memory.granted(device, size);
         self.memory.inherited.push(Inherited { device, size, zeroed, file });
     }
 
-    /// Maps what was inherited, if it is as large as this slab.
+    /// Maps inherited memory, if a piece has this slab's size.
     pub fn map_inherited(&mut self, seq: u64, c: &SlabMap, hidden: u64) -> Option<Outcome> {
         let fits = |each: &Inherited| (each.device, each.size) == (c.device, c.size);
         let Inherited { device, size, zeroed, file } =
@@ -167,7 +178,7 @@ impl Session {
         Some(Outcome::Held)
     }
 
-    /// Overwrites and releases what was inherited and is in the way of what may be mapped.
+    /// Overwrites and releases inherited memory until the rest fits into the grant besides the memory in use.
     pub fn make_room(&mut self, device: u32) {
         while self.memory.inherited_on(device) > self.memory.room(device) {
             let at = self.memory.inherited.iter().position(|each| each.device == device);
@@ -176,7 +187,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::make_room`], of all that was inherited.
+    /// Overwrites and releases all inherited memory.
     pub fn let_all_go(&mut self) {
         while !self.memory.inherited.is_empty() {
             self.overwrite_inherited(0);
@@ -190,7 +201,7 @@ impl Session {
         }
         let (filler, hidden) = (self.filler(device), self.memory.hide(&self.driver, size));
         if let Ok(hidden) = hidden {
-            // Who maps meanwhile waits for it.
+            // Later mappings wait for it.
             self.memory.unmapping.push((hidden, size));
         }
         self.helpers.start_in_order(
@@ -214,7 +225,7 @@ impl Session {
     }
 }
 
-/// Maps memory of a descriptor where nobody knows, and writes zeros to all of it. After an error it is not mapped.
+/// Maps memory from a descriptor at a hidden place, and zeroes it. After an error it is not mapped.
 fn show_zeroed(
     driver: &Driver,
     device: u32,

@@ -1,14 +1,14 @@
-//! Addresses and memory of the GPU, as the driver gives, maps and takes them back.
+//! Addresses and memory of the GPU: reserved, mapped and released through the driver.
 
 use crate::driver::{Driver, Result};
 use driverapi::errors::*;
 use protocol::SlabMove;
 
-/// Places that few programs use. The driver takes them as hints.
+/// Upper halves of addresses that few programs use. The driver takes them as hints.
 pub const HINTS: [u64; 7] = [0x7000, 0x6000, 0x5000, 0x4000, 0x3000, 0x2000, 0x1000];
 const SIZES: [u64; 4] = [1 << 40, 1 << 38, 1 << 36, 1 << 34];
 
-/// The largest range that leaves the driver room for addresses of its own.
+/// Reserves the largest range that leaves the driver room for addresses of its own.
 pub fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64, u64)> {
     let mut last = CUDA_ERROR_OUT_OF_MEMORY;
     for size in SIZES {
@@ -24,7 +24,7 @@ pub fn reserve(driver: &Driver, attempt: usize, granularity: u64) -> Result<(u64
     Err(last)
 }
 
-/// This range and no other.
+/// Reserves this range and no other.
 ///
 /// # Errors
 /// If the driver has something else there.
@@ -41,7 +41,7 @@ fn leaves_room(driver: &Driver, size: u64, granularity: u64) -> bool {
     driver.address_reserve(size / 4, granularity, 0).and_then(|base| driver.address_free(base, size / 4)).is_ok()
 }
 
-/// Memory of the device, mapped and accessible; nothing is left behind after an error.
+/// Allocates memory of the device, maps it and makes it accessible; after an error nothing is left behind.
 pub fn map(driver: &Driver, address: u64, size: u64, device: i32) -> Result<u64> {
     place(driver, driver.memory_create(size, device)?, address, size, device)
 }
@@ -59,7 +59,7 @@ pub fn place(driver: &Driver, memory: u64, address: u64, size: u64, device: i32)
     Ok(memory)
 }
 
-/// Shows mapped memory at another place instead; after an error it is where it was.
+/// Maps memory at another address instead; after an error it is where it was.
 pub fn show_elsewhere(driver: &Driver, memory: u64, c: &SlabMove, device: i32) -> Result<()> {
     driver.memory_map(c.to, c.size, memory)?;
     if let Err(code) = driver.memory_allow(c.to, c.size, device) {

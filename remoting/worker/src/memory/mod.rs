@@ -1,8 +1,8 @@
-//! Memory of the GPU: what was granted, what is mapped where, and what becomes of it when somebody gives it back.
+//! GPU memory: what was granted, what is mapped where, and what happens to it when it is given back.
 //!
-//! `slabs` keeps the books, `granting` asks driver and appliance; `zeros`, `overwriting`, `freed`, `heirs`, `parting` and
-//! `sharing` say who sees which bytes when memory changes hands. `mirrors` is page-locked memory that kernels use in place.
-//! Called by `session` and `moving`.
+//! `slabs` keeps the books, `granting` asks driver and appliance; `zeros`, `overwriting`, `freed`, `heirs`, `parting`
+//! and `sharing` control who sees which bytes when memory changes hands. `mirrors` stands for page-locked memory that
+//! kernels use in place. Called by `session` and `moving`.
 
 pub mod bounds;
 pub mod client_memory;

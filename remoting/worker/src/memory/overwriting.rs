@@ -1,4 +1,4 @@
-//! Overwriting memory of the GPU, and waiting for it, on a helper's thread.
+//! Overwriting GPU memory, and waiting for that, on a helper's thread.
 
 use crate::driver::{Driver, Handle, Result};
 use driverapi::errors::*;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 const NON_BLOCKING: u32 = 1;
 
-/// What is left when a session ends, and what is handed on, is waited for so long in all: a kernel may have the whole device.
+/// Limit on all waits for memory that an ending session leaves or hands on: a kernel may occupy the whole device.
 const LAST_WAITS: Duration = Duration::from_secs(2);
 
-/// Time that several waits have together: one that was long leaves the next ones less.
+/// Time that several waits share: a long one leaves less for the next.
 #[derive(Debug)]
 pub struct Together {
     left: Duration,
@@ -22,7 +22,7 @@ impl Default for Together {
 }
 
 impl Together {
-    /// `wait` is told how long it may take.
+    /// Runs `wait` with the time that is left.
     pub fn spend<T>(&mut self, wait: impl FnOnce(Duration) -> T) -> T {
         let since = Instant::now();
         let waited = wait(self.left);
@@ -31,17 +31,17 @@ impl Together {
     }
 }
 
-/// Who can fill memory of a device: a context, and a stream that holds nothing of the tenant's.
+/// Means to fill memory of a device: a context, and a stream without work of the tenant.
 #[derive(Debug, Clone, Copy)]
 pub struct Filler {
     pub context: Handle,
     pub stream: Handle,
 }
 
-/// Overwrites mapped memory of a device, for a helper's thread; returns when that is done.
+/// Overwrites mapped memory of a device, on a helper's thread. Returns when that is done.
 ///
 /// # Errors
-/// If neither the session's context nor a new one can.
+/// If it fails both in the session's context and in a new one.
 pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Option<Filler>) -> Result<()> {
     if filler.is_some_and(|filler| fill(driver, address, size, filler).is_ok()) {
         return Ok(());
@@ -49,10 +49,11 @@ pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Opti
     with_filler(driver, device, None, |filler| fill(driver, address, size, filler))
 }
 
-/// Runs `job` with the session's context current, or, where it has none on the device or has just ended it, with a new one.
+/// Runs `job` with the session's context current, or with a new one if the session has none on the device or has just
+/// ended it.
 ///
 /// # Errors
-/// If there is no context; else what `job` returns.
+/// If there is no context; otherwise that of `job`.
 pub fn with_filler<T>(
     driver: &Driver,
     device: u32,
@@ -77,10 +78,10 @@ fn fill(driver: &Driver, address: u64, size: u64, filler: Filler) -> Result<()> 
     wait(driver, filler.stream)
 }
 
-/// Returns when the stream, whose context is current, has completed what it was given.
+/// Waits until the stream has completed its work. Its context must be current.
 ///
 /// # Errors
-/// What that ended with.
+/// The error of that work.
 pub fn wait(driver: &Driver, stream: Handle) -> Result<()> {
     const LONGEST: Duration = Duration::from_millis(1);
     let since = Instant::now();

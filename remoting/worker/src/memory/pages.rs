@@ -1,4 +1,4 @@
-//! Memory of another process, by a file whose size cannot change.
+//! Memory of another process, mapped from a file whose size cannot change.
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
-/// Mapped, until it is dropped. Others change the bytes at any time: nothing here looks at them.
+/// A mapping that lasts until it is dropped. Other processes change the bytes at any time, so nothing here reads them.
 #[derive(Debug)]
 pub struct Pages {
     address: usize,
@@ -15,12 +15,12 @@ pub struct Pages {
 
 impl Pages {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-    /// `TMPFS_MAGIC`. A page of a memfd that is not there is made when it is used. Other files with seals are those of huge
-    /// pages, which may run out: then a use is a bus error.
+    /// `TMPFS_MAGIC`. A missing page of a memfd is allocated when it is used. Other files with seals have huge pages,
+    /// which may run out: then a use is a bus error.
     const MEMFD: i64 = 0x0102_1994;
 
     /// # Errors
-    /// If it is no memfd of `len` bytes with the seals, or there is no room for it.
+    /// If the file is no memfd of `len` bytes with the seals, or there is no room for the mapping.
     pub fn open(file: &OwnedFd, len: u64) -> io::Result<Pages> {
         let sealed = fcntl_get_seals(file)?.contains(Pages::SEALS) && fstatfs(file)?.f_type == Pages::MEMFD;
         let len =
@@ -42,7 +42,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped in `open`; who has an address of it for the driver keeps the value until the driver is done.
+        // SAFETY: mapped in `open`; a copy that has its address keeps the value until the driver is done.
         let _ = unsafe { munmap(with_exposed_provenance_mut(self.address), self.len) };
     }
 }

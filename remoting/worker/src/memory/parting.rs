@@ -1,5 +1,5 @@
-//! Memory that processes of a lease share, when one of them has no more use for it: whoever is the last to have it
-//! overwrites it, and only the appliance knows who that is.
+//! Memory that processes of a lease share, when one of them releases it: its last owner overwrites it, and only the
+//! appliance knows which process that is.
 
 use crate::driver::Result;
 use crate::memory::mapping::{place, unmap};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Session {
-    /// Takes shared memory away from `address`, and asks whether anybody else has it.
+    /// Unmaps shared memory from `address`, and asks the appliance whether another process has it.
     pub fn part_with(&mut self, token: Token, slab: Slab, address: u64) {
         let size = slab.size;
         self.helpers.start_in_order(
@@ -28,17 +28,17 @@ impl Session {
         );
     }
 
-    /// The appliance says whether somebody else has what we have let go.
+    /// Handles the appliance's answer: whether this session was the last owner of memory that it has released.
     pub fn released(&mut self, token: Token, last: bool) {
         if let Some(slab) = self.memory.parting.remove(&token) {
             if last { self.overwrite_shared(token, &slab) } else { self.forget_shared(&slab) }
         } else if self.memory.parting_at_end.remove(&token) {
-            // The last one overwrites it with all that is its own.
+            // The last owner overwrites it together with its own memory.
             if let Some(slab) = self.memory.slabs.values_mut().find(|slab| last && slab.shared == Some(token)) {
                 slab.shared = None;
             }
         } else if last {
-            // It was its own again before it had been shared, or never came.
+            // The memory was private again before it was shared, or never arrived.
             self.requests.push(Request::Freed { token });
         }
     }
@@ -63,8 +63,8 @@ impl Session {
         });
     }
 
-    /// Overwrites memory of a device that is mapped nowhere, at a hidden place, and releases it. What a helper has `zeroed` by
-    /// then is released alone.
+    /// Overwrites memory that is mapped nowhere, at a hidden place, and releases it. If a helper has `zeroed` it by
+    /// then, only releases it.
     pub fn overwrite_hidden(
         &mut self,
         (device, size, memory): (u32, u64, u64),
@@ -103,7 +103,7 @@ impl Session {
         );
     }
 
-    /// At the end of the session: asks who else has what it shares.
+    /// Asks, at the end of the session, which processes also have the memory that it shares.
     pub fn part_with_everything(&mut self) {
         let shared = self.memory.slabs.values().filter(|slab| slab.memory != 0).filter_map(|slab| slab.shared);
         self.memory.parting_at_end = shared.collect();
@@ -112,7 +112,7 @@ impl Session {
         }
     }
 
-    /// Does the appliance still have to say who else has something?
+    /// Whether an answer of the appliance about shared memory is outstanding.
     pub fn is_parting(&self) -> bool {
         !(self.memory.parting.is_empty() && self.memory.parting_at_end.is_empty())
     }

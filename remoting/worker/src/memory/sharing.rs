@@ -1,4 +1,4 @@
-//! Memory and events that several sessions of a lease have: the appliance carries a descriptor of it from one worker to
+//! Memory and events that several sessions of a lease share: the appliance passes a descriptor from one worker to
 //! another, and charges the lease for memory once.
 
 use crate::driver::Result;
@@ -59,7 +59,7 @@ impl Session {
         if self.shared_events.contains(event) { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// The appliance has taken what was exported, or has no room for it.
+    /// Handles the appliance's answer to an export: it has taken it, or has no room for it.
     pub fn exported(&mut self, id: u64, token: Option<Token>) {
         match (self.requests.shared(id), token) {
             (Some(Sharing::Slab { seq, address }), Some(token)) => {
@@ -81,7 +81,7 @@ impl Session {
         }
     }
 
-    /// The appliance has passed what another session exported, or knows of no such thing.
+    /// Handles the appliance's answer to an import: another session's export, or none.
     pub fn imported(&mut self, id: u64, device: u32, size: u64, file: Option<OwnedFd>) {
         let (seq, token, taken) = match (self.requests.shared(id), file) {
             (Some(Sharing::SlabFrom { seq, message }), Some(file)) => {
@@ -107,14 +107,14 @@ impl Session {
         self.reply(seq, taken.err().unwrap_or(0));
     }
 
-    /// From now on every record of the event is followed, and told to the other sessions.
+    /// Follows every record of the event from now on, and reports it to the other sessions.
     fn share_event(&mut self, event: u64, page: Rc<Page>, token: Token) -> Result<()> {
         let local = self.events.get_mut(event)?;
         local.followed = true;
         let (context, latest) = (local.context, local.latest().and_then(Result::ok));
         self.shared_events.insert(event, context, Rc::clone(&page), token);
         if let Some(record) = latest {
-            // Whoever imports the event waits for what was recorded before it was exported.
+            // A session that imports the event waits for what was recorded before the export.
             let number = page.record();
             self.watch(0, record, Action::SharedRecord { page, number });
         }
@@ -158,7 +158,7 @@ impl Session {
 
     pub fn shared_event_query(&mut self, seq: u64, event: u64) -> Result<()> {
         let code = if self.shared_events.is_complete(event)? { 0 } else { CUDA_ERROR_NOT_READY };
-        // Bytes that landed before go first.
+        // Bytes that have arrived before are sent first.
         self.collect();
         match code {
             0 => self.publish(seq, 0, Action::Answer { of_event: false }),
@@ -167,7 +167,7 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with what waited for records that are complete. Returns whether there was any.
+    /// Continues what waited for records that are complete. Returns whether there was any.
     pub fn take_shared_waits(&mut self) -> bool {
         let ready = self.shared_events.ready();
         for then in &ready {
@@ -189,7 +189,7 @@ impl Session {
         self.give_up(ended);
     }
 
-    /// All work of the context is complete, and its events are gone.
+    /// Ends the context's shared events. Its work is complete, and its events are gone.
     pub fn end_shared_events(&mut self, context: u64) {
         let ended = self.shared_events.end_context(context);
         self.give_up(ended);

@@ -1,4 +1,4 @@
-//! What a session knows of its memory: the address range (*arena*), what is mapped in it (*slabs*), and what was granted.
+//! The state of a session's memory: the address range (*arena*), the mappings in it (*slabs*), and the grants.
 
 use crate::driver::{Handle, Result};
 use crate::guard::defences::{Defence, stands};
@@ -20,7 +20,7 @@ pub struct Slab {
     pub size: u64,
     pub device: u32,
     pub memory: u64,
-    /// Other processes of the lease may have it, too, and the lease is charged for it.
+    /// Set if other processes of the lease may have the slab too; the lease is charged for it.
     pub shared: Option<Token>,
     pub pieces: Pieces,
 }
@@ -49,43 +49,43 @@ pub struct Array {
 
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// All that were reserved; the last one counts.
+    /// All ranges that were reserved; the last one is in use.
     pub arenas: Vec<(u64, u64)>,
     pub granularity: u64,
-    /// Where new memory is zeroed, and what is there now.
+    /// The range in which new memory is zeroed, and the places in it that are taken.
     pub hiding: Option<(u64, u64)>,
     pub hidden: Vec<(u64, u64)>,
     pub slabs: BTreeMap<u64, Slab>,
     pub granted: HashMap<u32, u64>,
-    /// Of what was granted: mapped, or taken by the driver for modules and limits.
+    /// Part of the grant that is in use: mapped, or taken by the driver for modules and limits.
     pub used: HashMap<u32, u64>,
-    /// Of other processes too, and mapped here no more: kept until it is known who overwrites it.
+    /// Shared memory that was unmapped here: kept until it is known who overwrites it.
     pub parting: HashMap<Token, Slab>,
-    /// At the end of the session, what is still mapped here.
+    /// Shared memory that is still mapped here at the end of the session.
     pub parting_at_end: HashSet<Token>,
     /// Ranges that a helper is unmapping.
     pub unmapping: Vec<(u64, u64)>,
-    /// To be returned to the appliance once nothing is being unmapped.
+    /// Memory to return to the appliance once nothing is being unmapped.
     pub returning: Vec<(u32, u64)>,
-    /// Of other processes of the lease that have ended; granted, and not mapped.
+    /// Memory from other processes of the lease; granted, and not mapped.
     pub inherited: Vec<Inherited>,
-    /// While the session ends.
+    /// Set while the session ends.
     pub offer: Option<Offer>,
     /// At the end of the session, addresses of the slabs that a helper has overwritten.
     pub overwritten: Arc<Mutex<BTreeSet<u64>>>,
-    /// How long that is still waited for.
+    /// Time that is left to wait for that.
     pub last_waits: Together,
     pub gives_way: bool,
-    /// Returned, and offered for a moment.
+    /// Memory that was returned, and is offered for a short time.
     pub freed: Vec<Freed>,
-    /// Which other process of the lease waits for some of that: the device, and for how much.
+    /// A request of another process of the lease for such memory: the device, and the least size.
     pub wanted: Option<(u32, u64)>,
     pub zeroings: HashMap<u32, Zeroing>,
-    /// Devices, and those whose memory they reach.
+    /// Pairs of a device and another one whose memory it reaches.
     pub peers: BTreeSet<(u32, u32)>,
-    /// By the first of their addresses.
+    /// Arrays by their first address.
     pub arrays: BTreeMap<u64, Array>,
-    /// Textures and surfaces: their contexts, and which they are.
+    /// Textures and surfaces: the context, and whether it is a surface.
     pub textures: HashMap<u64, (u64, bool)>,
     pub last_zeroing: u64,
     /// Variables of modules, which lie outside the arena.
@@ -97,8 +97,8 @@ pub fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
 }
 
 impl Memory {
-    /// The zeroings that a stream must wait for which has seen those up to `seen`, of all devices: it may copy from another
-    /// one, or reach its memory.
+    /// Returns the zeroings that a stream must wait for if it has seen those up to `seen`, of all devices: it may copy
+    /// from another one, or reach its memory.
     pub fn zeroings_after(&self, seen: u64) -> Vec<Handle> {
         if self.last_zeroing <= seen {
             return Vec::new();
@@ -106,7 +106,7 @@ impl Memory {
         self.zeroings.values().filter(|z| z.number > seen).map(|z| z.event.handle).collect()
     }
 
-    /// The events of a context go with it.
+    /// Forgets the events of a context that is gone.
     pub fn forget_context(&mut self, context: u64) {
         self.zeroings.retain(|_, z| z.context != context);
     }
@@ -120,7 +120,7 @@ impl Memory {
         self.globals.insert(address, size);
     }
 
-    /// May a copy touch these bytes? Whether memory is mapped there the driver says.
+    /// Checks that a copy may access these bytes. The driver checks that memory is mapped there.
     pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
         let within = |(base, size): (u64, u64)| {
             address >= base && address.checked_add(bytes).is_some_and(|end| end <= base + size)
@@ -130,7 +130,7 @@ impl Memory {
         if arena || global() || !stands(Defence::Range) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    /// Is this a place for a slab?
+    /// Checks that this range is free for a slab.
     pub fn check_place(&self, at: u64, len: u64) -> Result<()> {
         let (base, size) = self.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let aligned = [at, len].iter().all(|n| n.is_multiple_of(self.granularity));
@@ -154,7 +154,7 @@ impl Memory {
         self.check_room(c.device, c.size)
     }
 
-    /// Granted, and not in use.
+    /// Returns the size of the grant that is not in use.
     pub fn room(&self, device: u32) -> u64 {
         let of = |sizes: &HashMap<u32, u64>| sizes.get(&device).copied().unwrap_or(0);
         of(&self.granted) - of(&self.used)
@@ -168,14 +168,14 @@ impl Memory {
         if self.room(device) < size && stands(Defence::Room) { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
     }
 
-    /// Counts memory that the driver takes by itself.
+    /// Charges memory that the driver takes by itself.
     pub fn take(&mut self, device: u32, size: u64) -> Result<()> {
         self.check_room(device, size)?;
         *self.used.entry(device).or_default() += size;
         Ok(())
     }
 
-    /// The driver has no use for it any more.
+    /// Ends the charge for memory that is not in use any more.
     pub fn give_back(&mut self, device: u32, size: u64) {
         if let Some(used) = self.used.get_mut(&device) {
             *used -= size;
@@ -187,7 +187,7 @@ impl Memory {
         *self.used.entry(c.device).or_default() += c.size;
     }
 
-    /// Is this memory of the GPU, all of it in one slab?
+    /// Whether this is GPU memory, all of it in one slab.
     pub fn is_mapped(&self, address: u64, size: u64) -> bool {
         let slab = self.slabs.range(..=address).next_back();
         slab.is_some_and(|(start, slab)| slab.memory != 0 && address + size <= start + slab.size)
@@ -207,7 +207,7 @@ impl Memory {
         }
     }
 
-    /// The slab is the lease's from now on: it counts no more against what the session was granted.
+    /// Charges the lease for the slab from now on: it no longer counts against the session's grant.
     pub fn share(&mut self, address: u64, token: Token) {
         let Some(slab) = self.slabs.get_mut(&address) else { return };
         slab.shared = Some(token);
@@ -218,7 +218,7 @@ impl Memory {
         }
     }
 
-    /// Where the session has this, exported or imported, and its device and size.
+    /// Returns the address, device and size of memory that the session exported or imported.
     pub fn shared(&self, token: Token) -> Option<(u64, u32, u64)> {
         let mut holding = self.slabs.iter().filter(|(_, slab)| slab.shared == Some(token) && slab.memory != 0);
         holding.next().map(|(address, slab)| (*address, slab.device, slab.size))

@@ -1,5 +1,5 @@
-//! Memory that the driver takes by itself, for limits of contexts, for modules and for stacks of kernels: counted before
-//! the driver is asked.
+//! Memory that the driver takes by itself, for limits of contexts, for modules and for stacks of kernels: charged
+//! before the driver is called.
 
 use crate::driver::Result;
 use crate::order::pending::Described;
@@ -12,7 +12,7 @@ use driverapi::limits;
 use protocol::{ContextLimit, Fenced, Message};
 
 impl Session {
-    /// A limit that the driver refuses leaves what was.
+    /// Sets a limit of a context. If the driver refuses, the old limit stays.
     pub fn context_limit(&mut self, seq: u64, c: &ContextLimit) -> Result<()> {
         let context = self.contexts.get(c.context)?;
         let (device, before) = (context.device, context.limits.get(&c.limit).map_or(0, |limit| limit.taken));
@@ -30,8 +30,9 @@ impl Session {
         Ok(())
     }
 
-    /// A kernel whose threads need a larger stack than any before it in its context is described when the appliance has
-    /// charged that: for its launch the driver makes room for as many threads as the device runs at a time.
+    /// Describes a kernel, after its stack is charged: if its threads need a larger stack than any kernel before it in
+    /// its context, the appliance is asked first. For a launch the driver makes room for as many threads as the device
+    /// runs at a time.
     pub fn charge_stack(&mut self, described: Described) {
         match self.stack_missing(&described) {
             Ok((_, 0)) => self.kernel_described(&described),
@@ -45,9 +46,9 @@ impl Session {
         }
     }
 
-    /// The appliance has charged `size` for it, or has not so much.
+    /// Handles the appliance's answer: it has charged `size` for the stack, or does not have so much.
     pub fn stack_charged(&mut self, described: &Described, device: u32, size: u64) {
-        // Another kernel's stack may have been charged meanwhile, or the context be gone.
+        // Another kernel's stack may have been charged meanwhile, or the context may be gone.
         let missing = self.stack_missing(described).map(|(_, missing)| missing);
         let context = self.modules.get(described.module).map(|module| module.context);
         match (missing, context) {
@@ -69,7 +70,7 @@ impl Session {
         }
     }
 
-    /// The device, and what the kernel's stack takes there beyond what its context is charged for.
+    /// Returns the device, and the memory that the kernel's stack takes there beyond what its context is charged for.
     fn stack_missing(&self, described: &Described) -> Result<(u32, u64)> {
         let context = self.contexts.get(self.modules.get(described.module)?.context)?;
         let ordinal = self.driver.device(context.device as i32)?;
@@ -82,7 +83,7 @@ impl Session {
         Ok((context.device, needed.saturating_sub(has)))
     }
 
-    /// Gives back to the appliance what we had asked it for, of which `used` counts as in use.
+    /// Gives memory back to the appliance that was requested from it; `used` bytes of it count as in use.
     pub fn discharge(&mut self, device: u32, used: u64, size: u64) {
         self.memory.give_back(device, used);
         if size > 0 && self.grant_return(device, size).is_err() {
@@ -90,7 +91,7 @@ impl Session {
         }
     }
 
-    /// What a context's driver takes for it: for its limits and the modules that are loaded there.
+    /// Returns the memory that the driver takes for a context: for its limits and its modules.
     pub fn taken_by(&self, context: u64) -> Result<Taken> {
         let of = self.contexts.get(context)?;
         let modules = self.modules.live().filter(|(_, module)| module.context == context);
@@ -99,7 +100,7 @@ impl Session {
         Ok(Taken { device: of.device, bytes })
     }
 
-    /// The driver has given it back; the client is told.
+    /// Ends the charge for memory that the driver has given back, and notifies the client.
     pub fn gave_back(&mut self, taken: Taken, token: u64) {
         self.memory.give_back(taken.device, taken.bytes);
         self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]);

@@ -1,8 +1,7 @@
-//! Zeros in place of what somebody left: before a tenant can reach memory, and before memory leaves a session.
+//! Zeroing: before a tenant can reach memory, and before memory leaves a session.
 //!
-//! New memory is zeroed at a place that is chosen by chance in a range of its own, and shown to the tenant afterwards. A
-//! kernel that already runs could read it there meanwhile, but would have to guess the place, and a wrong guess ends its
-//! context.
+//! New memory is zeroed at a random place in a range of its own, and then mapped for the tenant. A kernel that already
+//! runs could read it there meanwhile, but would have to guess the place, and a wrong guess ends its context.
 
 use crate::driver::{Code, Driver, Result};
 use crate::memory::mapping::{place, reserve, unmap};
@@ -21,11 +20,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
 impl Memory {
-    /// A place for `size` bytes that only chance knows.
+    /// Returns a random place for `size` bytes.
     pub fn hide(&mut self, driver: &Driver, size: u64) -> Result<u64> {
         let granularity = self.granularity.max(1);
         if self.hiding.is_none_or(|(_, whole)| whole / 4 < size) {
-            // After the first, only for a slab that is larger than a quarter of it.
+            // After the first time, only for a slab that is larger than a quarter of the range.
             self.hiding = Some(reserve(driver, self.arenas.len() + 3, granularity)?);
         }
         let (base, whole) = self.hiding.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -43,7 +42,7 @@ impl Memory {
 }
 
 impl Session {
-    /// Zeroes memory where it is hidden; then the tenant gets it.
+    /// Zeroes memory at its hidden place, then maps it for the tenant.
     pub fn slab_created(&mut self, seq: u64, slab: NewSlab) -> Result<Outcome> {
         match self.zero(&slab) {
             Ok(event) => match state(&self.driver, &self.current, &event) {
@@ -66,7 +65,7 @@ impl Session {
         Ok(event)
     }
 
-    /// Shows a slab to its tenant, unless `code` says that it was not zeroed.
+    /// Maps a slab for its tenant, unless `code` says that it was not zeroed.
     pub fn slab_zeroed(&mut self, slab: &NewSlab, code: Code) -> Result<()> {
         let NewSlab { size, place: hidden, memory, .. } = *slab;
         let failed = code != 0;
@@ -82,7 +81,7 @@ impl Session {
         self.show(slab, code)
     }
 
-    /// Shows memory that is nowhere else to its tenant, unless `code` says that it may not be.
+    /// Maps memory for its tenant that is mapped nowhere else, unless `code` is an error.
     pub fn show(&mut self, slab: &NewSlab, code: Code) -> Result<()> {
         let NewSlab { address, size, memory, device, .. } = *slab;
         let shown = match code {
@@ -100,12 +99,12 @@ impl Session {
         shown
     }
 
-    /// Who can overwrite memory of a device, if the session has a context there.
+    /// Returns the means to overwrite memory of a device, if the session has a context there.
     pub fn filler(&self, device: u32) -> Option<Filler> {
         self.context_on(device).map(|(_, context)| Filler { context: context.handle, stream: context.internal })
     }
 
-    /// Begins to overwrite what a session that ends still has, and shares with nobody.
+    /// Begins to overwrite the memory that an ending session still has and does not share.
     pub fn begin_overwriting(&mut self) {
         let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 && slab.shared.is_none());
         let slabs: Vec<_> = slabs.map(|(at, slab)| (slab.device, *at, slab.size, self.filler(slab.device))).collect();
@@ -120,20 +119,20 @@ impl Session {
         self.helpers.start_in_order(job, |_: &mut Session, ()| ());
     }
 
-    /// Waits for what helpers overwrite at the end of the session, for as long as all such waits together may take. Returns
-    /// whether they have come to an end in time.
+    /// Waits until helpers have overwritten memory at the end of the session, within the time that all such waits
+    /// share. Returns whether they finished in time.
     fn wait_for_helpers(&mut self) -> bool {
         let (done, is_done) = channel();
         self.helpers.start_in_order(move |_| done.send(()), |_: &mut Session, _| ());
         self.memory.last_waits.spend(|most| is_done.recv_timeout(most)).is_ok()
     }
 
-    /// Waits until it is known whether the session, which ends, has overwritten this slab.
+    /// Waits until it is known whether the ending session has overwritten this slab.
     pub fn was_overwritten(&mut self, address: u64) -> bool {
         self.wait_for_helpers() && is_in(&self.memory.overwritten, address)
     }
 
-    /// Overwrites what the session still has, after what helpers are overwriting already. What cannot be is told.
+    /// Overwrites the session's memory, after what helpers are overwriting already. Reports what cannot be overwritten.
     pub fn scrub_everything(&mut self) {
         self.overwrite_all_freed();
         self.begin_overwriting();

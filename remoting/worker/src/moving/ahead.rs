@@ -1,5 +1,5 @@
-//! A session's memory is sent to the worker that it moves to while it still runs. When it stands still, only that is sent
-//! again which changed meanwhile, so that it stands still for less time.
+//! Precopy: a session's memory is sent to its next worker while the session still runs. When it is stopped, only bytes
+//! that changed meanwhile are sent again, so that it is stopped for less time.
 
 use crate::copying::staging::Scratch;
 use crate::driver::{Driver, Handle, Result as DriverResult};
@@ -12,18 +12,18 @@ use ring::aead::{Aad, LessSafeKey, Nonce, Tag};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-/// Read at a time. What the program gives back is unmapped when that was read.
+/// Bytes that are read at a time. Memory that the program gives back is unmapped after the read.
 const BATCH: u64 = 8 * PIECE as u64;
 
-/// The connection to the worker there, and what that has already.
+/// The connection to the other worker, and what that worker already has.
 pub struct Ahead {
     pub there: Replay,
-    /// Nothing was made there of a session that was suspended.
+    /// `None` for a session that was suspended: nothing was created there.
     pub ground: Option<Ground>,
-    /// Of each piece that was sent: its address and length, and a tag of its bytes.
+    /// A tag of the bytes of each piece that was sent, by its address and length.
     tags: HashMap<(u64, usize), Tag>,
     key: LessSafeKey,
-    /// Kept until the session stands still: the driver gives page-locked memory back only when no kernel runs.
+    /// Kept until the session is stopped: the driver frees page-locked memory only when no kernel runs.
     buffers: Option<Buffers>,
 }
 
@@ -38,7 +38,7 @@ impl Buffers {
         Ok(Buffers { pair: [Scratch::new(driver, PIECE)?, Scratch::new(driver, PIECE)?], context })
     }
 
-    /// What a context has that ended is gone with it.
+    /// Frees the buffers. If their context has ended, they are gone with it.
     fn free(self, driver: &Driver) {
         if driver.set_current(self.context).is_ok() {
             let _ = self.pair.into_iter().try_for_each(|scratch| scratch.free(driver));
@@ -89,14 +89,14 @@ impl Ahead {
         Ok(())
     }
 
-    /// For a helper's thread, when no kernel of the session runs.
+    /// Frees the buffers, on a helper's thread, when no kernel of the session runs.
     pub fn free_buffers(&mut self, driver: &Driver) {
         if let Some(buffers) = self.buffers.take() {
             buffers.free(driver);
         }
     }
 
-    /// Has the worker there exactly these bytes at this place?
+    /// Whether the other worker has exactly these bytes at this place.
     ///
     /// # Errors
     /// If they cannot be compared.
@@ -106,14 +106,15 @@ impl Ahead {
     }
 }
 
-/// Tells bytes apart from other ones. It stays in this process, so that a nonce may repeat.
+/// Returns a tag that tells these bytes from others. It stays in this process, so a nonce may repeat.
 fn tag(key: &LessSafeKey, bytes: &[u8]) -> Result<Tag, Failed> {
     let nonce = Nonce::assume_unique_for_key([0; 12]);
     key.seal_in_place_separate_tag(nonce, Aad::from(bytes), &mut []).map_err(|_| "memory could not be compared".into())
 }
 
 impl Session {
-    /// The appliance wants the session to be moved soon to the worker at the other end of this connection.
+    /// Sends memory ahead for the appliance, which will soon move the session to the worker at the other end of this
+    /// connection.
     pub fn send_ahead(&mut self, connection: Option<OwnedFd>) {
         let begun = connection.ok_or("the appliance gave no connection".into()).and_then(|connection| {
             let mut ahead = Ahead::new(connection)?;
@@ -137,7 +138,7 @@ impl Session {
         }
     }
 
-    /// Sends what is left to do.
+    /// Sends the next batch.
     fn sent_ahead(&mut self, sent: Result<(), Failed>, mut ahead: Ahead, mut todo: VecDeque<Place>) {
         if let Err(reason) = sent {
             (self.hold.sends_ahead, self.hold.ahead) = (false, Some(ahead));
@@ -153,7 +154,7 @@ impl Session {
             move |driver| (ahead.fetch(driver, &batch), ahead),
             move |session: &mut Session, (fetched, mut ahead)| {
                 session.helpers.start(
-                    // What cannot be read now is sent when the session stands still.
+                    // Memory that cannot be read now is sent when the session is stopped.
                     move |_| (ahead.send(&fetched.unwrap_or_default()), ahead),
                     move |session: &mut Session, (sent, ahead)| session.sent_ahead(sent, ahead, todo),
                 );
@@ -167,14 +168,14 @@ impl Session {
         self.requests.push(Request::Ahead { bytes });
     }
 
-    /// The session does not move after all.
+    /// Forgets the other worker: the session does not move.
     pub fn forget_ahead(&mut self) {
         if let Some(mut ahead) = self.hold.ahead.take().filter(|ahead| ahead.buffers.is_some()) {
             self.helpers.start(move |driver| ahead.free_buffers(driver), |_: &mut Session, ()| ());
         }
     }
 
-    /// Of what is still mapped.
+    /// Returns the next places to send, of those that are still mapped.
     fn next_batch(&self, todo: &mut VecDeque<Place>) -> Vec<Place> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while bytes < BATCH
@@ -189,7 +190,7 @@ impl Session {
     }
 }
 
-/// In the same pieces as the whole.
+/// Splits a place so that its pieces are the same as those of the whole.
 fn parts(place: &Place) -> impl Iterator<Item = Place> + use<> {
     let place = *place;
     (0..place.size).step_by(BATCH as usize).map(move |from| Place {

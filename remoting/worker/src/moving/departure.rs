@@ -1,5 +1,6 @@
-//! A session moves to another worker: it is made anew there by the commands that make such a session, with what its memory
-//! holds. What cannot be made the same there is a reason to stay; nothing here changes before the appliance says so.
+//! A session moves to another worker: the commands that make such a session recreate it there, with the contents of its
+//! memory. If something cannot be recreated as it is, the session stays; nothing here changes before the appliance says
+//! so.
 
 use crate::driver::Handle;
 use crate::memory::slabs::Slab;
@@ -21,13 +22,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Session {
-    /// Moves to the other worker. `rest`: what was received of the client behind the last frame.
+    /// Moves to the other worker. `rest`: bytes that were received from the client after the last frame.
     pub fn depart(&mut self, ahead: Ahead, rest: &[u8], epoch: u64) {
         self.push_text();
         match self.plan(rest, epoch) {
             Err(reason) => self.stayed(reason),
             Ok((plan, records)) => {
-                // They stay until it is known how long ago they were made.
+                // Kept until it is known how long ago they were made.
                 self.hold.records = records;
                 self.helpers.start_in_order(
                     move |driver| plan.carry_out(driver, ahead),
@@ -45,7 +46,7 @@ impl Session {
         self.stay();
     }
 
-    /// The session did not move after all.
+    /// Ends a move that failed at the other end: the session stays.
     pub fn refused_there(&mut self) {
         self.forget_ahead();
         if self.hold.is_away() && self.helpers.is_idle() {
@@ -149,7 +150,7 @@ impl Session {
         Ok(Ground { arena, granularity, wire, granted, contexts, slabs, pieces })
     }
 
-    /// Where slabs are, and who copies them.
+    /// Returns the places of slabs, and the means to copy them.
     pub fn places(&self, slabs: &[SlabMap]) -> Vec<Place> {
         let place = |slab: &SlabMap| Place {
             address: slab.address,
@@ -161,7 +162,7 @@ impl Session {
     }
 
     /// # Errors
-    /// What it has that cannot be made at another worker.
+    /// If it has something that cannot be recreated at another worker.
     pub fn check_movable(&self) -> Result<(), Failed> {
         if !self.opened {
             return Err("NotOpened: no session was begun".into());
@@ -177,7 +178,7 @@ impl Session {
         }
     }
 
-    /// Bytes of the client that were received and are to be carried out there.
+    /// Returns the client's bytes that were received and are to be executed there.
     fn unread(&self, rest: &[u8]) -> Vec<u8> {
         let mut unread = Vec::new();
         for (header, payload) in self.hold.kept() {
@@ -269,10 +270,10 @@ impl Session {
     }
 }
 
-/// What was recorded, and must not be recorded again meanwhile.
+/// Recorded events, which must not be recorded again until the move has ended.
 type Records = Vec<Rc<RealEvent>>;
 
-/// A frame for the client, who has sent so many bytes.
+/// Encodes a frame for the client, which has sent so many bytes.
 fn frame<M: Message>(message: &M, received: u64) -> Vec<u8> {
     let mut w = Writer::new();
     w.put(message);
@@ -280,7 +281,7 @@ fn frame<M: Message>(message: &M, received: u64) -> Vec<u8> {
     [&header.encode()[..], &w.bytes].concat()
 }
 
-/// The call that sets something of a kernel.
+/// Returns the function that makes a setting of a kernel, and its arguments.
 fn change(module: u64, kernel: u32, setting: Setting, value: i32) -> (u32, Vec<u8>) {
     let mut w = Writer::new();
     w.put(&module).put(&kernel);

@@ -1,5 +1,5 @@
-//! What the memory of a session that moves stands on: its range of addresses, what it was granted, contexts and slabs. It is
-//! made at the other worker as a whole, or with what changed since it was made there.
+//! The foundation of the memory of a session that moves: its range of addresses, its grants, contexts and slabs. It is
+//! created at the other worker as a whole, or as the changes since it was created there.
 
 use crate::driver::Handle;
 use crate::moving::image::Failed;
@@ -16,7 +16,7 @@ pub struct Ground {
     pub granularity: u64,
     /// The version of the wire that the client speaks.
     pub wire: u32,
-    /// Bytes by device, without what contexts are charged.
+    /// Bytes by device, without those that are charged for contexts.
     pub granted: BTreeMap<u32, u64>,
     pub contexts: Vec<(ContextCreate, Handle, Vec<ContextLimit>)>,
     pub slabs: Vec<SlabMap>,
@@ -27,16 +27,16 @@ fn bounds(pieces: &[PieceBounds]) -> BTreeMap<u64, u64> {
     pieces.iter().map(|piece| (piece.address, piece.size)).collect()
 }
 
-/// What makes a slab the same one.
+/// Returns what identifies a slab.
 fn key(slab: &SlabMap) -> (u32, u64, u64) {
     (slab.device, slab.address, slab.size)
 }
 
 impl Ground {
-    /// Makes it there, of which `before` was made already.
+    /// Creates it at the other worker, where `before` was created already.
     ///
     /// # Errors
-    /// Why it cannot be made there as it is here.
+    /// The reason why it cannot be created there as it is here.
     pub fn make(&self, there: &mut Replay, before: Option<&Ground>) -> Result<(), Failed> {
         if before.is_none() {
             self.open(there)?;
@@ -54,7 +54,8 @@ impl Ground {
         let is_new = |slab: &&SlabMap| !kept.contains_key(&slab.address);
         let gone: Vec<&SlabMap> = before.iter().flat_map(|before| &before.slabs).filter(is_new).collect();
         if !gone.is_empty() {
-            // What was sent of them may not have been written there yet: it must not reach what comes to their place.
+            // Bytes sent for them may not have been written there yet: they must not reach new memory at the same
+            // addresses.
             self.synchronise(there)?;
         }
         for gone in gone {
@@ -83,10 +84,10 @@ impl Ground {
         self.synchronise(there)
     }
 
-    /// Errors of commands without an answer are told by this.
+    /// Waits for all commands so far, and finds errors of commands without an answer.
     ///
     /// # Errors
-    /// That there were some.
+    /// If there were any.
     pub fn synchronise(&self, there: &mut Replay) -> Result<(), Failed> {
         for (create, ..) in &self.contexts {
             let seq = there.tell(0, &ContextSynchronize { context: create.context, launches: UNCOUNTED }, &[])?;
@@ -95,7 +96,7 @@ impl Ground {
         there.settle()
     }
 
-    /// Where copies to a device go: a context, and its legacy stream.
+    /// Returns the context for copies to a device, and its legacy stream.
     ///
     /// # Errors
     /// If the session has no context there.
@@ -105,13 +106,13 @@ impl Ground {
         Ok((create.context, create.legacy_stream))
     }
 
-    /// The slabs that were there `before` and stay, by their addresses, with their sizes. All others are new there.
+    /// Returns the addresses and sizes of the slabs that were there `before` and stay. All others are new there.
     pub fn kept(&self, before: Option<&Ground>) -> BTreeMap<u64, u64> {
         let had: HashSet<_> = before.iter().flat_map(|before| &before.slabs).map(key).collect();
         self.slabs.iter().filter(|slab| had.contains(&key(slab))).map(|slab| (slab.address, slab.size)).collect()
     }
 
-    /// Slabs are listed by address.
+    /// Whether a slab contains the address. Slabs are sorted by address.
     fn covers(&self, address: u64) -> bool {
         let after = self.slabs.partition_point(|slab| slab.address <= address);
         self.slabs[..after].last().is_some_and(|slab| address - slab.address < slab.size)
@@ -165,7 +166,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::thread;
 
-    /// Answers what is asked, and says in the end which commands came.
+    /// Answers requests; returns the commands that came.
     fn answering(mut client: UnixStream) -> Vec<u32> {
         let (mut decoder, mut buffer, mut came) = (Decoder::new(), [0; 4096], Vec::new());
         while let Some(count) = client.read(&mut buffer).ok().filter(|count| *count > 0) {

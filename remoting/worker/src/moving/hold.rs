@@ -1,5 +1,5 @@
-//! What a session keeps while it is being suspended or moved, is suspended, or is being resumed. `suspend` and `departure` say
-//! what is done then.
+//! State of a session that is being suspended or moved, is suspended, or is being resumed. `suspend` and `departure`
+//! act on it.
 
 use crate::io::frames::Payload;
 use crate::moving::ahead::Ahead;
@@ -12,97 +12,97 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// While so much waits, no more is read from the client. One that knows that it is suspended sends less.
+/// While so many bytes wait, no more is read from the client. A client that knows that it is suspended sends less.
 const MOST_HELD_BYTES: usize = 64 << 20;
 
-/// A host function of the client that lasts longer may wait for an answer.
+/// A host function of the client that lasts longer may be waiting for an answer.
 pub const BRIEF: Duration = Duration::from_millis(50);
 
-/// How far a session is on its way out of the GPU, or back.
+/// Progress of a session out of the GPU, or back.
 #[derive(Default)]
 pub enum State {
     #[default]
     Running,
-    /// What was begun is being completed.
+    /// Work that has begun is being completed.
     Draining {
         then: Then,
         since: Instant,
         patience: Duration,
         host: Host,
     },
-    /// A helper copies, there or back.
+    /// A helper copies memory, out or back.
     Copying,
     Suspended,
-    /// Everything there is to move is complete; what was received and not carried out moves too.
+    /// All work that has to end here is complete; commands that were received and not executed move too.
     Leaving,
-    /// A helper makes the session anew at another worker, or has done so.
+    /// A helper is recreating the session at another worker, or has done so.
     Away,
 }
 
-/// The client's host functions while a session that is to move is being drained. What they do may wait for answers to
-/// commands that are kept.
+/// The client's host functions while a session that is to move is drained. They may wait for answers to commands that
+/// are held.
 pub enum Host {
-    /// None lasts.
+    /// No host function lasts.
     Brief,
-    /// This command waits for one since then, and the GPU has nothing else to do.
+    /// The command of one that lasts, and since when.
     Lasts(u64, Instant),
-    /// Commands are carried out again until there is none.
+    /// Commands are executed again until no host function is left.
     LetThrough,
 }
 
-/// What follows when all is complete.
+/// The next step when all work is complete.
 pub enum Then {
-    /// Into an image in this file.
+    /// Save memory to an image in this file.
     Save(OwnedFd),
-    /// To the worker that [`Hold::ahead`] is connected to.
+    /// Move to the worker that [`Hold::ahead`] is connected to.
     Move,
 }
 
-/// What is kept while a session is being suspended, is suspended, or is being resumed.
+/// State that is kept while a session is being suspended, is suspended, or is being resumed.
 #[derive(Default)]
 pub struct Hold {
     pub state: State,
     pub frames: VecDeque<(Header, Payload)>,
     pub bytes: usize,
-    /// The client was told.
+    /// Whether the client was notified.
     pub told: bool,
-    /// Of a session that is suspended, or was when it began to move: what its memory held.
+    /// The contents of memory, of a session that is suspended, or was when it began to move.
     pub image: Option<Arc<Image>>,
     /// Memory is being sent to another worker while the session runs.
     pub sends_ahead: bool,
-    /// Of a session that is to move: the other worker, and what it has already.
+    /// The other worker and what it already has, of a session that is to move.
     pub ahead: Option<Ahead>,
-    /// Of a session that is being moved.
+    /// Recorded events in use, of a session that is being moved.
     pub records: Vec<Rc<RealEvent>>,
 }
 
 impl Hold {
-    /// Are commands kept that arrive?
+    /// Whether commands that arrive are held.
     pub fn holds(&self) -> bool {
         !matches!(self.state, State::Running)
     }
 
-    /// As [`Hold::holds`], but for what a host function of the client may wait for.
+    /// Like [`Hold::holds`], but false while a host function of the client may wait for such commands.
     pub fn keeps(&self) -> bool {
         self.holds() && !matches!(self.state, State::Draining { host: Host::LetThrough, .. })
     }
 
-    /// Does nothing run of what arrived before?
+    /// Whether commands that arrived before do not run either.
     pub fn stops(&self) -> bool {
         self.holds() && !matches!(self.state, State::Draining { then: Then::Move, .. })
     }
 
-    /// Is nothing taken of what was received, because it is being moved?
+    /// Whether received bytes stay where they are, because the session is being moved.
     pub fn is_away(&self) -> bool {
         matches!(self.state, State::Leaving | State::Away)
     }
 
-    /// Is nothing more to be read?
+    /// Whether nothing more is to be read.
     pub fn is_full(&self) -> bool {
         self.bytes > MOST_HELD_BYTES || self.is_away()
     }
 
-    /// The worker to which the session is to be moved, once.
+    /// Returns, once, the worker to which the session is to be moved.
     pub fn take_leaving(&mut self) -> Option<Ahead> {
         let ahead = if matches!(self.state, State::Leaving) { self.ahead.take() } else { None };
         if ahead.is_some() {
@@ -111,12 +111,12 @@ impl Hold {
         ahead
     }
 
-    /// What was kept.
+    /// Returns the frames that are held.
     pub fn kept(&self) -> impl Iterator<Item = &(Header, Payload)> {
         self.frames.iter()
     }
 
-    /// When to look again whether the session may be suspended, if something else does not show it before.
+    /// Returns when to check again whether the session may be suspended, unless something else prompts that before.
     pub fn patience(&self) -> Option<Duration> {
         match self.state {
             State::Draining { since, patience, ref host, .. } => {

@@ -1,5 +1,5 @@
-//! What slabs hold, in a file that the appliance gave: sealed with a key that only this process has, so that nobody reads it
-//! on a disk, and what was changed or damaged there is noticed.
+//! The contents of slabs, in a file from the appliance. They are sealed with a key that only this process has, so that
+//! they cannot be read on a disk, and a change or damage is noticed.
 
 use crate::copying::staging::Scratch;
 use crate::driver::{Code, Driver, Handle};
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 /// Bytes that are copied, sealed and written at a time.
 pub const PIECE: usize = 4 << 20;
 
-/// Mapped memory, and who can copy it.
+/// Mapped memory, and the means to copy it.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     pub address: u64,
@@ -22,7 +22,7 @@ pub struct Place {
     pub filler: Option<Filler>,
 }
 
-/// A part of a slab, and where it is in the file.
+/// A part of a slab, and its place in the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
     number: usize,
@@ -32,7 +32,8 @@ pub struct Piece {
     pub device: u32,
 }
 
-/// Device after device, in the order in which they are copied: so a piece's number is the same there and back.
+/// Splits places into pieces, device by device, in the order in which they are copied: so a piece has the same number
+/// there and back.
 fn pieces(places: &[Place]) -> Vec<Piece> {
     let mut places = places.to_vec();
     places.sort_by_key(|place| place.device);
@@ -48,14 +49,14 @@ fn pieces(places: &[Place]) -> Vec<Piece> {
     all
 }
 
-/// Why nothing was saved, or nothing came back: a sentence for a person.
+/// The reason why nothing was saved or restored: a sentence for a person.
 pub type Failed = String;
 
 fn driver_says(code: Code) -> Failed {
     format!("the driver answered CUDA error {code}")
 }
 
-/// A key that only this process has.
+/// Returns a key that only this process has.
 ///
 /// # Errors
 /// If the system has no random bytes.
@@ -72,12 +73,12 @@ pub fn random_key() -> Result<LessSafeKey, Failed> {
 pub struct Image {
     file: OwnedFd,
     key: LessSafeKey,
-    /// Of each piece: it was written so, and is in its place.
+    /// One tag for each piece: proves that its bytes are unchanged and in their place.
     tags: Vec<Tag>,
 }
 
 impl Image {
-    /// In a file that has room for all of it.
+    /// Creates an image in a file that has room for all of it.
     ///
     /// # Errors
     /// If the system has no random bytes.
@@ -85,10 +86,10 @@ impl Image {
         Ok(Image { file, key: random_key()?, tags: Vec::new() })
     }
 
-    /// Copies all there is in these places, which nobody may write meanwhile.
+    /// Saves the contents of these places, which must not change meanwhile.
     ///
     /// # Errors
-    /// If the driver does not copy it, or the file does not take it. The places are as they were.
+    /// If the driver does not copy them, or the file cannot be written. The places are unchanged.
     pub fn save(&mut self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
         read(driver, places, |piece, bytes| {
             let open = (!stands(Defence::ImageKey)).then(|| bytes.to_vec());
@@ -98,18 +99,18 @@ impl Image {
         })
     }
 
-    /// Puts all back: the same places, in the same order, as they were saved.
+    /// Restores the contents of the same places, in the same order.
     ///
     /// # Errors
-    /// If the file cannot be read or was changed, or the driver does not copy it.
+    /// If the file cannot be read or was changed, or the driver does not copy the contents.
     pub fn restore(&self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
         copying(driver, places, |stream, pair, here| self.restore_all(driver, stream, pair, here))
     }
 
-    /// Has `take` have all that was saved of these places, as [`read`] does.
+    /// Calls `take` with all that was saved of these places, as [`read`] does.
     ///
     /// # Errors
-    /// If the file cannot be read or was changed, or what `take` returns.
+    /// If the file cannot be read or was changed; otherwise that of `take`.
     pub fn for_each(
         &self,
         places: &[Place],
@@ -123,7 +124,7 @@ impl Image {
         })
     }
 
-    /// One buffer is read and opened while the driver copies from the other one.
+    /// Reads and opens one buffer while the driver copies from the other one.
     fn restore_all(
         &self,
         driver: &Driver,
@@ -165,10 +166,10 @@ impl Image {
     }
 }
 
-/// Has `take` have all there is in these places, which nobody may write meanwhile, piece after piece.
+/// Calls `take` with the contents of these places, piece by piece. They must not change meanwhile.
 ///
 /// # Errors
-/// If the driver does not copy it, or what `take` returns.
+/// If the driver does not copy them; otherwise that of `take`.
 pub fn read(
     driver: &Driver,
     places: &[Place],
@@ -177,11 +178,11 @@ pub fn read(
     copying(driver, places, |stream, pair, all| read_all(driver, stream, pair, all, &mut take))
 }
 
-/// As [`read`], with two buffers for pieces that the caller gives, by the streams of the session. Memory that none of its
-/// contexts can copy is left out.
+/// Like [`read`], with two buffers of the caller for pieces, and the session's streams. Leaves out memory that none of
+/// its contexts can copy.
 ///
 /// # Errors
-/// If the driver does not copy it, or what `take` returns.
+/// If the driver does not copy it; otherwise that of `take`.
 pub fn read_with(
     driver: &Driver,
     pair: &mut [Scratch; 2],
@@ -197,7 +198,7 @@ pub fn read_with(
     })
 }
 
-/// One buffer is filled by the driver while the other one is taken.
+/// Lets the driver fill one buffer while `take` uses the other one.
 fn read_all(
     driver: &Driver,
     stream: Handle,
@@ -217,15 +218,14 @@ fn read_all(
     Ok(())
 }
 
-/// Each key seals one image, and each number one piece of it.
+/// A nonce is unique: each key seals one image, and each number one piece of it.
 fn nonce(piece: &Piece) -> Nonce {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&(piece.number as u64).to_le_bytes());
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Runs `job` for each device, with a stream of it, two buffers, and its pieces. When it returns, no copy is on its way any
-/// more.
+/// Runs `job` for each device, with a stream of it, two buffers, and its pieces. When it returns, no copy is pending.
 fn copying(
     driver: &Driver,
     places: &[Place],

@@ -1,7 +1,7 @@
-//! A session is suspended, resumed, or goes on in another worker.
+//! Suspends and resumes a session, or moves it to another worker.
 //!
-//! `plan` says what makes it anew (pure), `departure` collects it, `ahead` sends memory while the program still runs,
-//! `arrival` receives; `hold` is what is kept meanwhile, `image` the sealed file of a suspended one. Called by
+//! `plan` recreates it there, `departure` collects the plan, `ahead` sends memory while the program still runs,
+//! `arrival` receives; `hold` is the state meanwhile, `image` the sealed file of a suspended session. Called by
 //! `session::server`.
 
 pub mod ahead;

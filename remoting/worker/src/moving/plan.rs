@@ -1,4 +1,5 @@
-//! What makes a session anew at another worker: its commands, and what its memory holds. `departure` collects it.
+//! The plan that recreates a session at another worker: its commands, and the contents of its memory. `departure`
+//! collects it.
 
 use crate::driver::{Driver, Handle};
 use crate::memory::overwriting::Filler;
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// Everything that a session is, as the commands that make it, in their order.
+/// Everything that makes up a session, as the commands that create it, in their order.
 pub struct Plan {
     pub ground: Ground,
     pub streams: Vec<StreamCreate>,
@@ -28,40 +29,40 @@ pub struct Plan {
     pub modules: Vec<Code>,
     pub graphs: Vec<Arc<GraphBuild>>,
     pub events: Vec<Recorded>,
-    /// An event of each context, for times.
+    /// An event of each context, as a reference for times.
     pub clocks: BTreeMap<u64, Handle>,
     pub gates: Vec<GateOpen>,
-    /// With their streams. The client knows what they hold.
+    /// Mirrors with their streams. The client knows their contents.
     pub mirrors: Vec<(u64, MirrorAdd)>,
-    /// By device.
+    /// Means to copy memory, by device.
     pub fillers: BTreeMap<u32, Filler>,
-    /// What the slabs hold, and later what the variables do.
+    /// The places of slabs, and later those of variables too.
     pub places: Vec<Place>,
-    /// Holds what the slabs do, if the session is suspended.
+    /// The contents of the slabs, if the session is suspended.
     pub image: Option<Arc<Image>>,
     pub adopt: Adopt,
     pub kept: Vec<u8>,
-    /// Of the client, received and not carried out.
+    /// Bytes from the client that were received and not executed.
     pub unread: Vec<u8>,
 }
 
 pub struct Code {
     pub load: ModuleLoad,
-    /// With a zero byte behind it.
+    /// With a zero byte at its end.
     pub image: Arc<Vec<u8>>,
     pub loaded: Arc<LoadedModule>,
     pub kernels: Vec<Handle>,
     pub described: Vec<u32>,
-    /// Functions that set something of a kernel, with their arguments.
+    /// Functions that make settings of a kernel, with their arguments.
     pub settings: Vec<(u32, Vec<u8>)>,
 }
 
 pub struct Recorded {
     pub create: EventCreate,
-    /// The record, and where it is to be made.
+    /// The record, and the stream in which it is to be made.
     pub record: Option<(EventRecord, u64)>,
     pub followed: bool,
-    /// Of an event with timing: what was recorded, and in which context.
+    /// The recorded event and its context, of an event with timing.
     pub timed: Option<(Handle, Handle)>,
 }
 
@@ -70,10 +71,10 @@ pub fn driver_says(code: u32) -> Failed {
 }
 
 impl Plan {
-    /// For a helper's thread. Returns how many bytes of memory were sent.
+    /// Recreates the session, on a helper's thread. Returns how many bytes of memory were sent.
     ///
     /// # Errors
-    /// Why the session cannot be made there as it is here.
+    /// The reason why the session cannot be recreated there as it is here.
     pub fn carry_out(mut self, driver: &Driver, mut ahead: Ahead) -> Result<u64, Failed> {
         let handles: Vec<Handle> = self.ground.contexts.iter().map(|(_, handle, _)| *handle).collect();
         settle(driver, &handles).map_err(driver_says)?;
@@ -115,7 +116,7 @@ impl Plan {
         self.ground.synchronise(there)
     }
 
-    /// Loads the modules, and compares where their variables lie. Returns these places.
+    /// Loads the modules, and compares the addresses of their variables. Returns the places of the variables.
     fn load_code(&self, driver: &Driver, there: &mut Replay) -> Result<Vec<Place>, Failed> {
         let mut places = Vec::new();
         for code in &self.modules {
@@ -155,8 +156,9 @@ impl Plan {
         there.settle()
     }
 
-    /// The first `slabs` places are memory of slabs; what of it is there already is not sent again. That is only what was
-    /// sent of slabs that stayed: others may have been read at the same addresses, and are made anew there.
+    /// Sends the contents of memory. The first `slabs` places are slabs; bytes that are there already are not sent
+    /// again. Only slabs that stayed have such bytes: others may have been read at the same addresses, and are new
+    /// there.
     fn copy_contents(&self, driver: &Driver, ahead: &mut Ahead, slabs: usize) -> Result<(), Failed> {
         let (slabs, variables) = self.places.split_at(slabs);
         let kept = self.ground.kept(ahead.ground.as_ref());
@@ -196,7 +198,7 @@ impl Plan {
         there.settle()
     }
 
-    /// When the records of events with timing were complete.
+    /// Returns when the records of events with timing were complete.
     fn times(&self, driver: &Driver) -> Result<Vec<EventTime>, u32> {
         let mut times = Vec::new();
         for (create, handle, _) in &self.ground.contexts {
@@ -222,7 +224,7 @@ impl Plan {
     }
 }
 
-/// The variables of a module, which lie at the same addresses there.
+/// Returns the variables of a module, which must have the same addresses there.
 fn variables(driver: &Driver, code: &Code, image: &[u8], there: &mut Replay) -> Result<Vec<(u64, u64)>, Failed> {
     let unreadable = |error| format!("UnknownCode: a module cannot be read: {error}");
     let found = Variables::of(bundled_images(image).as_deref().unwrap_or(&[image])).map_err(unreadable)?;
@@ -232,7 +234,7 @@ fn variables(driver: &Driver, code: &Code, image: &[u8], there: &mut Replay) -> 
     let mut places = Vec::new();
     for name in found.names {
         let Ok(c_name) = CString::new(name.as_str()) else { continue };
-        // Of another architecture, or of no use to its kernels.
+        // The variable is of another architecture, or its kernels do not use it.
         let Ok((address, size)) = driver.module_global(code.loaded.handle, &c_name) else { continue };
         let asked = ModuleGlobal { module: code.load.module, name: name.clone() };
         let symbol: Symbol = answered(&there.call(&asked)?, "OtherCode: a variable of a module")?;

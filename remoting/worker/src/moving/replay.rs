@@ -1,4 +1,4 @@
-//! A worker as the client of another one: makes a session there that is like its own.
+//! A worker as the client of another one: creates a session there that is like its own.
 
 use crate::moving::image::Failed;
 use protocol::{
@@ -12,11 +12,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Another worker that says nothing for so long is given up. It may compile a large module meanwhile.
+/// Time limit for the other worker to say something. It may be compiling a large module.
 const PATIENCE: Duration = Duration::from_secs(100);
 const READ: usize = 256 << 10;
 
-/// The other worker's answer: its code, and the fields behind it.
+/// The other worker's answer: its code, and the fields after it.
 pub type Answer = (u32, Vec<u8>);
 
 pub struct Replay {
@@ -25,10 +25,10 @@ pub struct Replay {
     decoder: Decoder,
     buffer: Vec<u8>,
     received: u64,
-    /// What the commands do that must be answered by 0.
+    /// Descriptions of the commands that must be answered by 0.
     expected: HashMap<u64, &'static str>,
     answers: HashMap<u64, Answer>,
-    /// Bytes of copies that it has not taken.
+    /// Bytes of copies that the other worker has not consumed.
     outstanding: u64,
     /// Bytes of memory that were sent.
     pub copied: u64,
@@ -42,7 +42,7 @@ impl Replay {
     /// # Errors
     /// If the system refuses.
     pub fn new(connection: OwnedFd) -> Result<Replay, Failed> {
-        // Whatever kind of stream it is.
+        // This works for every kind of stream socket.
         let socket = UnixStream::from(connection);
         socket.set_nonblocking(false).map_err(lost)?;
         socket.set_read_timeout(Some(PATIENCE)).map_err(lost)?;
@@ -60,7 +60,7 @@ impl Replay {
         })
     }
 
-    /// A command without an answer.
+    /// Sends a command, and does not wait for an answer. Returns its number.
     ///
     /// # Errors
     /// If the connection broke.
@@ -89,10 +89,7 @@ impl Replay {
         self.socket.write_all(bytes).map_err(lost)
     }
 
-    /// A command that is to succeed; [`Replay::settle`] finds out whether it did. `what` says what it does.
-    ///
-    /// # Errors
-    /// If the connection broke.
+    /// Marks a command that must succeed; [`Replay::settle`] finds out whether it did. `what` describes the command.
     pub fn expect(&mut self, seq: u64, what: &'static str) {
         self.expected.insert(seq, what);
     }
@@ -111,10 +108,10 @@ impl Replay {
         }
     }
 
-    /// Waits for the answers of all commands that are to succeed.
+    /// Waits for the answers of all commands that must succeed.
     ///
     /// # Errors
-    /// What did not.
+    /// The description of one that failed, and its code.
     pub fn settle(&mut self) -> Result<(), Failed> {
         while !self.expected.is_empty() {
             self.read()?;
@@ -122,7 +119,7 @@ impl Replay {
         Ok(())
     }
 
-    /// An image, unless it was sent before.
+    /// Sends an image, in pieces.
     ///
     /// # Errors
     /// If the connection broke.
@@ -134,7 +131,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Bytes for memory there. What is only zeros is zero already, if `fresh`.
+    /// Sends bytes for memory there. If it is `fresh` it holds zeros, and zeros are not sent.
     ///
     /// # Errors
     /// If the connection broke, or the session there ended.
@@ -189,22 +186,23 @@ impl Replay {
         Ok(())
     }
 
-    /// Nothing more is sent. Returns when the other worker has read all of it.
+    /// Ends the connection's sending side. Returns how many bytes of memory were sent, when the other worker has read
+    /// all.
     ///
     /// # Errors
     /// If the connection broke.
     pub fn finish(mut self) -> Result<u64, Failed> {
         self.socket.shutdown(Shutdown::Write).map_err(lost)?;
-        // What it says from here on is for the session's own client, who is told again.
+        // Messages from here on are for the session's own client, and are sent to it again.
         while self.socket.read(&mut self.buffer).map_err(lost)? > 0 {}
         Ok(self.copied)
     }
 }
 
-/// The fields of a successful answer.
+/// Decodes the fields of a successful answer.
 ///
 /// # Errors
-/// What did not succeed.
+/// A message that names `what` failed.
 pub fn answered<T: Wire>((code, fields): &Answer, what: &str) -> Result<T, Failed> {
     let value = protocol::Reader::new(fields).get();
     match (code, value) {

@@ -1,6 +1,6 @@
-//! Suspending a session and resuming it. What its slabs hold goes into an image, and their memory to the driver; contexts,
-//! modules and addresses stay. Commands that arrive meanwhile are kept and run afterwards. A session that is to be moved
-//! (`departure`) is held in the same way.
+//! Suspending a session and resuming it. The contents of its slabs go into an image, and their memory to the driver;
+//! contexts, modules and addresses stay. Commands that arrive meanwhile are held and run afterwards. A session that is
+//! to be moved (`departure`) is held in the same way.
 
 use crate::driver::{Driver, Handle, Result as DriverResult};
 use crate::io::frames::Payload;
@@ -17,11 +17,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Carried out at once where a session is to be moved: what is under way may wait for them, and what arrived earlier and is
-/// kept does not care.
+/// Commands that a session which is to be moved executes at once: work in progress may wait for them, and earlier
+/// commands that are held do not depend on them.
 const AHEAD: [u32; 4] = [CallbackDone::CODE, GateOpen::CODE, SupplyBytes::CODE, SupplyCancel::CODE];
 
-/// What a helper needs to know of a slab.
+/// A slab, as a helper needs it.
 #[derive(Debug, Clone, Copy)]
 struct Saved {
     place: Place,
@@ -29,13 +29,13 @@ struct Saved {
 }
 
 impl Session {
-    /// Keeps a frame for later. A client that is gone is not waited for.
+    /// Holds a frame for later. `Close` ends the session instead.
     pub fn hold_frame(&mut self, header: &Header, payload: Payload) {
         if header.code == Close::CODE {
             return self.end(0, "closed by the client");
         }
         if !self.hold.stops() && AHEAD.contains(&header.code) {
-            // Its place in the order is kept.
+            // A placeholder keeps its place in the order.
             self.hold.frames.push_back((Header { code: Skipped::CODE, len: 0, ..*header }, Payload::Heap(Vec::new())));
             return self.take_ahead(header, payload);
         }
@@ -43,7 +43,7 @@ impl Session {
         self.hold.frames.push_back((*header, payload));
     }
 
-    /// The appliance wants the session suspended, and its image in this file, which has room for it.
+    /// Suspends the session for the appliance, with the image in this file, which has room for it.
     pub fn suspend(&mut self, file: Option<OwnedFd>, reason: String, patience: Duration) {
         let then = file.map(Then::Save).ok_or("the appliance gave no file for the image");
         match then.map_err(str::to_owned).and_then(|then| self.begin_hold(then, patience)) {
@@ -55,7 +55,7 @@ impl Session {
         }
     }
 
-    /// The appliance wants the session to be moved now, after [`Session::send_ahead`].
+    /// Moves the session for the appliance, after [`Session::send_ahead`].
     pub fn move_away(&mut self, patience: Duration) {
         let begun = match &self.hold.state {
             _ if self.hold.ahead.is_none() => Err("the appliance gave no connection".into()),
@@ -74,7 +74,7 @@ impl Session {
         }
     }
 
-    /// A session that was to move stays: suspended, if it was.
+    /// Cancels a move: the session stays, and stays suspended if it was.
     pub fn stay(&mut self) {
         if self.hold.image.is_none() {
             return self.let_go();
@@ -92,27 +92,29 @@ impl Session {
         self.let_all_go();
         self.overwrite_all_freed();
         self.mark_running();
-        // What is under way there goes by the session's own connection, which lasts.
+        // Bytes that are under way there use the session's own connection instead, which stays.
         self.stripes.close();
         self.hold.state = State::Draining { then, since: Instant::now(), patience, host: Host::Brief };
         Ok(())
     }
 
-    /// Sees to it that it is noticed when what streams were given is complete. Returns whether there was anything.
+    /// Marks all streams that were given work, so that its completion is noticed. Returns whether there were any.
     fn mark_running(&mut self) -> bool {
         let running: Vec<u64> = self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
         running.iter().for_each(|stream| self.mark(*stream));
         !running.is_empty()
     }
 
-    /// Saves when all that was begun is complete; gives up when that takes too long. Returns whether anything was done.
+    /// Saves or leaves when all work that has begun is complete; gives up when that takes too long. Returns whether
+    /// anything was done.
     pub fn drain(&mut self) -> bool {
         let State::Draining { ref then, since, patience, .. } = self.hold.state else { return false };
         let moves = matches!(then, Then::Move);
         let quiet = !self.completions.is_pending() && self.helpers.is_idle() && self.closing.is_empty();
-        // What was let through is complete only when it is looked for; until then it may write to mirrors.
+        // Completion of commands that were let through is only known after a check; until then they may write to
+        // mirrors.
         let runs = moves && quiet && self.mark_running();
-        // What the device has written is told before: there is nothing to be kept of it.
+        // The client learns first what the device has written: nothing of it has to be kept.
         let quiet = quiet && !runs && self.mirrors.settle();
         if quiet && !self.requests.are_open() && (self.is_settled() || !moves) {
             match std::mem::replace(&mut self.hold.state, State::Copying) {
@@ -135,8 +137,9 @@ impl Session {
         true
     }
 
-    /// A host function that lasts while the GPU is `quiet` may wait for an answer to what is kept (the client itself brings
-    /// what the program wrote before a word that a stream waits for). It gets its answers. Returns whether anything was done.
+    /// Executes held commands if a host function lasts while the GPU is `quiet`: it may wait for an answer to them (the
+    /// client itself sends what the program wrote before a word that a stream waits for). Returns whether anything was
+    /// done.
     fn look_at_host_functions(&mut self, quiet: bool) -> bool {
         let first = self.callbacks.values().min().copied();
         let State::Draining { host, .. } = &mut self.hold.state else { return false };
@@ -227,7 +230,7 @@ impl Session {
         (self.hold.state, self.hold.image) = (State::Suspended, Some(Arc::new(image)));
     }
 
-    /// There is room on the GPU again.
+    /// Resumes the session: there is room on the GPU again.
     pub fn resume(&mut self) {
         let (State::Suspended, Some(image)) = (&self.hold.state, self.hold.image.clone()) else {
             let reason = "it is not suspended".into();
@@ -263,7 +266,7 @@ impl Session {
         self.let_go();
     }
 
-    /// Runs what was kept, and what arrives.
+    /// Ends the hold: executes the commands that were held; new ones run when they arrive.
     pub fn let_go(&mut self) {
         self.forget_ahead();
         let hold = std::mem::take(&mut self.hold);
@@ -278,20 +281,20 @@ impl Session {
     }
 }
 
-/// What became of a slab that was saved.
+/// The result of removing a slab that was saved.
 struct Left {
     place: Place,
     scrubbed: bool,
     unmapped: DriverResult<()>,
 }
 
-/// Why what was saved is not back, and what became of what was back already.
+/// The reason why a session was not restored, and the results of removing what was restored already.
 type NotBack = (String, Vec<Left>);
 
-/// Everything in these contexts is complete.
+/// Waits until everything in these contexts is complete.
 ///
 /// # Errors
-/// What that ended with.
+/// The error of that work.
 pub fn settle(driver: &Driver, contexts: &[Handle]) -> DriverResult<()> {
     contexts.iter().try_for_each(|context| driver.set_current(*context).and_then(|()| driver.context_synchronize()))
 }
@@ -302,7 +305,7 @@ fn leave(driver: &Driver, slab: &Saved) -> Left {
     Left { place: slab.place, scrubbed, unmapped: unmap(driver, address, size, slab.memory) }
 }
 
-/// New memory at the old addresses, with what was there; after an error there is none.
+/// Maps new memory at the old addresses, and restores its contents; after an error there is none.
 fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u64, u64)>, NotBack> {
     let mut mapped = Vec::new();
     let restored = slabs.iter().try_for_each(|Saved { place: slab, .. }| {
@@ -316,7 +319,7 @@ fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u6
         .map_err(|code: u32| format!("the driver gave no memory: CUDA error {code}"))
         .and_then(|()| image.restore(driver, &places));
     restored.map_err(|reason| {
-        // Some of it may be there already.
+        // Some contents may be there already.
         let back = mapped.iter().zip(slabs).map(|((_, memory), slab)| Saved { place: slab.place, memory: *memory });
         (reason, back.map(|slab| leave(driver, &slab)).collect())
     })?;

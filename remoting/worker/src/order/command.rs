@@ -1,4 +1,4 @@
-//! A frame as a command, and the keys it stands in for the scheduler.
+//! A frame as a command, and its keys for the scheduler.
 
 use crate::io::frames::Payload;
 use crate::order::rules::{Rule, kept};
@@ -56,19 +56,19 @@ pub struct Frame {
     pub stream_id: u64,
     pub command: Command,
     pub payload: Payload,
-    /// Where in the payload the message's tail starts.
+    /// Offset in the payload where the message's tail starts.
     pub tail: usize,
-    /// How far a command that runs in steps has come.
+    /// Progress of a command that runs in steps.
     pub progress: u64,
     /// The events that count this frame among those that refer to them.
     pub refers: Vec<u64>,
-    /// What a launch that had to wait runs with.
+    /// Settings of a launch that had to wait.
     pub settings: Option<Settings>,
 }
 
 impl Frame {
     /// # Errors
-    /// If the payload is not what the code says.
+    /// If the payload does not fit the code.
     pub fn decode(header: &Header, payload: Payload) -> Result<Frame, DecodeError> {
         let bytes = payload.bytes();
         let (command, tail) = decode(header.code, bytes)?;
@@ -89,17 +89,17 @@ impl Frame {
         self.payload.bytes().get(self.tail..).unwrap_or_default()
     }
 
-    /// Does it count as a launch?
+    /// Whether it counts as a launch.
     pub fn is_launch(&self) -> bool {
         matches!(self.command, Command::Launch(_) | Command::GraphLaunch(_))
     }
 
-    /// Does what follows have to wait until this is done?
+    /// Whether later commands have to wait until it is done.
     pub fn places_memory(&self) -> bool {
         matches!(self.command, Command::SlabMap(_) | Command::SlabMove(_) | Command::PeerAccess(_))
     }
 
-    /// The events that this command waits for or records.
+    /// Returns the events that this command waits for, asks for or records.
     pub fn events(&self) -> Vec<u64> {
         match &self.command {
             Command::EventRecord(c) => vec![c.event],
@@ -112,17 +112,17 @@ impl Frame {
     }
 }
 
-/// What commands are ordered by.
+/// Keys by which commands are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
     Stream(u64),
-    /// The context's streams that the legacy one orders: exclusive for the legacy stream, shared for blocking ones.
+    /// The context's streams that the legacy stream orders: exclusive for the legacy stream, shared for blocking ones.
     Legacy(u64),
     /// Everything in a context: exclusive for its creation, shared for its streams' commands.
     Context(u64),
     /// The creation of contexts, for commands that need one without naming it.
     Creation,
-    /// The destruction of contexts, which the next creation waits for: a reset device starts anew.
+    /// The destruction of contexts, which the next creation waits for: a device that was reset starts from nothing.
     Destruction,
     /// One record of an event.
     Record(u64, u64),
@@ -135,14 +135,14 @@ pub enum StreamKind {
     NonBlocking,
 }
 
-/// Which streams there are, known from the moment their creation arrives.
+/// The streams that commands may name. One is added when the command that creates it arrives.
 #[derive(Debug, Default)]
 pub struct Topology {
     streams: HashMap<u64, (u64, StreamKind)>,
 }
 
 impl Topology {
-    /// Streams beyond this are not remembered; their commands answer that there is no such stream.
+    /// Limit on the streams that are remembered; commands of others answer that there is no such stream.
     pub const MOST_STREAMS: usize = 1 << 20;
 
     /// Learns of streams from a command that arrives.
@@ -175,7 +175,7 @@ impl Topology {
         self.streams.retain(|_, (c, _)| *c != context);
     }
 
-    /// The keys of a command in the stream's order.
+    /// Returns the keys of a command that is part of the stream's order.
     fn stream_keys(&self, stream_id: u64) -> Vec<(Key, Mode)> {
         let mut keys = Vec::with_capacity(4);
         if kept(Rule::StreamOrder) {
@@ -192,7 +192,7 @@ impl Topology {
         keys
     }
 
-    /// The keys of a command. Commands without keys run when they arrive.
+    /// Returns the keys of a command. Commands without keys run when they arrive.
     pub fn keys(
         &self,
         frame: &Frame,
@@ -287,7 +287,7 @@ impl Topology {
             | Command::MirrorChanges(_)
             | Command::CopyOnDevice(_) => self.stream_keys(frame.stream_id),
             Command::Generated(_) if frame.stream_id != 0 => self.stream_keys(frame.stream_id),
-            // A context's preferences (caches, shared memory) only change how fast it is: they wait for nothing.
+            // A context's preferences (caches, shared memory) only affect its speed: they wait for nothing.
             Command::Generated(_) => vec![(Key::Creation, After)],
             _ => Vec::new(),
         }

@@ -1,7 +1,7 @@
-//! Completions: what is to be told to the client when the GPU gets somewhere.
+//! Completions: what is reported to the client, or done, when work of the GPU is complete.
 //!
-//! Nothing waits in the driver. Each stream has a queue of entries in its order, some with an event; entries are
-//! done when their event is, or, without one, when all before them are. Events are only ever queried.
+//! The worker never waits in the driver. Each stream has a queue of entries in its order, some with an event. An entry
+//! is done when its event is complete or, without one, when all entries before it are done. Events are only queried.
 
 use crate::driver::Code;
 use crate::memory::mirrors::Told;
@@ -12,13 +12,13 @@ use driverapi::errors::*;
 use protocol::{Callback, Consumed, Fenced, HostBytes, Message};
 use std::rc::Rc;
 
-/// Entries are made at least this often, so that it is known how much a stream still has to do.
+/// A stream gets a marker at least every so many operations, so that it is known how much it still has to do.
 const MARKER_EVERY: u32 = 64;
-/// The driver blocks at about 1,024 operations in a stream; ours is held before.
+/// The driver blocks at about 1,024 operations in a stream; the worker holds the stream before that.
 pub const MOST_IN_FLIGHT: u32 = 900;
-/// Waits for single events that a client may have outstanding.
+/// Limit on a client's outstanding waits for single events.
 const MOST_WATCHES: usize = 1 << 16;
-/// Completions in one stream that it may have outstanding.
+/// Limit on the outstanding completions of one stream.
 const MOST_ENTRIES: usize = 1 << 17;
 
 struct Done {
@@ -45,16 +45,16 @@ impl Session {
         }
     }
 
-    /// Makes it known when everything given to the stream so far is complete.
+    /// Adds an entry that shows when everything given to the stream so far is complete.
     pub fn mark(&mut self, stream_id: u64) {
-        // Without its event the entry is done when the next one is.
+        // After an error the next entry covers these operations too.
         if let Err(code) = self.entry(stream_id, 0, Action::Marker) {
             self.late(code);
         }
     }
 
-    /// Records an event in the stream; `action` happens when it is complete.
-    /// After an error (which is returned) the action happens when the earlier entries are done.
+    /// Records an event in the stream; runs `action` when it is complete. After an error (which is returned) runs
+    /// `action` when the earlier entries are done.
     pub fn entry(&mut self, stream_id: u64, seq: u64, action: Action) -> Result<(), Code> {
         self.enter(self.streams.get(stream_id)?.context)?;
         let stream = self.streams.get(stream_id)?;
@@ -79,7 +79,7 @@ impl Session {
         }
     }
 
-    /// `action` happens when this event, which the stream was given last, is complete.
+    /// Runs `action` when this event, which the stream was given last, is complete.
     pub fn entry_at(&mut self, stream_id: u64, seq: u64, event: Rc<RealEvent>, action: Action) {
         let Ok(stream) = self.streams.get_mut(stream_id) else { return };
         let operations = std::mem::take(&mut stream.issued) + 1;
@@ -92,7 +92,7 @@ impl Session {
         self.push_entry(stream_id, seq, Some(event), operations, action);
     }
 
-    /// `action` happens when the entries before it are done.
+    /// Runs `action` when the entries before it are done.
     pub fn piggyback(&mut self, stream_id: u64, seq: u64, action: Action) {
         self.push_entry(stream_id, seq, None, 0, action);
     }
@@ -109,7 +109,7 @@ impl Session {
         }
     }
 
-    /// As `entry`, but without a new event if nothing was given to the stream since the last.
+    /// Like `entry`, but without a new event if nothing was given to the stream since the last one.
     pub fn entry_if_needed(&mut self, stream_id: u64, seq: u64, action: Action) -> Result<(), Code> {
         if self.streams.get(stream_id)?.issued > 0 {
             return self.entry(stream_id, seq, action);
@@ -118,7 +118,7 @@ impl Session {
         Ok(())
     }
 
-    /// `action` happens when this record of an event is complete, whatever else its stream does.
+    /// Runs `action` when this record of an event is complete, whatever other work its stream has.
     pub fn watch(&mut self, seq: u64, event: Rc<RealEvent>, action: Action) {
         if self.completions.watches.len() >= MOST_WATCHES {
             return self.end(CUDA_ERROR_UNKNOWN, "too many events are waited for");
@@ -127,13 +127,13 @@ impl Session {
         self.completions.watches.push(Watch { seq, event, action });
     }
 
-    /// `then` happens when everything given to the streams of a context so far is complete.
+    /// Runs `then` when everything given to the streams of a context so far is complete.
     pub fn join(&mut self, context: u64, streams: &[u64], seq: u64, then: Then) {
         let id = self.completions.next_join;
         self.completions.next_join += 1;
         let reply = matches!(then, Then::Reply);
         let busy: Vec<u64> = streams.iter().copied().filter(|id| self.is_busy(*id)).collect();
-        // One part is ours, so that the join is complete only when all others exist.
+        // One part belongs to this function, so that the join is complete only when all others exist.
         let join = Join { seq, remaining: busy.len() + 1, code: 0, then };
         self.completions.joins.insert(id, join);
         let mut failed = 0;
@@ -148,12 +148,12 @@ impl Session {
         self.part_done(id, failed);
     }
 
-    /// Has the stream work that is not known to be complete, or entries to be told?
+    /// Whether the stream has work that is not known to be complete, or entries to report.
     pub fn is_busy(&self, stream_id: u64) -> bool {
         self.streams.get(stream_id).is_ok_and(|stream| stream.in_flight > 0 || !stream.entries.is_empty())
     }
 
-    /// Tells the client everything that the GPU has got to. Returns whether there was anything.
+    /// Reports all that the GPU has completed to the client. Returns whether there was anything.
     pub fn collect(&mut self) -> bool {
         if !self.completions.is_pending() {
             return false;
@@ -234,7 +234,8 @@ impl Session {
         gone.into_iter().for_each(|(context, id)| self.forget_stream(context, id));
     }
 
-    /// Tells the client, or does, what an action says; what lets it see mirrors when those have been read.
+    /// Reports an action to the client, or executes it. An action that lets the client see mirrors waits until they
+    /// have been read.
     pub fn publish(&mut self, seq: u64, code: Code, action: Action) {
         if is_sticky(code) {
             self.note_sticky(code);

@@ -1,4 +1,5 @@
-//! What is still to be told to the client, and to be done, when streams get somewhere. `completer` asks and tells.
+//! Actions that wait for the progress of streams: what is to be reported to the client, or done. `completer` queries
+//! and reports.
 
 use crate::copying::staging::Buffer;
 use crate::driver::{Code, Driver, Handle};
@@ -28,7 +29,7 @@ pub enum Action {
         bytes: u64,
         _buffer: Buffer,
     },
-    /// The reply of a copy of memory that the client shares, which is kept until then.
+    /// The reply of a copy with memory that the client shares, which is kept until then.
     Shared {
         code: Code,
         _memory: Rc<Shared>,
@@ -38,7 +39,7 @@ pub enum Action {
         stripe: u64,
         buffer: Buffer,
     },
-    /// The stream got to a `CopyToDeviceLate`.
+    /// The stream has reached a `CopyToDeviceLate`.
     LateCopy,
     Fenced {
         token: u64,
@@ -58,9 +59,9 @@ pub enum Action {
     Part {
         join: u64,
     },
-    /// A command that synchronises is answered, which waited for mirrors.
+    /// The answer of a command that synchronises, after it has waited for mirrors.
     Synchronised,
-    /// A question is answered whether all is complete, of an event or of a stream.
+    /// The answer to a query of an event or a stream that is complete.
     Answer {
         of_event: bool,
     },
@@ -79,7 +80,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Can the program conclude something about other commands from it?
+    /// Whether the program can conclude something about other commands from it.
     pub fn is_visible(&self) -> bool {
         !matches!(
             self,
@@ -93,8 +94,8 @@ impl Action {
         )
     }
 
-    /// Is it told as it is, and lets the program conclude that the device has written to a mirror? What becomes an answer to
-    /// a command that synchronises is looked at there.
+    /// Whether it is reported as it is, and lets the program conclude that the device has written to a mirror. Actions
+    /// that become the answer of a command that synchronises are checked there.
     pub fn lets_see(&self) -> bool {
         matches!(
             self,
@@ -102,13 +103,13 @@ impl Action {
         )
     }
 
-    /// Does it change what the program sees in its memory or of its events?
+    /// Whether it changes what the program sees in its memory or of its events.
     pub fn is_news(&self) -> bool {
         matches!(self, Action::HostBytes { .. } | Action::EventDone { .. })
     }
 
-    /// Some errors, and what kernels print, the driver only hands out when something is synchronised. On an event that
-    /// is complete that waits for nothing.
+    /// Returns the final code of an action. The driver reports some errors, and the output of kernels, only when
+    /// something is synchronised. On an event that is complete this waits for nothing.
     pub fn settle(
         &self,
         driver: &Driver,
@@ -134,7 +135,7 @@ impl Action {
     }
 }
 
-/// `None` while the event is not complete, then 0 or an error.
+/// Returns `None` while the event is not complete, then 0 or an error.
 pub fn state(driver: &Driver, current: &CurrentContext, event: &RealEvent) -> Option<Code> {
     match current.set(driver, event.context()).and_then(|()| driver.event_query(event.handle)) {
         Ok(()) => Some(0),
@@ -158,7 +159,7 @@ pub struct Watch {
     pub action: Action,
 }
 
-/// Something that happens when several streams have got somewhere.
+/// An action that waits for several streams.
 #[derive(Debug)]
 pub struct Join {
     pub seq: u64,
@@ -183,19 +184,19 @@ pub struct Completions {
     pub watches: Vec<Watch>,
     pub joins: HashMap<u64, Join>,
     pub next_join: u64,
-    /// `HostBytes` and `EventDone` that are still to be told.
+    /// Number of `HostBytes` and `EventDone` actions that are still to be reported.
     pub news_pending: usize,
-    /// `HostBytes` entries.
+    /// Number of `HostBytes` entries.
     pub bytes_pending: usize,
 }
 
 impl Completions {
-    /// Copies to the host whose bytes have yet to arrive.
+    /// Number of copies to the host whose bytes have yet to arrive.
     pub fn bytes_pending(&self) -> usize {
         self.bytes_pending
     }
 
-    /// Is the GPU to be asked again later?
+    /// Whether the GPU is to be queried again later.
     pub fn is_pending(&self) -> bool {
         !self.active.is_empty() || !self.watches.is_empty()
     }

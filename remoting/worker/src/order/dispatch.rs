@@ -1,4 +1,4 @@
-//! What each command does, and what becomes of its error.
+//! Executes each command, and reports its error.
 
 use crate::driver::{Code, Result};
 use crate::order::command::{Command, Frame};
@@ -9,7 +9,7 @@ use driverapi::errors::*;
 use protocol::{ContextDestroy, Fenced, Message, ModuleUnload};
 
 impl Session {
-    /// Hands a command to its module; an error is answered as the command's kind demands.
+    /// Executes a command through its module; answers an error as the command's kind demands.
     pub fn execute(&mut self, frame: &mut Frame) -> Outcome {
         match self.try_execute(frame) {
             Ok(outcome) => outcome,

@@ -1,15 +1,15 @@
-//! Streams that wait for something elsewhere.
+//! Gates: streams wait at them for something that happens elsewhere.
 
 use std::collections::{HashMap, HashSet};
 
-/// Gates that a client may open before their streams get there.
+/// Limit on the gates that a client may open before their streams reach them.
 pub const MOST_OPEN_GATES: usize = 1 << 20;
 
-/// What streams wait for that happens elsewhere; the client says when it has.
+/// The gates of a session; the client says when one opens.
 #[derive(Default)]
 pub struct Gates {
-    /// The command that holds its stream, by its token.
+    /// The command that holds its stream, by the gate's token.
     pub closed: HashMap<u64, u64>,
-    /// Opened before the stream got there.
+    /// Gates that were opened before their stream reached them.
     pub open: HashSet<u64>,
 }

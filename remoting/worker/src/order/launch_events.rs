@@ -1,7 +1,7 @@
 //! Events that launches record themselves. Each record takes a driver's event of its own, as `event_record` does.
 //!
-//! Such an event says nothing of its stream: it may be complete before the kernel is. So it is watched by itself, and is
-//! never a mark of how far the stream has come.
+//! Such an event says nothing about its stream: it may be complete before the kernel is. So it is watched by itself,
+//! and never marks the progress of the stream.
 
 use crate::code::launch_shape::attribute;
 use crate::driver::{Code, Result};
@@ -13,14 +13,14 @@ use driverapi::types::CUlaunchAttribute;
 use protocol::{LaunchAttribute, Recording};
 use std::rc::Rc;
 
-/// The attributes as the driver takes them, and what they record.
+/// The attributes in the driver's form, and the records that they make.
 pub struct LaunchAttributes {
     pub raw: Vec<CUlaunchAttribute>,
     records: Vec<(Recording, Rc<RealEvent>)>,
 }
 
 impl Session {
-    /// The context of the stream must be current.
+    /// Converts the attributes of a launch. The context of the stream must be current.
     pub fn launch_attributes(&mut self, stream_id: u64, given: &[LaunchAttribute]) -> Result<LaunchAttributes> {
         let mut all = LaunchAttributes { raw: Vec::with_capacity(given.len()), records: Vec::new() };
         for a in given {
@@ -36,7 +36,7 @@ impl Session {
         Ok(all)
     }
 
-    /// As CUDA asks: an event of the stream's context, without timing.
+    /// Takes an event for a record of a launch. As CUDA requires, it is one of the stream's context, without timing.
     fn event_for_launch(&self, stream_id: u64, event: u64) -> Result<Rc<RealEvent>> {
         let event = self.events.get(event)?;
         if self.streams.get(stream_id)?.context != event.context {
@@ -48,7 +48,7 @@ impl Session {
         self.contexts.get(event.context)?.events.take(&self.driver, false)
     }
 
-    /// The driver has the launch.
+    /// Notes the records of a launch that the driver has accepted.
     pub fn launch_recorded(&mut self, seq: u64, attributes: LaunchAttributes) -> Result<()> {
         for (record, real) in attributes.records {
             let event = self.events.get_mut(record.event)?;
@@ -62,7 +62,7 @@ impl Session {
         Ok(())
     }
 
-    /// The launch failed: so did what it was to record.
+    /// Notes that the records of a launch failed with it.
     pub fn launch_not_recorded(&mut self, attributes: &[LaunchAttribute], code: Code) {
         for record in attributes.iter().filter_map(LaunchAttribute::recording) {
             let Ok(event) = self.events.get_mut(record.event) else { continue };
@@ -75,7 +75,8 @@ impl Session {
     }
 }
 
-/// `CUlaunchAttributeValue` with an event: the handle, flags (none), and whether blocks trigger it at their start.
+/// Makes a `CUlaunchAttributeValue` with an event: the handle, flags (none), and whether blocks trigger it at their
+/// start.
 fn raw(id: u32, record: Recording, real: &RealEvent) -> CUlaunchAttribute {
     let at_start = u64::from(record.at_block_start) << 32;
     CUlaunchAttribute::new(id, [real.handle.0 as u64, at_start, 0, 0, 0, 0, 0, 0])

@@ -1,8 +1,8 @@
 //! Order: which command may run when, and what is known to be complete.
 //!
-//! A frame becomes a `command` with the keys that it stands in for; `sched` says whether it may run, by the `rules`;
-//! `dispatch` has it done; `completer` asks streams how far they are, and tells the client. Streams, events and what waits
-//! for them are here, too. Called by `session`. It does not know what a command does.
+//! A frame becomes a `command` with its keys; `sched` decides by the `rules` whether it may run; `dispatch` executes
+//! it; `completer` queries the progress of streams and reports to the client. Streams, events and what waits for them
+//! are here, too. Called by `session`. It does not know what a command does.
 
 pub mod command;
 pub mod completer;

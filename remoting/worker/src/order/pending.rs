@@ -1,17 +1,17 @@
-//! What is made in several steps, between which the GPU or the appliance has to answer.
+//! Objects that are made in several steps, with an answer of the GPU or the appliance in between.
 
 use protocol::KernelInfo;
 
-/// A slab on its way to its tenant.
+/// A slab that its tenant does not have yet.
 #[derive(Debug, Clone, Copy)]
 pub struct NewSlab {
     pub context: u64,
     pub address: u64,
     pub size: u64,
-    /// Where it is zeroed.
+    /// The hidden address where it is zeroed.
     pub place: u64,
     pub memory: u64,
-    /// The driver's name of the device.
+    /// The driver's handle of the device.
     pub device: i32,
 }
 
@@ -20,7 +20,7 @@ pub struct NewSlab {
 pub struct Described {
     pub seq: u64,
     pub module: u64,
-    /// In the module's list.
+    /// Its index in the module's list.
     pub index: usize,
     pub info: KernelInfo,
 }

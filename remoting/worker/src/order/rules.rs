@@ -13,43 +13,43 @@ macro_rules! rules {
 }
 
 rules! {
-    /// What is given to a stream stands behind all that was given to it before.
+    /// Work that is given to a stream comes after all that was given to it before.
     StreamOrder = "stream-order";
-    /// Work of the legacy stream and of blocking streams stands behind each other's.
+    /// Work of the legacy stream and of blocking streams comes in the order in which it was given.
     LegacyOrder = "legacy-order";
-    /// A stream that waits for an event waits for the record that was the latest when it was told to.
+    /// A stream that waits for an event waits for the record that was the latest when the wait was given.
     EventWait = "event-wait";
-    /// Waiting for an event, and asking for it, stands behind its record.
+    /// Waiting for an event, and querying it, comes after its record.
     EventState = "event-state";
-    /// Of several records of an event the one that was made last counts, in whatever order streams get there.
+    /// The last of several records of an event counts, in whatever order streams reach them.
     EventLatest = "event-latest";
     /// An event that is destroyed keeps its records for commands that were given before.
     EventDestroy = "event-destroy";
-    /// A question whether a stream is idle stands behind what it was given.
+    /// A query whether a stream is idle comes after the work that it was given.
     StreamState = "stream-state";
     /// A launch runs with the settings that its function had when the launch was given.
     FunctionSettings = "function-settings";
-    /// Limits of a context change behind the launches that were given before.
+    /// Limits of a context change after the launches that were given before.
     ContextLimits = "context-limits";
-    /// A context is waited for with everything that was given to it.
+    /// A wait for a context covers everything that was given to it.
     ContextWait = "context-wait";
-    /// A module is unloaded behind everything that its context was given.
+    /// A module is unloaded after everything that its context was given.
     ModuleUnload = "module-unload";
-    /// A stream is destroyed behind what it was given.
+    /// A stream is destroyed after the work that it was given.
     StreamDestroy = "stream-destroy";
-    /// A context is destroyed behind everything that it was given.
+    /// A context is destroyed after everything that it was given.
     ContextDestroy = "context-destroy";
-    /// Memory is reused and unmapped behind what was given before it was freed.
+    /// Memory is reused and unmapped after the work that was given before it was freed.
     Fence = "fence";
-    /// New memory is zeroed before anything that was given after it was mapped.
+    /// New memory is zeroed before any work that was given after it was mapped.
     Zeroing = "zeroing";
-    /// A stream stands still while the program runs its host function.
+    /// A stream waits while the program runs its host function.
     HostFunction = "host-function";
     /// No launch is lost without an error.
     LaunchCount = "launch-count";
 }
 
-/// Is this rule kept? A constant in every build that is released.
+/// Whether this rule is kept. Always true in a released build.
 #[cfg(not(feature = "order-faults"))]
 pub const fn kept(_rule: Rule) -> bool {
     true

@@ -1,21 +1,22 @@
-//! Which command may run when: the order between commands that could not yet be finished.
+//! Which command may run when: the order between commands that could not be finished yet.
 //!
 //! A command is *open* from its arrival until it has been handed to the driver with all it needs (bytes, an answered
 //! callback, a place in the launch queue). Only open commands are known here; when there are none every command runs at
-//! once. Commands name the *keys* they stand in; what a mode means is the table in [`Mode`]. With these four, stream order,
-//! the legacy stream's barriers, event waits and context-wide commands are the same thing: who waits for whom on a key.
+//! once. Commands name their *keys*, and the table in [`Mode`] defines the modes. With these four, stream order, the
+//! legacy stream's barriers, event waits and context-wide commands are the same thing: which command waits for which on
+//! a key.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// How a command stands in a key.
+/// The mode of a command in a key.
 ///
 /// | mode | waits for open | is waited for by |
 /// |---|---|---|
 /// | `Exclusive` | exclusive and shared | every later command |
 /// | `Shared` | exclusive | later exclusive and observing ones |
-/// | `Observe` | exclusive and shared | nobody |
-/// | `After` | exclusive | nobody |
+/// | `Observe` | exclusive and shared | no command |
+/// | `After` | exclusive | no command |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Exclusive,
@@ -32,9 +33,9 @@ impl Mode {
 
 #[derive(Debug, Default)]
 struct KeyState {
-    /// The last open exclusive command. Earlier ones are before it in the same key.
+    /// The last open exclusive command. Earlier ones come before it in the same key.
     exclusive: Option<u64>,
-    /// Open shared commands since that one: as many as a launch queue that is full keeps waiting.
+    /// Open shared commands since that one: as many as a full launch queue keeps waiting.
     shared: BTreeSet<u64>,
 }
 
@@ -50,7 +51,7 @@ pub struct Scheduler<K> {
     keys: HashMap<K, KeyState>,
     open: HashMap<u64, Open<K>>,
     ready: BTreeSet<u64>,
-    /// Everything that arrives waits for this open command.
+    /// All commands that arrive wait for this open command.
     barrier: Option<u64>,
 }
 
@@ -61,12 +62,13 @@ impl<K: Copy + Eq + Hash> Default for Scheduler<K> {
 }
 
 impl<K: Copy + Eq + Hash> Scheduler<K> {
-    /// No command is open: whatever arrives may run at once and, if it finishes at once, need not be mentioned here.
+    /// Whether no command is open. Then a command may run when it arrives; if it also finishes at once, it need not be
+    /// opened.
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Would a command in these keys have to wait?
+    /// Whether a command with these keys would have to wait.
     pub fn must_wait(&self, keys: &[(K, Mode)]) -> bool {
         self.barrier.is_some() || keys.iter().any(|(key, mode)| !self.before(*key, *mode).is_empty())
     }
@@ -80,7 +82,7 @@ impl<K: Copy + Eq + Hash> Scheduler<K> {
         before
     }
 
-    /// Does another command wait for the open command `seq`?
+    /// Whether another command waits for the open command `seq`.
     pub fn is_waited_for(&self, seq: u64) -> bool {
         self.barrier == Some(seq) || self.open.get(&seq).is_some_and(|open| !open.waited_for_by.is_empty())
     }
@@ -112,12 +114,12 @@ impl<K: Copy + Eq + Hash> Scheduler<K> {
         waiting_for == 0
     }
 
-    /// Everything that arrives from now on waits for the open command `seq`.
+    /// Makes all commands that arrive from now on wait for the open command `seq`.
     pub fn set_barrier(&mut self, seq: u64) {
         self.barrier = Some(seq);
     }
 
-    /// The open command `seq` is finished.
+    /// Finishes the open command `seq`.
     pub fn finish(&mut self, seq: u64) {
         let Some(done) = self.open.remove(&seq) else { return };
         if self.barrier == Some(seq) {
@@ -143,7 +145,7 @@ impl<K: Copy + Eq + Hash> Scheduler<K> {
         }
     }
 
-    /// The earliest command that waited and may now run.
+    /// Returns the earliest command that waited and may run now.
     pub fn next_ready(&mut self) -> Option<u64> {
         self.ready.pop_first()
     }

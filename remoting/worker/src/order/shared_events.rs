@@ -1,5 +1,6 @@
-//! Events that several sessions of a lease have. A page of memory that their workers share counts the records: who waits
-//! reads there which is the latest, and looks until it is complete. An error of a record stays with the session that made it.
+//! Events that several sessions of a lease share. A page of memory that their workers share counts the records: a
+//! worker that waits reads the number of the latest record, and polls until it is complete. An error of a record stays
+//! with the session that made it.
 
 use crate::driver::Result;
 use crate::session::requests::Token;
@@ -41,10 +42,10 @@ impl Page {
         Page::open(file)
     }
 
-    /// What another worker created.
+    /// Opens a page that another worker created.
     ///
     /// # Errors
-    /// If it is no such page.
+    /// If the file is not such a page.
     pub fn open(file: OwnedFd) -> io::Result<Page> {
         if fstat(&file)?.st_size as u64 != PAGE || !fcntl_get_seals(&file)?.contains(Page::SEALS) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -67,7 +68,7 @@ impl Page {
         unsafe { self.words.as_ref() }
     }
 
-    /// The number of a new record.
+    /// Adds a record and returns its number.
     pub fn record(&self) -> u64 {
         self.words().recorded.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
     }
@@ -76,7 +77,7 @@ impl Page {
         self.words().completed.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// The number of the latest record.
+    /// Returns the number of the latest record.
     fn latest(&self) -> u64 {
         self.words().recorded.load(Ordering::Acquire)
     }
@@ -102,7 +103,7 @@ struct SharedEvent {
     destroyed: bool,
 }
 
-/// What happens when a record is complete.
+/// The action for a record that is complete.
 pub enum Then {
     OpenGate(u64),
     Reply(u64),
@@ -114,7 +115,7 @@ struct Wait {
     then: Then,
 }
 
-/// Those of a session; `sharing` does what commands ask of them.
+/// Shared events of a session; `sharing` executes the commands for them.
 #[derive(Default)]
 pub struct SharedEvents {
     live: HashMap<u64, SharedEvent>,
@@ -122,7 +123,7 @@ pub struct SharedEvents {
 }
 
 impl SharedEvents {
-    /// Waits that a client may have outstanding.
+    /// Limit on a client's outstanding waits.
     const MOST_WAITS: usize = 1 << 16;
 
     pub fn contains(&self, event: u64) -> bool {
@@ -144,7 +145,8 @@ impl SharedEvents {
         Ok(())
     }
 
-    /// A record of this session is complete. The event's token, if that was the last of a destroyed event.
+    /// Notes that a record of this session is complete. Returns the event's token if that was the last one of a
+    /// destroyed event.
     pub fn done(&mut self, event: u64, generation: u64) -> Option<Token> {
         let shared = self.live.get_mut(&event)?;
         if let Some(number) = shared.numbers.remove(&generation) {
@@ -153,7 +155,8 @@ impl SharedEvents {
         self.ended(event)
     }
 
-    /// The event's token, if no record of it is outstanding: other sessions still wait for those.
+    /// Destroys an event. Returns its token if no record of it is outstanding; otherwise other sessions still wait for
+    /// that.
     pub fn destroy(&mut self, event: u64) -> Option<Token> {
         self.live.get_mut(&event)?.destroyed = true;
         self.ended(event)
@@ -164,7 +167,7 @@ impl SharedEvents {
         if ended { self.live.remove(&event).map(|shared| shared.token) } else { None }
     }
 
-    /// All work of the context is complete, and its events are gone: their tokens.
+    /// Ends the events of a context whose work is complete. Returns their tokens.
     pub fn end_context(&mut self, context: u64) -> Vec<Token> {
         let of_context = self.live.extract_if(|_, shared| shared.context == context);
         let end = |(_, shared): (u64, SharedEvent)| {
@@ -202,7 +205,7 @@ impl SharedEvents {
         Ok(false)
     }
 
-    /// What waited for records that are complete now.
+    /// Returns the actions whose records are complete now.
     pub fn ready(&mut self) -> Vec<Then> {
         let ready = self.waits.extract_if(.., |wait| wait.page.is_complete(wait.number));
         ready.map(|wait| wait.then).collect()

@@ -18,7 +18,7 @@ impl Session {
             .and_then(|stream| if stream.destroyed { Err(CUDA_ERROR_INVALID_HANDLE) } else { Ok(stream) })
     }
 
-    /// The stream, ready for an operation; `None` if it has too much to do already.
+    /// Returns the stream, ready for an operation; `None` if it has too much to do already.
     pub fn begin(&mut self, stream_id: u64) -> Result<Option<Handle>> {
         let (context, kind, stream, in_flight, seen) = {
             let stream = self.live_stream(stream_id)?;
@@ -67,7 +67,7 @@ impl Session {
         Ok(Stream::new(c.context, kind, stream, c.flags, c.priority))
     }
 
-    /// What the stream still has to do is done; it is kept until that is reported.
+    /// Destroys a stream. Its remaining work is still done; the stream is kept until that is reported.
     pub fn stream_destroy(&mut self, id: u64) -> Result<()> {
         let stream = self.live_stream(id)?;
         if stream.kind == StreamKind::Legacy {
@@ -88,7 +88,7 @@ impl Session {
         self.driver.stream_destroy(handle)
     }
 
-    /// A destroyed stream has nothing left to tell.
+    /// Forgets a destroyed stream that has nothing left to report.
     pub fn forget_stream(&mut self, context: u64, id: u64) {
         let _ = self.streams.remove(id);
         self.forget_batches(id);
@@ -99,10 +99,10 @@ impl Session {
 
     pub fn stream_synchronize(&mut self, seq: u64, stream_id: u64) -> Result<Outcome> {
         let Some(handle) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
-        // A stream without work tells what broke its context, too.
+        // A stream without work reports an error that broke its context, too.
         let broken = self.driver.stream_query(handle).err().filter(|code| is_sticky(*code)).unwrap_or(0);
-        // In the legacy stream an event also waits for the blocking streams, as its synchronisation does.
-        // An error comes back as the reply.
+        // In the legacy stream an event also waits for the blocking streams, as its synchronisation does. An error
+        // comes back as the reply.
         let _ = match self.streams.get(stream_id)?.kind {
             StreamKind::Legacy => self.entry(stream_id, seq, Action::Reply(0)),
             _ => self.entry_if_needed(stream_id, seq, Action::Reply(broken)),
@@ -121,7 +121,7 @@ impl Session {
         }
         self.enter(context)?;
         let state = self.driver.stream_query(stream);
-        // Bytes that landed before go first.
+        // Bytes that have arrived before are sent first.
         self.collect();
         match state {
             Ok(()) => self.publish(seq, 0, Action::Answer { of_event: false }),
@@ -193,14 +193,14 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the client that a record is complete, and the sessions that share the event.
+    /// Reports to the client, and to sessions that share the event, that a record is complete.
     pub fn event_done(&mut self, event: u64, generation: u64, code: Code) {
         self.shared_event_done(event, generation);
         let code = self.tell_of_event(code);
         self.out.push(EventDone::CODE, 0, &EventDone { event, generation, code }, &[]);
     }
 
-    /// `answered`: the record was not even handed to the driver when the query came, and 600 was the reply.
+    /// `answered`: the reply was already 600, because the driver did not have the record yet when the query came.
     pub fn event_query(&mut self, seq: u64, answered: bool, event: u64, generation: u64) -> Result<()> {
         let answer = match answered {
             true => Action::EventDone { event, generation },
@@ -220,7 +220,7 @@ impl Session {
                 self.watch(seq, record, Action::EventDone { event, generation });
             }
             state => {
-                // Bytes that landed before go first.
+                // Bytes that have arrived before are sent first.
                 self.collect();
                 let settles = Action::EventDone { event, generation };
                 let code = state.err().unwrap_or(0);
@@ -241,7 +241,8 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// The stream is held from here to `CallbackDone`.
+    /// Asks the client to run a host function when the stream gets there. The stream is held from here to
+    /// `CallbackDone`.
     pub fn host_function(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
         if self.callbacks.contains_key(&token) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -260,7 +261,7 @@ impl Session {
         Ok(())
     }
 
-    /// The stream is held from here to `GateOpen`; what it was given before is done meanwhile.
+    /// Holds the stream until `GateOpen`; work that it was given before continues.
     pub fn gate(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
         self.live_stream(stream_id)?;
         if self.gates.open.remove(&token) {

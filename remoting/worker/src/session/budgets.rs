@@ -1,8 +1,8 @@
-//! What one session may have beside the memory of its share. The appliance says how much.
+//! Limits of one session besides the memory of its share. The appliance sets them.
 
 use std::collections::BTreeSet;
 
-/// Objects of the client at a time, in all contexts, and bytes.
+/// Limits on the client's objects, in all contexts together, and on bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budgets {
     pub contexts: u64,
@@ -21,9 +21,10 @@ pub struct Budgets {
     pub pinned_bytes: u64,
     /// Page-locked memory of the client that is shared with it.
     pub client_bytes: u64,
-    /// What is known of the client's memory that its kernels use in place.
+    /// State that is kept for the client's memory that its kernels use in place.
     pub mirror_bytes: u64,
-    /// What the driver takes for a context. A device's first is set aside by the appliance, others are charged.
+    /// Memory that the driver takes for a context. The appliance sets it aside for a device's first one; others are
+    /// charged.
     pub context_bytes: u64,
     told: BTreeSet<&'static str>,
 }
@@ -49,7 +50,7 @@ impl Default for Budgets {
 }
 
 impl Budgets {
-    /// Takes `NAME=NUMBER`; `None` if that is none of them.
+    /// Sets a limit from `NAME=NUMBER`; `None` if that is none of them.
     pub fn set(&mut self, option: &str) -> Option<()> {
         let (name, number) = option.split_once('=')?;
         let budget = match name {
@@ -71,7 +72,7 @@ impl Budgets {
         Some(())
     }
 
-    /// A line for people, once for each kind: the program is only told that memory is out.
+    /// Returns a line for people, once for each kind: the program only learns that memory is out.
     pub fn complain(&mut self, kind: &'static str, most: u64) -> Option<String> {
         let line = || format!("the session has its budget of {most} {kind}; see --session-budget of the appliance");
         self.told.insert(kind).then(line)

@@ -1,4 +1,4 @@
-//! What the generated calls see of a session: real handles for the client's ids.
+//! The generated calls' access to a session: real handles for the client's ids.
 
 use crate::driver::{Driver, Handle, Raw, Result};
 use crate::generated;
@@ -9,11 +9,11 @@ use crate::session::settings::{Change, Setting};
 use driverapi::errors::*;
 use protocol::{NO_FUNCTION, Reader, Writer, function};
 
-/// Looks up a client's id; the error is the `CUresult` that the driver would answer. The object's context is made current.
+/// Looks up a client's id; an error is the `CUresult` that the driver would answer. Makes the object's context current.
 pub trait Objects {
     /// Makes a context current.
     fn enter(&self, context: u64) -> Result<()>;
-    /// The event of the latest record.
+    /// Returns the event of the latest record.
     fn event(&self, id: u64) -> Result<Raw>;
     fn function(&self, module: u64, kernel: u32) -> Result<Raw>;
 }
@@ -24,7 +24,7 @@ struct Lookup<'a> {
     contexts: &'a Table<Context>,
     events: &'a Table<Event>,
     modules: &'a Table<Module>,
-    /// The function that is called takes no function of the program, too.
+    /// Whether the function that is called also works without a function of the program.
     without_function: bool,
 }
 
@@ -46,13 +46,13 @@ impl Objects for Lookup<'_> {
         let module = self.modules.get(module)?;
         self.enter(module.context)?;
         let kernel = module.kernel(kernel)?;
-        // A launch that came before a change may have been the last that the driver was told of.
+        // The driver may still have the settings of a launch that came before a change.
         kernel.settings.apply(self.driver, kernel.function, kernel.settings.wanted())?;
         Ok(kernel.function.raw())
     }
 }
 
-/// Is this function answered by a reply, errors included?
+/// Whether this function is answered by a reply, errors included.
 pub fn replies(number: u32) -> bool {
     matches!(generated::class(number), Some(generated::Class::Sync))
 }

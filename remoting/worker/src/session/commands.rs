@@ -1,7 +1,7 @@
 //! One client's session: takes its frames in sequence and hands them to the driver.
 //!
-//! All of a session happens on one thread, the *sequencer*. Driver calls that may block are made by helpers; waiting for
-//! the GPU is done by `completer`. What must wait for something is kept here and run when `sched` says so.
+//! All of a session runs on one thread, the *sequencer*. Helpers make driver calls that may block; `completer` waits
+//! for the GPU. Commands that must wait for something are kept here and run when `sched` allows it.
 
 use crate::code::images::ImageStore;
 use crate::copying::late_copies::LateCopies;
@@ -39,25 +39,26 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What became of a command.
+/// The result of executing a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The driver has it; whatever comes next in its order may run.
     Done,
     /// It continues by itself and calls `finish`.
     Held,
-    /// It lacks room in a stream or a buffer and is tried again when something was completed.
+    /// It lacks room in a stream or a buffer, and is tried again after a completion.
     Blocked,
 }
 
-/// Commands that wait, and their bytes, at most: more than a client can have under way that keeps to its send window.
+/// Limits on commands that wait, and their bytes: more than a client can have under way that keeps to its send window.
 const MOST_PARKED: usize = 1 << 20;
 const MOST_PARKED_BYTES: usize = 2 * protocol::SEND_WINDOW as usize;
-/// Where launches wait for turns, no more is read while so many wait: many times as many as CUDA's own queue takes.
+/// Limits on waiting commands where launches wait for turns: beyond them no more is read. CUDA's own queue takes many
+/// times fewer.
 const CROWD: usize = 1 << 16;
 const CROWD_BYTES: usize = 64 << 20;
 
-/// What became of the launches that have arrived. Each is with the driver, was refused, or waits.
+/// Counts of the launches that have arrived. Each is with the driver, was refused, or waits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Launches {
     arrived: u64,
@@ -65,14 +66,14 @@ struct Launches {
     waiting: u64,
 }
 
-/// Numbers of a session that go with it when it moves.
+/// Numbers of a session that move with it.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
-    /// Of the last command.
+    /// The number of the last command.
     pub seq: u64,
     pub launches: u64,
     pub refused: u64,
-    /// An error that is still to be told, or 0.
+    /// An error that is still to be reported, or 0.
     pub late: Code,
 }
 
@@ -82,13 +83,13 @@ pub struct Session {
     pub requests: Requests,
     pub budgets: Budgets,
     pub helpers: Helpers<Session>,
-    /// A primary context of the first device that nobody has asked for yet.
+    /// A primary context of the first device that the client has not asked for yet.
     pub warm: Option<Created>,
     /// Images that are on their way to the appliance.
     pub offers: usize,
     pub stats: Stats,
     pub contexts: Table<Context>,
-    /// Of each device the one context that is not charged, from when it is asked for to its end.
+    /// The one context of each device that is not charged, from its request to its end.
     pub uncharged: HashMap<u32, u64>,
     pub streams: Table<Stream>,
     pub events: Table<Event>,
@@ -101,7 +102,7 @@ pub struct Session {
     pub client_memory: ClientMemory,
     pub mirrors: Mirrors,
     pub stripes: Stripes,
-    /// Streams held by a callback, by its token: the command that is to be finished.
+    /// Callbacks that hold a stream: the command to finish, by the callback's token.
     pub callbacks: HashMap<u64, u64>,
     pub gates: Gates,
     pub shared_events: SharedEvents,
@@ -112,12 +113,12 @@ pub struct Session {
     pub device_count: u32,
     pub hold: Hold,
     pub arrival: Arrival,
-    /// Questions of the appliance that are answered when all is taken that the client has sent: their ids, and how many
-    /// bytes that is.
+    /// Questions of the appliance that are answered when all bytes that the client has sent are taken: their ids, and
+    /// the number of bytes.
     pub settling: Vec<(u64, Option<u64>)>,
     /// The appliance has seen the end of the client's process.
     pub client_ended: bool,
-    /// If its appliance divides the time of its GPUs.
+    /// Set if the appliance divides the time of its GPUs.
     pub turns: Option<Turns>,
     sched: Scheduler<Key>,
     pub topology: Topology,
@@ -132,7 +133,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// `text` is where kernels print, if that is caught.
+    /// `text` is the output of kernels, if that is captured.
     ///
     /// # Errors
     /// If the system or the driver cannot start a session.
@@ -186,7 +187,7 @@ impl Session {
         })
     }
 
-    /// Answers what is settled if more than `received` bytes were taken.
+    /// Answers the questions for which more than their number of bytes were `received`.
     pub fn tell_settled(&mut self, received: u64) {
         let (now, later) = self.settling.drain(..).partition(|(_, until)| until.unwrap_or(0) < received);
         self.settling = later;
@@ -194,7 +195,7 @@ impl Session {
         answers.into_iter().for_each(|(id, _)| self.requests.push(Request::Settled { id }));
     }
 
-    /// The client has all that it may have of a kind.
+    /// Notes that the client has all that it may have of a kind. Returns the error for it.
     pub fn out_of(&mut self, kind: &'static str, most: u64) -> Code {
         if let Some(line) = self.budgets.complain(kind, most) {
             self.out.push(Notice::CODE, 0, &Notice { line: line.clone() }, &[]);
@@ -203,12 +204,12 @@ impl Session {
         CUDA_ERROR_OUT_OF_MEMORY
     }
 
-    /// Has the session ended? Then the connection is closed after what is queued.
+    /// Whether the session has ended. Then the connection is closed after what is queued.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Ends the session, of which its client has another one: it is told nothing.
+    /// Ends the session without a message: its client continues with another one.
     pub fn leave(&mut self) {
         self.ended = true;
         self.out = Outbox::default();
@@ -227,7 +228,7 @@ impl Session {
         }
     }
 
-    /// Page-locked memory for a frame that is arriving.
+    /// Returns page-locked memory for a frame that is arriving.
     pub fn place(&self, header: &Header, first: &[u8; crate::io::frames::PEEK]) -> Option<Buffer> {
         if header.code != protocol::CopyToDevice::CODE {
             return None;
@@ -275,7 +276,7 @@ impl Session {
             }
             _ => {}
         }
-        // Whatever is recorded behind this command is told, also if the command itself has to wait.
+        // Records that come after this command are reported, even if the command itself has to wait.
         if let Command::EventQuery(c) = &frame.command
             && let Ok(event) = self.events.get_mut(c.event)
         {
@@ -286,7 +287,7 @@ impl Session {
         self.advance();
     }
 
-    /// Carries out a command before those that are kept.
+    /// Executes a command before those that are held.
     pub fn take_ahead(&mut self, header: &Header, payload: Payload) {
         match Frame::decode(header, payload) {
             Ok(mut frame) => {
@@ -297,7 +298,8 @@ impl Session {
         }
     }
 
-    /// Is everything complete that was given to the GPU or waits for it, as far as completions have been looked for?
+    /// Whether all work that the GPU was given, or that waits for it, is complete, as far as completions were
+    /// collected.
     pub fn is_settled(&self) -> bool {
         let waits = self.sched.is_idle() && self.parked.is_empty() && self.late_copies.0.is_empty();
         waits
@@ -306,13 +308,13 @@ impl Session {
             && self.streams.live().all(|(_, stream)| stream.issued == 0)
     }
 
-    /// Where the session's numbers stand; nothing may wait.
+    /// Returns the session's numbers; nothing may wait.
     pub fn counts(&self) -> Counts {
         let Launches { arrived, refused, .. } = self.launches;
         Counts { seq: self.last_seq, launches: arrived, refused, late: self.late.unwrap_or(0) }
     }
 
-    /// Goes on with the numbers of a session elsewhere.
+    /// Continues with the numbers of a session that was elsewhere.
     pub fn set_counts(&mut self, counts: Counts) {
         let Counts { seq, launches, refused, late } = counts;
         self.last_seq = seq;
@@ -376,8 +378,8 @@ impl Session {
         }
     }
 
-    /// Does so much wait that no more is to be read? A program that never waits is held back by its connection then, as
-    /// by a driver whose queue is full.
+    /// Whether so much waits that no more is to be read. A program that never waits is then held back by its
+    /// connection, as by a driver whose queue is full.
     pub fn is_crowded(&self) -> bool {
         self.turns.is_some() && (self.parked.len() > CROWD || self.parked_bytes > CROWD_BYTES)
     }
@@ -419,7 +421,7 @@ impl Session {
         }
     }
 
-    /// A launch that waits keeps what was set of its function when it arrived.
+    /// Stores the current settings of its function with a launch that waits.
     fn stamp(&self, frame: &mut Frame) {
         if let Command::Launch(c) = &frame.command
             && frame.settings.is_none()
@@ -430,7 +432,7 @@ impl Session {
         }
     }
 
-    /// Records of an event stay while commands that wait refer to it.
+    /// Keeps the records of events to which a waiting command refers.
     fn refer(&mut self, frame: &mut Frame) {
         if !frame.refers.is_empty() || !kept(Rule::EventDestroy) {
             return;
@@ -451,7 +453,7 @@ impl Session {
         }
     }
 
-    /// A held command is finished; `advance` runs what waited for it.
+    /// Finishes a held command; `advance` runs what waited for it.
     pub fn finish(&mut self, seq: u64) {
         self.sched.finish(seq);
     }
@@ -467,7 +469,7 @@ impl Session {
         }
     }
 
-    /// Tries commands again that lacked room. Returns whether there were any.
+    /// Retries commands that lacked room. Returns whether there were any.
     pub fn retry_blocked(&mut self) -> bool {
         if self.hold.stops() {
             return false;
@@ -486,17 +488,17 @@ impl Session {
         any
     }
 
-    /// Does another command wait for this one?
+    /// Whether another command waits for this one.
     pub fn is_waited_for(&self, seq: u64) -> bool {
         self.sched.is_waited_for(seq)
     }
 
-    /// Would a command behind everything in the stream have to wait?
+    /// Whether a command after everything in the stream would have to wait.
     pub fn stream_is_held(&self, stream_id: u64) -> bool {
         self.sched.must_wait(&[(Key::Stream(stream_id), Mode::Observe)])
     }
 
-    /// Is there something that only looking at the GPU again will show?
+    /// Whether there is progress that only another look at the GPU will show.
     pub fn needs_looking_after(&self) -> bool {
         self.completions.is_pending()
             || !self.mirrors.is_idle()
@@ -504,7 +506,7 @@ impl Session {
             || !self.closing.is_empty()
     }
 
-    /// Everything that can be done now without new frames. Returns whether anything was.
+    /// Does everything that can be done now without new frames. Returns whether anything was done.
     pub fn turn(&mut self) -> bool {
         let mut any = false;
         while let Some(then) = self.helpers.next_result() {
@@ -514,7 +516,7 @@ impl Session {
         self.register_waiting();
         any |= self.drain();
         self.tell_adopted();
-        // The watchers of events of these contexts are notified by this `collect`, before they go.
+        // The watchers of events of these contexts are notified by this `collect`, before the contexts go.
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
         any |= self.read_mirrors();
@@ -534,7 +536,7 @@ impl Session {
         any
     }
 
-    /// An error of a command without a reply: told by the next reply to a command that synchronises.
+    /// Keeps an error of a command without a reply: the next reply to a command that synchronises reports it.
     pub fn late(&mut self, code: Code) {
         if is_sticky(code) {
             self.note_sticky(code);
@@ -542,7 +544,7 @@ impl Session {
         self.late.get_or_insert(code);
     }
 
-    /// As [`Session::late`], for what was done on behalf of a context. A context that is gone took that with it.
+    /// Like [`Session::late`], for what was done on behalf of a context. Errors of a context that is gone are dropped.
     pub fn late_in(&mut self, context: u64, done: Result<(), Code>) {
         if let Err(code) = done
             && self.contexts.contains(context)
@@ -551,7 +553,7 @@ impl Session {
         }
     }
 
-    /// Tells the appliance of errors that are a device's fault. Which device it was it finds out itself.
+    /// Reports to the appliance that a device has caused an error. The appliance finds out which device it was.
     pub fn note_sticky(&mut self, code: Code) {
         if is_unhealthy(code) {
             let devices: BTreeSet<u32> = self.contexts.live().map(|(_, context)| context.device).collect();
@@ -569,7 +571,7 @@ impl Session {
         self.out.push(Reply::CODE, seq, &Reply { code }, &w.bytes);
     }
 
-    /// The reply of a command that synchronises, when mirrors have been read.
+    /// Replies to a command that synchronises, once mirrors have been read.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
         match code == 0 && self.mirrors.holds_back() {
             true => self.mirrors.wait(Told { seq, code, action: Action::Synchronised }),
@@ -577,23 +579,24 @@ impl Session {
         }
     }
 
-    /// The reply of a command that synchronises.
+    /// Replies to a command that synchronises.
     pub fn synchronised_now(&mut self, seq: u64, code: Code) {
         self.check_launches();
         let code = self.tell(code);
         self.reply(seq, code);
     }
 
-    /// What an answer that something is complete says: everything printed goes before it, and it tells a late error.
+    /// Returns the code for an answer that something is complete: `code`, or a late error if that is 0. Sends
+    /// everything printed before the answer.
     pub fn tell(&mut self, code: Code) -> Code {
         self.push_text();
-        // What broke the context is told by everything; what came of it earlier is no news.
+        // Every answer reports an error that broke the context; a late error before that is dropped.
         let late = if code == 0 || is_sticky(code) { self.late.take() } else { None };
         if code == 0 { late.unwrap_or(0) } else { code }
     }
 
-    /// As [`Session::tell`], of an event, where the client takes that from such an answer. A record that failed is a late
-    /// error itself.
+    /// Like [`Session::tell`], for an event, if the client takes late errors from such an answer. A record that failed
+    /// is a late error itself.
     pub fn tell_of_event(&mut self, code: Code) -> Code {
         if self.out.wire < EVENTS_TELL {
             return code;
@@ -603,12 +606,12 @@ impl Session {
         if is_sticky(code) { code } else { late.unwrap_or(code) }
     }
 
-    /// A launch was refused; the code is told as every late error.
+    /// Counts a launch that was refused; its code is reported like every late error.
     pub fn launch_refused(&mut self) {
         self.launches.refused += 1;
     }
 
-    /// A launch that is gone without an error would leave wrong results: better no session than those.
+    /// Ends the session if a launch was lost without an error: its results would be wrong.
     fn check_launches(&mut self) {
         let Launches { arrived, refused, waiting } = self.launches;
         let lost = arrived.saturating_sub(refused + waiting + self.stats.launches);
@@ -620,7 +623,7 @@ impl Session {
         }
     }
 
-    /// Tells the client what was printed since the last time.
+    /// Sends the client what was printed since the last call.
     pub fn push_text(&mut self) {
         let Some(text) = &mut self.text else { return };
         while let Some((stderr, bytes)) = text.take() {

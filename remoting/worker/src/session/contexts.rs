@@ -1,4 +1,4 @@
-//! Contexts: made and destroyed by helpers, because both take long and may block.
+//! Contexts: helpers create and destroy them, because both take long and may block.
 
 use crate::copying::staging::{Growth, LARGE, Pool, SMALL};
 use crate::driver::{Code, Driver, Handle, Result};
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 /// Page-locked memory of a new context, so that its first copies need not wait for more.
 const FIRST: [Growth; 2] = [Growth { size: SMALL, count: 16 }, Growth { size: LARGE, count: 2 }];
 
-/// What belongs to a context from its start.
+/// The objects that a context has from its start.
 pub struct Created {
     handle: Handle,
     internal: Handle,
@@ -26,13 +26,13 @@ fn create(driver: &Driver, device: i32, flags: u32, primary: bool) -> Result<Cre
     let device = driver.device(device)?;
     let handle = if primary { driver.primary_retain(device, flags)? } else { driver.context_create(flags, device)? };
     driver.set_current(handle)?;
-    // Of the highest priority there is: commands wait for memory that is zeroed there.
+    // At the highest priority: commands wait for memory that is zeroed there.
     let internal = driver.stream_create(NON_BLOCKING, i32::MIN)?;
     let buffers = FIRST.iter().map(|g| Ok((g.size, allocate(driver, g)?))).collect::<Result<_>>()?;
     Ok(Created { handle, internal, buffers })
 }
 
-/// `create`, or the context that is there already. If it is another one it goes first.
+/// Returns the context that exists already, if it fits. Otherwise destroys it and creates one.
 fn create_or_take(driver: &Driver, warm: Option<Created>, c: &ContextCreate) -> Result<Created> {
     match warm {
         Some(warm) if c.primary && c.device == 0 && c.flags == 0 => return Ok(warm),
@@ -64,7 +64,7 @@ fn destroy(
 }
 
 impl Session {
-    /// Makes a context before there is a client.
+    /// Creates a context before there is a client.
     ///
     /// # Errors
     /// Those of the driver.
@@ -84,7 +84,7 @@ impl Session {
         if c.device >= self.device_count {
             return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_DEVICE);
         }
-        // What one primary context was charged for must not outlive it under a second name.
+        // A charge for one primary context must not outlive it under a second name.
         if c.primary && self.contexts.live().any(|(_, other)| other.primary && other.device == c.device) {
             return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_VALUE);
         }
@@ -99,7 +99,7 @@ impl Session {
         self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// The appliance has charged what the driver takes for a further context of a device, or `size` is 0.
+    /// Handles the appliance's answer: it has charged a further context of a device, or `size` is 0.
     pub fn context_charged(&mut self, seq: u64, c: &ContextCreate, size: u64) {
         match self.memory.take(c.device, size) {
             Ok(()) if size > 0 => self.make_context(seq, c, size),
@@ -163,26 +163,26 @@ impl Session {
         self.streams.insert(legacy, Ok(Stream::new(id, StreamKind::Legacy, Handle::NULL, 0, 0)));
     }
 
-    /// Any context of a device, by its id.
+    /// Returns any context of a device, and its id.
     pub fn context_on(&self, device: u32) -> Option<(u64, &Context)> {
         self.contexts.live().find(|(_, context)| context.device == device)
     }
 
-    /// `then` happens when all work given to the context so far is complete.
+    /// Runs `then` when all work given to the context so far is complete.
     pub fn context_join(&mut self, context: u64, seq: u64, then: Then) -> Result<()> {
         let streams = self.contexts.get(context)?.streams.clone();
         self.join(context, &streams, seq, then);
         Ok(())
     }
 
-    /// Everything in the context completes first, then its memory is no longer lent, then it goes.
+    /// Destroys a context: first its work completes, then its memory is no longer lent, then the driver destroys it.
     pub fn context_destroy(&mut self, seq: u64, c: &ContextDestroy) -> Result<Outcome> {
         self.mirrors.forget_context(c.context);
         self.context_join(c.context, seq, Then::DestroyContext { context: c.context, token: c.token })?;
         Ok(Outcome::Held)
     }
 
-    /// Destroys a context in which nothing happens any more. False if buffers of its are still on their way.
+    /// Destroys a context whose work is complete. False if some of its memory is still in use.
     pub fn close_context(&mut self, seq: u64, id: u64, token: u64) -> bool {
         let zeroes = |watch: &Watch| matches!(watch.action, Action::Zeroed(slab) if slab.context == id);
         if self.completions.watches.iter().any(zeroes) || self.client_memory.registers_in(id) {
@@ -190,7 +190,7 @@ impl Session {
         }
         self.end_arrays(id);
         let (Ok(context), Ok(taken)) = (self.contexts.get(id), self.taken_by(id)) else {
-            // Destroyed twice, before the first was done.
+            // It was destroyed twice, before the first destruction was done.
             self.late(CUDA_ERROR_INVALID_CONTEXT);
             self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]);
             self.finish(seq);
@@ -224,7 +224,7 @@ impl Session {
             session.gave_back(taken, token);
             session.finish(seq);
         };
-        // Memory is read with its stream.
+        // Memory that is sent ahead is read with its stream.
         if self.hold.sends_ahead {
             self.helpers.start_in_order(destroy, then);
         } else {
@@ -233,7 +233,7 @@ impl Session {
         true
     }
 
-    /// After a pool had no buffer for `len` bytes: has a helper allocate more.
+    /// Lets a helper allocate more, after a pool had no buffer for `len` bytes.
     pub fn grow_staging(&mut self, context: u64, len: usize) {
         let pinned: u64 = self.contexts.live().map(|(_, c)| c.staging.bytes()).sum();
         let room = self.budgets.pinned_bytes.saturating_sub(pinned);

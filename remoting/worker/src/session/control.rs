@@ -1,4 +1,5 @@
-//! What the appliance says to the worker: one JSON object per packet. Pure; `server` has the socket, `requests` the other way.
+//! Orders of the appliance to the worker: one JSON object per packet. Pure; `server` has the socket, `requests` the
+//! other direction.
 
 use crate::driver::Code;
 use crate::session::commands::Session;
@@ -15,23 +16,23 @@ pub enum Order {
     Granted {
         id: u64,
         size: u64,
-        /// For people: why it is nothing.
+        /// For people: the reason if nothing was granted.
         #[serde(default)]
         line: String,
-        /// Of that came by [`Order::Inherit`].
+        /// The part of it that came by [`Order::Inherit`].
         #[serde(default)]
         inherited: u64,
     },
-    /// The client's process has ended: if it has no connection, none comes.
+    /// The client's process has ended: if it has no connection, none will come.
     ClientEnded,
-    /// The session is about to be ended for one that wants its memory.
+    /// The session is about to end for another one that wants its memory.
     GiveWay,
-    /// Another process of the lease wants so much.
+    /// Another process of the lease wants at least so much memory.
     HandOn {
         device: u32,
         least: u64,
     },
-    /// It has what was handed on, or is gone.
+    /// That process has the memory that was handed on, or is gone.
     HandedOn {
         taken: bool,
     },
@@ -42,7 +43,7 @@ pub enum Order {
         #[serde(default)]
         zeroed: bool,
     },
-    /// Tell what the client has sent so far.
+    /// Answer when all that the client has sent so far is reported.
     Settle {
         id: u64,
     },
@@ -51,17 +52,17 @@ pub enum Order {
         limit: u64,
         free: u64,
     },
-    /// Without a token the lease has no room for it.
+    /// Without a token, the lease has no room for the export.
     Exported {
         id: u64,
         token: Option<Token>,
     },
-    /// Nobody else has this memory, or somebody.
+    /// `last`: no other process has this memory.
     Released {
         token: Token,
         last: bool,
     },
-    /// With a descriptor, unless nothing has this token.
+    /// With a descriptor, unless nothing was exported under this token.
     Imported {
         id: u64,
         device: u32,
@@ -71,7 +72,7 @@ pub enum Order {
     Code {
         id: u64,
     },
-    /// With a descriptor of the file for the image. What the GPU was given may take `seconds` to complete.
+    /// With a descriptor of the file for the image. Work of the GPU may take `seconds` to complete.
     Suspend {
         reason: String,
         seconds: u64,
@@ -79,13 +80,13 @@ pub enum Order {
     Resume,
     /// With a connection to a worker of another appliance, to which the session is about to move.
     Ahead,
-    /// Now.
+    /// Move there now. Work of the GPU may take `seconds` to complete.
     Move {
         seconds: u64,
     },
-    /// It does not: it goes on here.
+    /// The session does not move: it continues here.
     Stay,
-    /// It has moved: nobody is told that it ends.
+    /// The session has moved: its end is not reported.
     Leave,
     End {
         code: Code,
@@ -94,7 +95,7 @@ pub enum Order {
 }
 
 impl Session {
-    /// Takes a packet of the appliance; what is none is ignored, as it can only come from a newer appliance.
+    /// Carries out an order of the appliance. Any other packet is ignored: only a newer appliance can send it.
     pub fn order(&mut self, packet: &[u8], file: Option<OwnedFd>) {
         let Ok(order) = serde_json::from_slice::<Order>(packet) else { return };
         match order {
@@ -110,7 +111,7 @@ impl Session {
                     Asker::Client(seq) if size == 0 => self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
                     Asker::Client(seq) => self.reply_with(seq, 0, &Granted { size }, &[]),
                 }
-                // A command that waited for it may have finished.
+                // A command that waited for the answer may have finished.
                 self.advance();
             }
             Order::HandOn { device, least } => self.hand_on(device, least),

@@ -1,4 +1,4 @@
-//! Which context is current.
+//! The context that is current.
 
 use crate::driver::{Driver, Handle, Result};
 use std::cell::Cell;

@@ -1,8 +1,8 @@
 //! The session: one client, its objects, and the event loop between the client, the appliance and the GPU.
 //!
-//! `server` is the loop, `commands` takes frames in sequence, `objects` are what the client named, `control` and `requests`
-//! are the two ways of the socket to the appliance, `budgets` is what a session may have. `calls` is what generated code
-//! sees. Called by `main`. Everything else in this crate is asked by it.
+//! `server` is the loop, `commands` takes frames in sequence, `objects` holds the client's objects, `control` and
+//! `requests` are the two directions of the socket to the appliance, `budgets` holds a session's limits, and `calls`
+//! serves generated code. Called by `main`. It calls everything else in this crate.
 
 pub mod budgets;
 pub mod calls;

@@ -1,4 +1,4 @@
-//! What the client named: contexts, streams, events and modules under their ids.
+//! The client's objects: contexts, streams, events and modules by their ids.
 
 use crate::code::image_rules::Attributes;
 use crate::copying::staging::Pool;
@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Objects of one kind by id. An id whose creation failed late is *poisoned*: every use answers why.
+/// Objects of one kind by id. An id whose creation failed late is *poisoned*: every use answers the error.
 #[derive(Debug)]
 pub struct Table<T> {
     objects: HashMap<u64, Result<T>>,
@@ -23,8 +23,8 @@ pub struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// `missing` is what the driver answers to a handle that it does not know. A client that makes more objects than `most`
-    /// is told that memory is out.
+    /// `missing` is the driver's answer to a handle that it does not know. A client that makes more objects than `most`
+    /// gets the error that memory is out.
     pub fn new(missing: Code, most: u64) -> Self {
         Table { objects: HashMap::new(), missing, most }
     }
@@ -53,7 +53,7 @@ impl<T> Table<T> {
         self.objects.remove(&id).ok_or(self.missing)?
     }
 
-    /// Ids of objects whose creation failed, and why.
+    /// Returns the ids of objects whose creation failed, and the errors.
     pub fn failed(&self) -> impl Iterator<Item = (u64, Code)> {
         self.objects.iter().filter_map(|(id, object)| Some((*id, *object.as_ref().err()?)))
     }
@@ -81,7 +81,7 @@ impl EventPool {
         EventPool { context, free: Rc::default() }
     }
 
-    /// The context must be current.
+    /// Takes an event for a record. The context must be current.
     pub fn take(&self, driver: &Driver, timing: bool) -> Result<Rc<RealEvent>> {
         let free = self.free.borrow_mut()[usize::from(timing)].pop();
         let handle = match free {
@@ -119,7 +119,7 @@ pub struct Context {
     pub device: u32,
     pub primary: bool,
     pub flags: u32,
-    /// A non-blocking stream of ours, for zeroing memory.
+    /// A non-blocking stream of the worker, for zeroing memory.
     pub internal: Handle,
     pub legacy: u64,
     pub staging: Pool,
@@ -127,19 +127,19 @@ pub struct Context {
     /// Work was given to the legacy stream after the last event recorded there.
     pub legacy_unmarked: bool,
     pub streams: Vec<u64>,
-    /// Each limit that was set.
+    /// The limits that were set.
     pub limits: HashMap<u32, Limit>,
-    /// What the appliance was asked to charge for it, stacks of kernels among them.
+    /// Bytes that the appliance was asked to charge for it, including stacks of kernels.
     pub charged: u64,
     pub stacks: u64,
-    /// Page-locked zeros that arrays are filled from, once there was one.
+    /// Page-locked zeros that arrays are filled from, allocated for the first array.
     pub zeros: Option<Handle>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
     pub value: u64,
-    /// What the driver takes for it.
+    /// Memory that the driver takes for it.
     pub taken: u64,
 }
 
@@ -154,7 +154,7 @@ pub struct Stream {
     pub issued: u32,
     /// Operations that are not known to be complete, events included.
     pub in_flight: u32,
-    /// What is to happen when the stream gets there, in its order.
+    /// Actions to run when the stream reaches them, in its order.
     pub entries: VecDeque<Entry>,
     /// The last event that is known to be complete.
     pub completed: Option<Rc<RealEvent>>,
@@ -190,7 +190,7 @@ pub struct Event {
     records: Vec<(u64, Result<Rc<RealEvent>>)>,
     references: u32,
     pub destroyed: bool,
-    /// It was queried once: the client is told of every later record that completes.
+    /// It was queried once: the client is notified of every later record that completes.
     pub followed: bool,
 }
 
@@ -204,12 +204,12 @@ impl Event {
         if self.references == 0 {
             self.records.clear();
         }
-        // Streams may get to the records in another order than the program made them.
+        // Streams may reach the records in another order than the program made them.
         let later = self.records.iter().rposition(|(g, _)| *g <= generation || !kept(Rule::EventLatest));
         self.records.insert(later.map_or(0, |place| place + 1), (generation, event));
     }
 
-    /// The record of `generation`, else the latest. `None` before the first: waiting for it waits for nothing.
+    /// Returns the record of `generation`, else the latest. `None` before the first: a wait for it ends at once.
     pub fn at(&self, generation: u64) -> Option<Result<Rc<RealEvent>>> {
         let exact = self.records.iter().rev().find(|(g, _)| *g == generation);
         exact.or(self.records.last()).map(|(_, event)| event.clone())
@@ -219,7 +219,7 @@ impl Event {
         self.records.last().map(|(_, event)| event.clone())
     }
 
-    /// Of the latest record.
+    /// Returns the generation of the latest record.
     pub fn generation(&self) -> Option<u64> {
         self.records.last().map(|(generation, _)| *generation)
     }
@@ -228,7 +228,7 @@ impl Event {
         self.references += 1;
     }
 
-    /// Is the event destroyed and the last reference gone?
+    /// Drops a reference. Returns whether it was the last one of a destroyed event.
     pub fn release(&mut self) -> bool {
         self.references -= 1;
         if self.references == 0 && self.records.len() > 1 {
@@ -245,7 +245,7 @@ impl Event {
 #[derive(Debug)]
 pub struct Kernel {
     pub function: Handle,
-    /// What its image says of launches.
+    /// Launch rules that its image states.
     pub rules: Attributes,
     /// Bytes of the packed parameter buffer; not known before the kernel is described, which loads it.
     pub parameter_bytes: Option<usize>,
@@ -261,17 +261,17 @@ pub struct Module {
 }
 
 impl Module {
-    /// A kernel that was described: the driver would load any other where everything else waits for it.
+    /// Returns a kernel that was described: the driver would load any other one where everything else waits for it.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`
+    /// `INVALID_HANDLE` for any other kernel.
     pub fn kernel(&self, index: u32) -> Result<&Kernel> {
         let kernel = self.kernels.get(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
         kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
     /// # Errors
-    /// As [`Module::kernel`].
+    /// Those of [`Module::kernel`].
     pub fn kernel_mut(&mut self, index: u32) -> Result<&mut Kernel> {
         let kernel = self.kernels.get_mut(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
         kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
@@ -286,14 +286,14 @@ pub struct Graph {
     pub executable: Handle,
 }
 
-/// Memory that a device's driver takes by itself, counted before it is asked.
+/// Memory that a device's driver takes by itself, charged before the driver is called.
 #[derive(Debug, Clone, Copy)]
 pub struct Taken {
     pub device: u32,
     pub bytes: u64,
 }
 
-/// A module of the driver, for jobs that may run while another wants to unload it.
+/// A module of the driver, for jobs that may run while another job wants to unload it.
 #[derive(Debug)]
 pub struct LoadedModule {
     pub handle: Handle,
@@ -306,10 +306,10 @@ impl LoadedModule {
         Arc::new(LoadedModule { handle, taken, unloaded: RwLock::new(false) })
     }
 
-    /// Runs `job` while nobody unloads the module.
+    /// Runs `job` while the module stays loaded.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if that has happened, or the job's.
+    /// `INVALID_HANDLE` if it was unloaded; otherwise that of `job`.
     pub fn with<T>(&self, job: impl FnOnce() -> Result<T>) -> Result<T> {
         let unloaded = self.unloaded.read().unwrap_or_else(PoisonError::into_inner);
         if *unloaded { Err(CUDA_ERROR_INVALID_HANDLE) } else { job() }

@@ -1,4 +1,4 @@
-//! What the worker asks of the appliance and tells it. `control` takes the answers.
+//! Requests and reports of the worker to the appliance. `control` takes the answers.
 
 use crate::code::images::Hash;
 use crate::driver::{Code, Result};
@@ -28,10 +28,11 @@ pub enum Request {
         device: u32,
         least: u64,
         want: u64,
-        /// For slabs, and not for what the driver takes by itself.
+        /// For slabs, and not for memory that the driver takes by itself.
         maps: bool,
     },
-    /// So much will be returned, when it has been overwritten. `offers`: for a moment it waits for who wants some of it.
+    /// So much will be returned, when it has been overwritten. `offers`: for a short time it waits for a process that
+    /// wants some of it.
     Leaving {
         device: u32,
         size: u64,
@@ -41,16 +42,16 @@ pub enum Request {
         device: u32,
         size: u64,
     },
-    /// All that the client had sent when we were asked is told.
+    /// All that the client had sent when the appliance asked is reported.
     Settled {
         id: u64,
     },
-    /// The session is over: what it was granted is free when this process has ended. `offers`: for a moment it waits for
-    /// who wants some of it.
+    /// The session is over: its grant is free when this process has ended. `offers`: for a short time it waits for a
+    /// process that wants some of its memory.
     Ending {
         offers: bool,
     },
-    /// With a descriptor: memory for who asked for it. `zeroed`: it has been overwritten.
+    /// With a descriptor: memory for the process that asked for it. `zeroed`: it has been overwritten.
     HandOn {
         device: u32,
         size: u64,
@@ -66,10 +67,10 @@ pub enum Request {
         bytes_in: u64,
         bytes_out: u64,
     },
-    /// The client's connection broke, or there is another one.
+    /// The client's connection broke, or there is a new one.
     Connection {
         connected: bool,
-        /// By a client on this machine, or by its end.
+        /// The client closed it: it is on this machine, or its process has ended.
         closed: bool,
     },
     Unhealthy {
@@ -87,20 +88,20 @@ pub enum Request {
         id: u64,
         token: Token,
     },
-    /// What was exported or imported is not used any more. Of memory the answer says whether anybody else has it.
+    /// An export or import is no longer used. For memory the answer says whether another process has it.
     Release {
         token: Token,
     },
-    /// Nobody has this memory any more.
+    /// No process has this memory any more.
     Freed {
         token: Token,
     },
-    /// Is there an image that has this hash? In hexadecimal digits.
+    /// Asks for the image that has this hash, in hexadecimal digits.
     Code {
         id: u64,
         hash: String,
     },
-    /// With a descriptor: a pipe that this image of `size` bytes comes through, for later sessions of the tenant.
+    /// With a descriptor: a pipe from which this image of `size` bytes can be read, for later sessions of the tenant.
     Offer {
         hash: String,
         size: usize,
@@ -108,33 +109,33 @@ pub enum Request {
     Log {
         line: String,
     },
-    /// Memory goes back to the driver with what the tenant wrote: nobody could overwrite it.
+    /// Memory goes back to the driver with the tenant's bytes: it could not be overwritten.
     Left {
         size: u64,
     },
-    /// So many bytes are in the image; of each device so many are still taken, for what the driver has by itself.
+    /// Number of bytes in the image; and by device, the bytes that are still taken by the driver itself.
     Suspended {
         bytes: u64,
         kept: Vec<u64>,
     },
-    /// It goes on as it was.
+    /// The session continues as it was.
     NotSuspended {
         reason: String,
     },
     Resumed,
-    /// It is suspended as it was.
+    /// The session is suspended as it was.
     NotResumed {
         reason: String,
     },
-    /// The worker at the other end has so many bytes of its memory already.
+    /// The worker at the other end already has so many bytes of its memory.
     Ahead {
         bytes: u64,
     },
-    /// The worker at the other end has it; so many bytes of its memory were sent, with those that were ahead.
+    /// The worker at the other end has the session; so many bytes of its memory were sent, including those sent ahead.
     Moved {
         bytes: u64,
     },
-    /// It goes on here as it was.
+    /// The session continues here as it was.
     NotMoved {
         reason: String,
     },
@@ -142,7 +143,7 @@ pub enum Request {
     Adopted,
 }
 
-/// The appliance's name for what is exported.
+/// The appliance's name for an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub [u8; 16]);
 
@@ -160,7 +161,7 @@ impl<'de> Deserialize<'de> for Token {
     }
 }
 
-/// What waits for the answer to an `Export` or `Import`.
+/// The command that waits for the answer to an `Export` or `Import`.
 #[derive(Debug)]
 pub enum Sharing {
     Slab { seq: u64, address: u64 },
@@ -169,14 +170,14 @@ pub enum Sharing {
     EventFrom { seq: u64, message: EventImport },
 }
 
-/// Who asked for memory.
+/// The requester of memory.
 #[derive(Debug)]
 pub enum Asker {
-    /// The client, by this command.
+    /// The client, with this command.
     Client(u64),
-    /// We, for a context that this command shall make.
+    /// The worker, for a context that this command creates.
     Context(u64, ContextCreate),
-    /// We, for the stack of a kernel.
+    /// The worker, for the stack of a kernel.
     Stack(Box<Described>),
 }
 
@@ -185,25 +186,25 @@ pub enum Asker {
 pub struct Requests {
     queue: VecDeque<(Request, Option<OwnedFd>)>,
     next_id: u64,
-    /// Who asked, and the device that the memory is granted on.
+    /// The requester, and the device that the memory is granted on.
     grants: HashMap<u64, (Asker, u32)>,
     queries: HashMap<u64, u64>,
     sharing: HashMap<u64, Sharing>,
-    /// Modules that are loaded as soon as it is known whether the appliance has their image.
+    /// Modules to load as soon as it is known whether the appliance has their image.
     code: HashMap<u64, (u64, ModuleLoad)>,
     unhealthy_told: bool,
     last_stats: Stats,
 }
 
 impl Requests {
-    /// Questions without answer that a client may have, at most.
+    /// Limit on a client's unanswered requests, of each kind.
     const MOST: usize = 1024;
 
     pub fn push(&mut self, request: Request) {
         self.queue.push_back((request, None));
     }
 
-    /// The next to be sent, and the descriptor that goes with it.
+    /// Returns the next request to send, and its descriptor.
     pub fn first(&self) -> Option<(&Request, Option<BorrowedFd<'_>>)> {
         self.queue.front().map(|(request, fd)| (request, fd.as_ref().map(AsFd::as_fd)))
     }
@@ -212,7 +213,7 @@ impl Requests {
         self.queue.pop_front();
     }
 
-    /// Asks for memory; `false` if too much was asked already.
+    /// Requests memory; `false` if too many requests are open.
     pub fn grant(&mut self, asker: Asker, device: u32, least: u64, want: u64) -> bool {
         if self.grants.len() >= Self::MOST {
             return false;
@@ -237,22 +238,22 @@ impl Requests {
     /// Offers a descriptor to the other sessions of the lease.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY` if too much was asked already.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if too many requests are open.
     pub fn export(&mut self, sharing: Sharing, device: u32, size: u64, file: OwnedFd) -> Result<()> {
         let id = self.ask(sharing)?;
         self.queue.push_back((Request::Export { id, device, size }, Some(file)));
         Ok(())
     }
 
-    /// For the process that wants it.
+    /// Hands memory on to the process that wants it.
     pub fn hand_on(&mut self, device: u32, size: u64, zeroed: bool, file: OwnedFd) {
         self.queue.push_back((Request::HandOn { device, size, zeroed }, Some(file)));
     }
 
-    /// Asks for what another session exported.
+    /// Requests an export of another session.
     ///
     /// # Errors
-    /// As [`Requests::export`].
+    /// Those of [`Requests::export`].
     pub fn import(&mut self, sharing: Sharing, token: Token) -> Result<()> {
         let id = self.ask(sharing)?;
         self.push(Request::Import { id, token });
@@ -268,12 +269,12 @@ impl Requests {
         Ok(self.next_id)
     }
 
-    /// What waits for the answer to an export or import.
+    /// Returns the command that waits for this answer to an export or import.
     pub fn shared(&mut self, id: u64) -> Option<Sharing> {
         self.sharing.remove(&id)
     }
 
-    /// Asks for the image of a module; `false` if too much was asked already.
+    /// Requests the image of a module; `false` if too many requests are open.
     pub fn shared_code(&mut self, seq: u64, load: ModuleLoad) -> bool {
         if self.code.len() >= Self::MOST {
             return false;
@@ -284,32 +285,32 @@ impl Requests {
         true
     }
 
-    /// The module that waits for this answer, and its command.
+    /// Returns the module that waits for this answer, and its command.
     pub fn shared_code_asked(&mut self, id: u64) -> Option<(u64, ModuleLoad)> {
         self.code.remove(&id)
     }
 
-    /// An image of this many bytes, which comes through the pipe.
+    /// Offers an image of this many bytes, which can be read from the pipe.
     pub fn offer(&mut self, hash: &Hash, size: usize, pipe: OwnedFd) {
         self.queue.push_back((Request::Offer { hash: digits(hash), size }, Some(pipe)));
     }
 
-    /// Who waits for this grant, and the device.
+    /// Returns the requester of this grant, and the device.
     pub fn granted(&mut self, id: u64) -> Option<(Asker, u32)> {
         self.grants.remove(&id)
     }
 
-    /// The command that waits for this answer.
+    /// Returns the command that waits for this answer.
     pub fn answered(&mut self, id: u64) -> Option<u64> {
         self.queries.remove(&id)
     }
 
-    /// Does anything wait for an answer of the appliance?
+    /// Whether an answer of the appliance is outstanding.
     pub fn are_open(&self) -> bool {
         !(self.grants.is_empty() && self.queries.is_empty() && self.sharing.is_empty() && self.code.is_empty())
     }
 
-    /// Told once in a session.
+    /// Reports unhealthy devices, once in a session.
     pub fn unhealthy(&mut self, devices: impl IntoIterator<Item = u32>, code: Code) {
         if std::mem::replace(&mut self.unhealthy_told, true) {
             return;

@@ -20,21 +20,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Frames taken before the GPU and the client's replies are looked after again.
+/// Limit on the frames that are taken before the GPU and the client's replies get attention again.
 const FRAMES_PER_TURN: usize = 256;
-/// No more frames are taken while the client leaves this much unread.
+/// While the client leaves this much unread, no more frames are taken.
 const MOST_UNREAD: usize = 64 << 20;
-/// A client that has read more than this without saying so does not keep to the rules: copies wait for page-locked memory
-/// before there is so much of them, and every command acknowledges the answers before it.
+/// A client that has read more than this without an acknowledgement does not keep to the rules: copies wait for
+/// page-locked memory before there is so much of them, and every command acknowledges the answers before it.
 const MOST_UNACKNOWLEDGED: usize = crate::copying::staging::LIMIT + (64 << 20);
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
 const WINDOW_EVERY: Duration = Duration::from_secs(1);
-/// What is queued when a session ends may take this long to send.
+/// Time limit to send what is queued when a session ends.
 const GOODBYE: Duration = Duration::from_secs(1);
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// How long to sleep between two looks at the GPU: not at all at first, then a part of the time waited so far.
+/// The sleep between two looks at the GPU: none at first, then a part of the time waited so far.
 #[derive(Debug)]
 struct Backoff {
     since: Instant,
@@ -57,14 +57,14 @@ impl Backoff {
     }
 }
 
-/// Looks after a client that is stopped while bytes wait for it.
+/// Watches for a client that is stopped while bytes wait for it.
 struct Window {
     stopped: bool,
     look_at: Instant,
 }
 
 impl Window {
-    /// When to look again, if at all.
+    /// Follows the client's window. Returns when to look again, if at all.
     fn follow(&mut self, connection: BorrowedFd<'_>, waiting: bool, now: Instant) -> Option<Duration> {
         if !(waiting || self.stopped) {
             return None;
@@ -108,7 +108,7 @@ fn receive_descriptor(data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     descriptor.map(Some).ok_or_else(|| io::Error::other("the gateway passed a packet without a connection"))
 }
 
-/// The length of the next packet, and the descriptor that came with it.
+/// Returns the length of the next packet, and the descriptor that came with it.
 pub fn receive_packet(
     socket: BorrowedFd<'_>,
     packet: &mut [u8],
@@ -125,7 +125,7 @@ pub fn receive_packet(
     Ok((message.bytes, descriptors.next()))
 }
 
-/// Tells the appliance that a connection may come.
+/// Reports to the appliance that a connection may come.
 ///
 /// # Errors
 /// If the appliance is gone.
@@ -147,10 +147,11 @@ fn send_request(control: BorrowedFd<'_>, request: &Request, file: Option<Borrowe
 
 /// Runs a session until it is over: it has no connection and gets none in time, the appliance is gone, or it ends itself.
 pub fn serve(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) {
-    // Whatever breaks here, the session is over; what is left is to give its memory back.
+    // Whatever fails here, the session is over; what remains is to give its memory back.
     let _ = run(session, connection, control);
     let offers = session.offers_memory();
-    // Before what may last, as it may be killed meanwhile.
+    let offered = Instant::now();
+    // Sent before steps that may last, because this process may be killed meanwhile.
     session.requests.stats(session.stats, session.out.bytes_out);
     session.requests.push(Request::Ending { offers });
     let _ = send_requests(session, control);
@@ -161,9 +162,9 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     session.part_with_everything();
     let _ = hear(session, control, GOODBYE, Session::is_parting);
     if offers {
-        let _ = hear(session, control, OFFER, Session::is_offering);
+        let _ = hear(session, control, OFFER.saturating_sub(offered.elapsed()), Session::is_offering);
     }
-    // Until it is known whose it is, nobody may write to it. An appliance that is gone ends this process.
+    // Until its owner is known, nothing may write to it. If the appliance is gone, the watchdog ends this process.
     let _ = hear(session, control, FOR_EVER, Session::is_handing_on);
     session.let_all_go();
     session.scrub_everything();
@@ -206,7 +207,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             session.requests.push(Request::Connection { connected, closed });
         }
         if !session.settling.is_empty() && !more {
-            // What has come, or has not, is seen above.
+            // New bytes, or the end of the connection, are handled at the top of the loop.
             if !settle(session, &mut reader, connection) {
                 continue;
             }
@@ -224,7 +225,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         let now = Instant::now();
         if now >= stats_at {
             session.requests.stats(session.stats, session.out.bytes_out);
-            // Of a program that never synchronises, too.
+            // This is for a program that never synchronises, too.
             session.push_text();
             stats_at = now + STATS_EVERY;
         }
@@ -249,7 +250,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         if ready.passed {
             match connection.take_passed(&mut session.out)? {
                 Taken::Nothing => {}
-                // What broke one connection may have broken all of them without a word.
+                // The cause that broke one connection may have broken all of them without a sign.
                 Taken::Resumed => session.stripes.close(),
                 Taken::Memory(memory) => session.client_memory.follow(memory),
                 Taken::Stripe { number, socket } => session.open_stripe(number, socket),
@@ -261,7 +262,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
                 connection.lose();
             }
         } else if timeout == Some(Duration::ZERO) {
-            // What is waited for may need this processor.
+            // The awaited work may need this processor.
             std::thread::yield_now();
         }
     }
@@ -288,12 +289,13 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
     true
 }
 
-/// Is more to be read of the client?
+/// Whether more is to be read from the client.
 fn reads(session: &Session) -> bool {
     session.out.unsent() < MOST_UNREAD && !session.hold.is_full() && !session.is_crowded()
 }
 
-/// Answers the appliance, which asked what the client had sent. Returns whether nothing more has come, or nothing is read.
+/// Answers the appliance's questions about what the client has sent. Returns whether nothing more has come, or nothing
+/// is read.
 fn settle(session: &mut Session, reader: &mut FrameReader, connection: &mut Connection) -> bool {
     let received = session.out.received();
     let Some(socket) = connection.socket().filter(|_| reads(session)) else {
@@ -302,7 +304,7 @@ fn settle(session: &mut Session, reader: &mut FrameReader, connection: &mut Conn
     };
     let until = received + rustix::io::ioctl_fionread(socket).unwrap_or(0);
     session.settling.iter_mut().for_each(|(_, settles)| *settles = settles.or(Some(until)));
-    // Behind those bytes is its end, if it has ended.
+    // If the client has ended, its end follows those bytes.
     session.tell_settled(received);
     match receive(session, reader, socket) {
         Ok(false) => {
@@ -317,7 +319,7 @@ fn settle(session: &mut Session, reader: &mut FrameReader, connection: &mut Conn
     }
 }
 
-/// Returns whether something came.
+/// Receives from the client. Returns whether something came.
 ///
 /// # Errors
 /// If the connection is gone.
@@ -334,7 +336,7 @@ fn receive(session: &mut Session, reader: &mut FrameReader, connection: Borrowed
     }
 }
 
-/// Returns whether bytes were sent.
+/// Sends to the client. Returns whether bytes were sent.
 fn flush(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<bool> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let before = session.out.bytes_out;
@@ -353,7 +355,7 @@ fn send_requests(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<(
     Ok(())
 }
 
-/// What there is to do for the loop itself; orders are taken at once.
+/// Sockets that the loop itself has to handle; orders are taken at once.
 struct Ready {
     connection: bool,
     passed: bool,
@@ -373,7 +375,7 @@ fn wait(
     let (client, others) = (connection.socket(), connection.passed());
     let [orders, woken, passed, readable, given] = {
         let helpers = session.helpers.wake();
-        // What is not there leaves its place to a socket that is asked for nothing.
+        // A socket that is missing is replaced by one that is polled for nothing.
         let nothing = (control, PollFlags::empty());
         let (client, interest) = client.map_or(nothing, |socket| (socket, interest));
         let (others, passes) = others.map_or(nothing, |socket| (socket, PollFlags::IN));
@@ -410,7 +412,7 @@ fn wait(
     })
 }
 
-/// Waits for what the appliance says of memory that other processes have, or want, while that is of interest.
+/// Takes orders about memory that other processes have or want, while `waits` holds, for at most `patience`.
 fn hear(
     session: &mut Session,
     control: BorrowedFd<'_>,
@@ -443,7 +445,7 @@ fn take_orders(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()>
     }
 }
 
-/// Sends what is queued, to a client that still reads.
+/// Sends what is queued to a client that still reads.
 fn say_goodbye(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<()> {
     let until = Instant::now() + GOODBYE;
     while !session.out.is_empty() {

@@ -1,5 +1,5 @@
-//! What a program has set of a kernel. A launch that has to wait runs with what was set when it arrived: the driver knows
-//! only one value at a time, so it is told again before launches that came before a change, and after them.
+//! Settings of kernels. A launch that has to wait runs with the settings at its arrival: the driver knows only one
+//! value at a time, so settings are applied again before launches that came before a change, and after them.
 
 use crate::driver::{Driver, Handle, Result};
 use protocol::{Reader, function};
@@ -18,7 +18,7 @@ pub enum Setting {
 /// Every setting that the program has changed, with its value.
 pub type Settings = Rc<BTreeMap<Setting, i32>>;
 
-/// A call that changes a setting, as its fields say.
+/// A decoded call that changes a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     pub module: u64,
@@ -28,7 +28,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// `None` for calls that change nothing of a function. A malformed call changes nothing, either.
+    /// Returns `None` for calls that change no setting. A malformed call changes none, either.
     pub fn read(number: u32, payload: &[u8]) -> Option<Change> {
         let mut r = Reader::new(payload);
         let (module, kernel) = (r.get().ok()?, r.get().ok()?);
@@ -53,11 +53,11 @@ fn set(driver: &Driver, kernel: Handle, setting: Setting, value: i32) -> Result<
 /// The settings of one kernel.
 #[derive(Debug, Default)]
 pub struct KernelSettings {
-    /// What the next launch to arrive runs with.
+    /// Settings for the next launch to arrive.
     wanted: Settings,
-    /// What the driver was told last.
+    /// Settings that the driver has.
     applied: RefCell<Settings>,
-    /// What each changed setting was before.
+    /// The original value of each changed setting.
     initial: BTreeMap<Setting, i32>,
 }
 
@@ -66,7 +66,7 @@ impl KernelSettings {
         &self.wanted
     }
 
-    /// Tells the driver what differs from what it was told last. The kernel's context must be current.
+    /// Gives the driver the settings that differ from those it has. The kernel's context must be current.
     ///
     /// # Errors
     /// The driver's code for a value; it took all of them before.
@@ -85,17 +85,17 @@ impl KernelSettings {
         Ok(())
     }
 
-    /// Before a setting is changed: what it is, if it was never changed before. The kernel's context must be current.
+    /// Notes the value of a setting before its first change. The kernel's context must be current.
     pub fn note_initial(&mut self, driver: &Driver, kernel: Handle, setting: Setting) {
         let ask = || match setting {
             Setting::Attribute(attribute) => driver.function_attribute(kernel, attribute).unwrap_or(0),
-            // There is no way to ask. 0 is no preference.
+            // The driver has no query for it. 0 is no preference.
             Setting::CacheConfig | Setting::SharedMemConfig => 0,
         };
         self.initial.entry(setting).or_insert_with(ask);
     }
 
-    /// The driver took a new value.
+    /// Notes a value that the driver took.
     pub fn note(&mut self, setting: Setting, value: i32) {
         let mut settings = BTreeMap::clone(&self.wanted);
         settings.insert(setting, value);

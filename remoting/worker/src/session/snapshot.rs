@@ -1,4 +1,4 @@
-//! What a client is told of the devices before it has a session.
+//! The description of the devices that a client gets before it has a session.
 
 use crate::driver::Driver;
 use driverapi::attributes::{
@@ -10,22 +10,23 @@ use driverapi::attributes::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// `CUdevice_attribute`s there are.
+/// Number of `CUdevice_attribute`s.
 const ATTRIBUTES: u32 = 162;
 
-/// Asked of every driver; only the software GPU knows them.
+/// Attributes that every driver is asked for, and only the software GPU knows.
 const SOFTWARE: [u32; 4] = [PTX_ONLY, CHECKS_BOUNDS, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
 
-/// What is told of two devices. Arrays of another device are not provided, and read 0.
+/// Attributes of a pair of devices. Arrays of another device are not provided, and read 0.
 const PEER_ATTRIBUTES: [u32; 3] = [
     CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
     CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
     CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
 ];
 
-/// Attributes of what is not provided. They read 0, so that programs choose other ways; their functions answer 801.
+/// Attributes of features that are not provided. They read 0, so that programs choose other ways; their functions
+/// answer 801.
 const ABSENT: [u32; 51] = [
-    17, // a kernel's run time limit: the appliance's screen is no business of the program's
+    17, // a limit on a kernel's run time: the appliance's screen does not concern the program
     86, 88, 89, 91, 100, 101,
     147, // concurrent access to managed and pageable memory, host atomics, registered pointers
     92, 93, 94, 148, // memory operations in streams: their first version, and reductions
@@ -46,7 +47,7 @@ pub struct Snapshot {
     driver_version: i32,
     wire: u32,
     table_hash: u64,
-    /// Workers are kept apart even where they have one uid.
+    /// Whether Landlock keeps workers apart even where they have one uid.
     landlock: bool,
     devices: Vec<Device>,
 }
@@ -58,16 +59,16 @@ struct Device {
     memory_bytes: u64,
     pci: [i32; 3],
     attributes: BTreeMap<u32, i32>,
-    /// What the GPU can do with the memory of others, by their place: `CUdevice_P2PAttribute` and its value.
+    /// Access to the memory of other GPUs, by their ordinal: `CUdevice_P2PAttribute` and its value.
     peers: BTreeMap<i32, BTreeMap<u32, i32>>,
 }
 
-/// The value of an attribute as clients see it.
+/// Returns the value of an attribute as clients see it.
 pub fn filtered(attribute: u32, value: i32) -> i32 {
     match attribute {
-        // The workers of a lease do that themselves (`shared_events`).
+        // The workers of a lease provide these themselves (`shared_events`).
         CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED => 1,
-        // Memory of the host is the client's, on the program's machine.
+        // The host's memory is the client's, on the program's machine.
         CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => 1,
         CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => 0,

@@ -1,31 +1,32 @@
-//! Whose turn it is at one GPU: weighted fair queueing over shares, with a limit for each. Pure; who calls has the clock.
+//! Gives turns at one GPU: weighted fair queueing over shares, with a limit for each. Pure; the caller has the clock.
 //!
-//! A share's *virtual time* is what it has had of the GPU, divided by its weight, and the next turn is that of the share
-//! which waits and has the least. So backlogged shares get the GPU by their weights, a kernel that outlasts its turn is a
-//! debt, and nobody starves. A share that was idle starts where the least of the others stands: it keeps no credit, and is
-//! next. Within a share its workers take turns in their order.
+//! A share's *virtual time* is the GPU time that it has had, divided by its weight. The next turn goes to the waiting
+//! share that has the least. So backlogged shares get the GPU by their weights, a kernel that outlasts its turn is a
+//! debt, and no share starves. A share that was idle starts at the least virtual time of the others: it keeps no
+//! credit, and is next. Workers of a share take turns in their order.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::guard::defences::{Defence, stands};
 
 pub type Nanos = u64;
-/// Of who wants turns: a worker.
+/// A worker that takes turns.
 pub type Member = u64;
 
-/// How long a share may run while others wait.
+/// Time for which a share may run while others wait.
 pub const TURN: Nanos = 10_000_000;
-/// What is queued when a turn ends may take so long. Then the turn is passed on, and what still runs runs beside the next.
+/// Time that work queued at the end of a turn may take. Then the turn is passed on, and what still runs overlaps the
+/// next one.
 pub const OVERTIME: Nanos = TURN;
-/// Parts of a GPU are thousandths.
+/// All of a GPU. Parts are given in thousandths.
 pub const WHOLE: u32 = 1000;
 
-/// What a share may have of the GPU's time, in thousandths.
+/// A share's part of the GPU's time, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// What it has at least while it wants it, if all weights together are at most [`WHOLE`].
+    /// Its minimum while it wants the GPU, if all weights together are at most [`WHOLE`].
     pub weight: u32,
-    /// What it has at most, even if nobody else wants it.
+    /// Its maximum, even if no other share wants the GPU.
     pub limit: u32,
 }
 
@@ -41,15 +42,15 @@ pub enum Word {
 struct Share {
     part: Part,
     virtual_time: u128,
-    /// What a limited share may still run; below zero it is a debt.
+    /// Time that a limited share may still run; below zero it is a debt.
     allowance: i64,
     members: usize,
     waiting: VecDeque<Member>,
-    /// When it had its last turn.
+    /// The number of its last turn.
     served: u64,
     used: Nanos,
-    /// What it had beside others' turns by work of its own turns that is not complete. It is charged for that when some is:
-    /// until then it needs turns, because what runs may wait for what it has yet to launch.
+    /// Time that work of its earlier turns took during others' turns. It is charged when some of that work is complete:
+    /// until then the share needs turns, because running work may wait for work that it has yet to launch.
     owed: Nanos,
 }
 
@@ -58,7 +59,7 @@ impl Share {
         self.part.limit < WHOLE
     }
 
-    /// What a limited share uses of its allowance in a whole turn, in which it also grows.
+    /// The part of its allowance that a limited share uses in a whole turn, in which the allowance also grows.
     fn ration(&self) -> i64 {
         (TURN / u64::from(WHOLE) * u64::from(WHOLE - self.part.limit.min(WHOLE))) as i64
     }
@@ -86,7 +87,7 @@ impl Share {
         }
     }
 
-    /// How long until it is allowed another turn.
+    /// Returns the time until it is allowed another turn.
     fn patience(&self) -> Nanos {
         let missing = self.ration().saturating_sub(self.allowance).max(0) as u64;
         let needed = u128::from(missing) * u128::from(WHOLE) / u128::from(self.part.limit.max(1));
@@ -98,7 +99,7 @@ impl Share {
 struct Worker<S> {
     share: S,
     waits: bool,
-    /// Its last turn that was passed on, while the work of that turn is not complete.
+    /// Its last turn that was passed on, until the work of that turn is complete.
     overdue: Option<u64>,
 }
 
@@ -111,27 +112,27 @@ struct Turn {
     yielded: Option<Nanos>,
 }
 
-/// `S` names a share.
+/// `S` identifies a share.
 #[derive(Debug)]
 pub struct Arbiter<S> {
     shares: BTreeMap<S, Share>,
     members: BTreeMap<Member, Worker<S>>,
     turn: Option<Turn>,
     last_number: u64,
-    /// Where the least of those stands that want the GPU or have it.
+    /// The least virtual time of the shares that want the GPU or have it.
     virtual_time: u128,
     now: Nanos,
     words: Vec<(Member, Word)>,
 }
 
 impl<S: Ord + Clone> Arbiter<S> {
-    /// `last_number`: turns get greater ones, so that what is said of another arbiter's turns is known to be that.
+    /// Turns get numbers above `last_number`, so that messages about another arbiter's turns are recognised.
     pub fn new(last_number: u64, now: Nanos) -> Self {
         let (shares, members) = (BTreeMap::new(), BTreeMap::new());
         Arbiter { shares, members, turn: None, last_number, virtual_time: 0, now, words: Vec::new() }
     }
 
-    /// There is a share, or its part has changed.
+    /// Adds a share, or changes its part.
     pub fn set_share(&mut self, name: S, part: Part, now: Nanos) {
         self.advance(now);
         let virtual_time = self.virtual_time;
@@ -150,7 +151,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.look(now);
     }
 
-    /// A share is gone, and its members are.
+    /// Removes a share and its members.
     pub fn forget_share(&mut self, name: &S, now: Nanos) {
         let members: Vec<_> = self.members.iter().filter(|(_, w)| w.share == *name).map(|(m, _)| *m).collect();
         for member in members {
@@ -159,7 +160,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.shares.remove(name);
     }
 
-    /// A worker of a share that is there. Returns whether it is.
+    /// Adds a worker to a share. Returns whether the share exists.
     pub fn join(&mut self, member: Member, share: S, now: Nanos) -> bool {
         self.advance(now);
         let Some(found) = self.shares.get_mut(&share) else { return false };
@@ -172,7 +173,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         true
     }
 
-    /// A worker is gone; its turn ends.
+    /// Removes a worker; its turn ends.
     pub fn leave(&mut self, member: Member, now: Nanos) {
         self.advance(now);
         let Some(gone) = self.members.remove(&member) else { return };
@@ -188,14 +189,14 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.look(now);
     }
 
-    /// A worker has something to launch.
+    /// Notes that a worker has something to launch.
     pub fn want(&mut self, member: Member, now: Nanos) {
         self.advance(now);
         self.wait(member);
         self.look(now);
     }
 
-    /// All of a turn is complete.
+    /// Notes that all work of a turn is complete.
     pub fn done(&mut self, member: Member, number: u64, more: bool, now: Nanos) {
         self.advance(now);
         if let Some(worker) = self.members.get_mut(&member) {
@@ -215,7 +216,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.look(now);
     }
 
-    /// Does what is due by now.
+    /// Does everything that is due by now.
     pub fn look(&mut self, now: Nanos) {
         self.advance(now);
         self.end_turn();
@@ -227,10 +228,10 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.raise_virtual_time();
     }
 
-    /// How long until something is due, if nothing is said before.
+    /// Returns the time until something is due, if no message comes before.
     pub fn patience(&self) -> Option<Nanos> {
         let waits = || self.shares.values().filter(|share| !share.waiting.is_empty());
-        // Those that are at their limit; the others have their turn, or wait for the end of one.
+        // Shares that are at their limit; the others have their turn, or wait for the end of one.
         let allowed = || waits().filter(|share| !share.is_allowed()).map(Share::patience).min();
         let Some(turn) = &self.turn else { return allowed() };
         if let Some(yielded) = turn.yielded {
@@ -245,12 +246,12 @@ impl<S: Ord + Clone> Arbiter<S> {
         [limit, end, allowed()].into_iter().flatten().min()
     }
 
-    /// What workers are to be told.
+    /// Takes the messages to workers.
     pub fn take_words(&mut self) -> Vec<(Member, Word)> {
         std::mem::take(&mut self.words)
     }
 
-    /// What each share has used since this was last asked.
+    /// Takes the time that each share has used since the last call.
     pub fn take_used(&mut self, now: Nanos) -> Vec<(S, Nanos)> {
         self.advance(now);
         let used = self.shares.iter_mut().map(|(name, share)| (name.clone(), std::mem::take(&mut share.used)));
@@ -261,7 +262,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.shares.get(&self.members.get(&member)?.share)
     }
 
-    /// Time has passed: it is charged to those that had the GPU, in equal parts where several had.
+    /// Charges the time that has passed to the shares that had the GPU, in equal parts if there were several.
     fn advance(&mut self, now: Nanos) {
         let passed = now.saturating_sub(self.now);
         if passed == 0 {
@@ -300,7 +301,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         if let Some(least) = active.map(|(_, share)| share.virtual_time).min() {
             self.virtual_time = self.virtual_time.max(least);
         }
-        // What a share does not get for its own limit is no credit.
+        // Time that a share misses by its own limit is no credit.
         let least = self.virtual_time;
         for share in self.shares.values_mut().filter(|share| !share.is_allowed()) {
             share.virtual_time = share.virtual_time.max(least);
@@ -323,7 +324,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         share.waiting.push_back(member);
     }
 
-    /// The share whose turn is next, of those that wait and are allowed one.
+    /// Returns the share whose turn is next, of those that wait and are allowed one.
     fn next(&self) -> Option<S> {
         let wait = self.shares.iter().filter(|(_, share)| !share.waiting.is_empty() && share.is_allowed());
         wait.min_by_key(|(_, share)| (share.virtual_time, share.served)).map(|(name, _)| name.clone())
@@ -342,7 +343,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.words.push((member, Word::Turn { turn: number, sharers: self.members.len() > 1 }));
     }
 
-    /// Asks for the end of a turn that has lasted, and passes one on that does not end.
+    /// Asks for the end of a turn that has lasted, and passes on one that does not end.
     fn end_turn(&mut self) {
         let Some(turn) = &self.turn else { return };
         let Some(worker) = self.members.get(&turn.member) else { return };
@@ -359,7 +360,7 @@ impl<S: Ord + Clone> Arbiter<S> {
             if self.now < turn.since + TURN {
                 return;
             }
-            // The next turn would be its own: nothing need be drained for that.
+            // The next turn would be its own: the GPU need not be drained for that.
             let behind = next != worker.share && self.shares[&next].virtual_time > share.virtual_time;
             if behind && share.waiting.is_empty() {
                 if let Some(turn) = &mut self.turn {

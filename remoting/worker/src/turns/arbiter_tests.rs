@@ -1,15 +1,15 @@
-//! The arbiter against workers that are simulated: each has kernels of a length, and queues as `places` does.
+//! The arbiter against simulated workers: each has kernels of one length, and queues as `places` does.
 
 use super::{Arbiter, Member, Nanos, OVERTIME, Part, TURN, WHOLE, Word};
 use std::collections::BTreeMap;
 
 const MS: Nanos = 1_000_000;
 
-/// What a worker does.
+/// The load of a simulated worker.
 #[derive(Clone, Copy)]
 struct Load {
     kernel: Nanos,
-    /// It has something to launch for so long, and then for so long not.
+    /// It has something to launch for this time, and then nothing for `idle`.
     busy: Nanos,
     idle: Nanos,
 }
@@ -21,10 +21,10 @@ struct Simulated {
     turn: Option<u64>,
     asked: bool,
     yields: bool,
-    /// Of the kernel that runs, and the turn it was launched in.
+    /// The end of the running kernel, and the turn it was launched in.
     ends: Option<(Nanos, u64)>,
     done: Nanos,
-    /// The longest that it waited for a turn.
+    /// Its longest wait for a turn.
     starved: Nanos,
     asked_at: Nanos,
 }
@@ -83,7 +83,7 @@ impl World {
                     self.arbiter.done(*member, turn, wants, now);
                 }
                 Some(turn) if worker.ends.is_none() => worker.ends = Some((now + load.kernel, turn)),
-                // Behind its own kernel it wants no turn.
+                // While its own kernel runs it wants no turn.
                 None if wants && !worker.asked && worker.ends.is_none() => {
                     (worker.asked, worker.asked_at) = (true, now);
                     self.arbiter.want(*member, now);
@@ -262,7 +262,7 @@ fn a_debt_outlives_the_worker_that_made_it() {
     assert!(world.done(3) < 0.02 * (world.done(2) - before), "a new worker does not begin anew");
 }
 
-/// Two jobs with a rank on each of two GPUs: a kernel of a rank ends when the other rank's runs too.
+/// Two jobs with a rank on each of two GPUs: a kernel of a rank ends only when the other rank's runs too.
 #[test]
 fn jobs_of_two_ranks_do_not_hold_each_other() {
     let mut gpus = [0, 1].map(|_| {
@@ -378,7 +378,7 @@ fn whoever_comes_and_goes_nobody_starves_and_nothing_is_left_idle() {
         }
         let used: Nanos = world.used().values().sum();
         assert!(used <= world.now, "seed {seed}: {used} of {}", world.now);
-        // Of weights from 50 to 1000 the least gets a turn of every sixty or so.
+        // With weights from 50 to 1000, the least gets about every sixtieth turn.
         world.run(2_000 * MS);
         assert!(world.workers.values().all(|worker| worker.done > 0), "seed {seed}: one starves");
     }

@@ -1,20 +1,20 @@
-//! How long kernels take: a moving average for each, learned from batches of launches. Pure.
+//! Estimated run times of kernels: a moving average for each, learned from batches of launches. Pure.
 
 use crate::driver::Handle;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What is taken of a kernel that never ran. Little of such is queued.
+/// Estimate for a kernel that never ran. Little of such work is queued.
 const UNKNOWN: Duration = Duration::from_micros(250);
 const SHORTEST: Duration = Duration::from_nanos(500);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Of what is known before, so much counts beside what is learned.
+/// Weight of what was known before, relative to what is learned.
 const KEPT: f64 = 0.9;
-/// A program that loads and unloads modules for ever has ever new kernels.
+/// Limit on known kernels: a program that loads and unloads modules in an endless loop always has new ones.
 const MOST: usize = 1 << 14;
 
-/// Sums, in which what is long ago counts little. An average of quotients would be wrong: completions are seen in
-/// bunches, so that one batch seems to last long and the next to take no time.
+/// Decaying sums. An average of quotients would be wrong: completions are seen in bunches, so that one batch seems to
+/// last long and the next to take no time.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     seconds: f64,
@@ -23,7 +23,7 @@ struct Seen {
 
 #[derive(Debug, Default)]
 pub struct Estimates {
-    /// Of a function, or of an executable graph, which is one piece of work.
+    /// By function, or by executable graph, which is one piece of work.
     of: HashMap<Handle, Seen>,
 }
 
@@ -33,11 +33,11 @@ impl Estimates {
         self.of.get(&work).and_then(average).map_or(UNKNOWN, |time| time.clamp(SHORTEST, LONGEST))
     }
 
-    /// These, of which each was expected to take what `of` says, took so long together.
+    /// Learns that this batch took so long in all. Before, each launch was expected to take what `of` says.
     pub fn learn(&mut self, batch: &[(Handle, u32)], took: Duration) {
         let before: Vec<Duration> = batch.iter().map(|(work, _)| self.of(*work)).collect();
         let expected: f64 = before.iter().zip(batch).map(|(each, (_, n))| each.as_secs_f64() * f64::from(*n)).sum();
-        // Each is taken to be wrong by the same factor.
+        // Each estimate is assumed to be wrong by the same factor.
         let factor = took.as_secs_f64() / expected.max(SHORTEST.as_secs_f64());
         if self.of.len() >= MOST {
             self.of.clear();

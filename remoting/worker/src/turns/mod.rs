@@ -1,7 +1,7 @@
 //! Turns at a GPU: only the worker whose turn it is launches kernels.
 //!
-//! `arbiter` decides whose turn it is, and `gateway::turns` runs one for each GPU. A worker keeps what it knows of its turns
-//! in `places`; `taking` is where its session asks.
+//! `arbiter` decides whose turn it is, and `gateway::turns` runs one for each GPU. `places` is a worker's state of its
+//! turns, and `taking` is where its session asks.
 
 pub mod arbiter;
 mod estimates;
@@ -10,25 +10,25 @@ pub mod taking;
 
 use serde::{Deserialize, Serialize};
 
-/// What a worker says, a packet each. `device` is the number that the GPU has in its lease.
+/// Messages of a worker, one per packet. `device` is the number of the GPU in its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Said {
     /// It has something to launch.
     Want { device: u32 },
-    /// What it launched in this turn is complete, and it launches nothing more in it. `more`: it wants another turn.
+    /// Its launches of this turn are complete, and it launches nothing more in it. `more`: it wants another turn.
     Done { device: u32, turn: u64, more: bool },
 }
 
-/// What a worker is told.
+/// Messages to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 pub enum Told {
-    /// Who decides is new and knows nothing: no turn counts any more.
+    /// The arbiter is new and knows nothing: no earlier turn is valid.
     Begin,
-    /// It may launch. `sharers`: others may want the GPU, so that little must be queued.
+    /// It may launch. `sharers`: others may want the GPU, so it must queue little.
     Turn { device: u32, turn: u64, sharers: bool },
-    /// Others have come, or the last has gone.
+    /// Others have come, or the last one has gone.
     Sharers { device: u32, present: bool },
     /// It must launch nothing more in this turn.
     Yield { device: u32, turn: u64 },

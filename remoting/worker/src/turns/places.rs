@@ -1,5 +1,5 @@
-//! A worker's turns at the GPUs of its lease, and what it launched in them. Pure; `taking` has the session's side, and `server`
-//! the socket.
+//! A worker's turns at the GPUs of its lease, and its launches in them. Pure; `taking` has the session's side, and
+//! `server` the socket.
 
 use super::estimates::Estimates;
 use super::{Said, Told};
@@ -7,21 +7,22 @@ use crate::driver::Handle;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// So much estimated work is queued at most where others may want the GPU: they wait for it.
+/// Limit on the estimated work that is queued where others may want the GPU: they wait for it.
 const MOST_QUEUED: Duration = Duration::from_millis(2);
-/// Launches beyond that at a time, where nothing completes.
+/// Limit on the launches beyond that at a time, if nothing completes.
 const MOST_BEYOND: u32 = 1024;
-/// Completions are looked for in pieces of what is queued, so that the GPU does not run dry.
+/// Estimated work of a batch: completions are found in pieces of what is queued, so that the GPU does not run dry.
 const BATCH: Duration = Duration::from_micros(500);
-/// Launches of a batch at most, as many as `completer` marks by itself.
+/// Limit on the launches of a batch, as many as `completer` marks by itself.
 const MOST_IN_BATCH: u32 = 64;
-/// A turn is kept so long without work: most programs that synchronise launch again at once.
+/// Time for which a turn is kept without work: most programs that synchronise launch again at once.
 const LINGER: Duration = Duration::from_micros(200);
-/// If nothing is completed for so long, what is queued may wait for what is not: then one more is launched, after as long
-/// again two, and so on. It may as well be a long kernel, or a busy machine, so not all at once.
+/// If nothing completes for so long, queued work may wait for work that is not queued: then one more launch is allowed,
+/// after the same time again two, and so on. The cause may as well be a long kernel, or a busy machine, so not all at
+/// once.
 const STUCK: Duration = Duration::from_millis(20);
 
-/// Launches in a stream, of one turn, whose completion is told together.
+/// Launches of one turn in a stream, whose completion is reported together.
 #[derive(Debug)]
 pub struct Batch {
     stream: u64,
@@ -33,27 +34,28 @@ pub struct Batch {
     since: Instant,
 }
 
-/// What there is of one GPU.
+/// The state of one GPU.
 #[derive(Debug, Default)]
 struct Place {
     turn: Option<u64>,
     yields: bool,
     sharers: bool,
-    /// A turn was asked for and has not come.
+    /// A turn was requested and has not come.
     asked: bool,
     /// A launch waits.
     wants: bool,
-    /// Of this turn's launches those that are not known to be complete.
+    /// Estimated time of this turn's launches that are not known to be complete.
     queued: Duration,
-    /// Batches that are not complete, by turn.
+    /// Number of batches that are not complete, by turn.
     unfinished: BTreeMap<u64, usize>,
     idle_since: Option<Instant>,
-    /// What was completed since the last look, and when the first of it began.
+    /// Work that completed since the last look, and when the first of it began.
     finished: Vec<(Handle, u32)>,
     began: Option<Instant>,
-    /// When something was completed last, or launched while nothing ran.
+    /// When something completed last, or was launched while nothing ran.
     moved: Option<Instant>,
-    /// How many were launched beyond what may be queued when it last seemed stuck, how many of them are left, and when.
+    /// Launches beyond the limit that were allowed when it last seemed stuck, how many of them are left, and when that
+    /// was.
     beyond: u32,
     spare: u32,
     stuck: Option<Instant>,
@@ -68,12 +70,12 @@ impl Place {
         self.sharers && self.queued >= MOST_QUEUED
     }
 
-    /// When more is launched than may be queued.
+    /// Returns when launches beyond the limit are allowed.
     fn stuck_at(&self) -> Option<Instant> {
         self.moved.filter(|_| self.runs()).map(|moved| self.stuck.map_or(moved, |stuck| stuck.max(moved)) + STUCK)
     }
 
-    /// May more be launched than may be queued?
+    /// Whether a launch beyond the limit is allowed.
     fn overflow(&mut self, now: Instant) -> bool {
         if self.stuck_at().is_some_and(|at| now >= at) {
             self.beyond = (2 * self.beyond).clamp(1, MOST_BEYOND);
@@ -84,7 +86,7 @@ impl Place {
         may
     }
 
-    /// Ends the turn for this worker; the arbiter knows.
+    /// Ends the turn for this worker; the arbiter knows already.
     fn lose_turn(&mut self) {
         (self.turn, self.yields, self.idle_since, self.queued) = (None, false, None, Duration::ZERO);
     }
@@ -93,17 +95,18 @@ impl Place {
 #[derive(Debug, Default)]
 pub struct Places {
     places: BTreeMap<u32, Place>,
-    /// Of each stream the batch that launches are added to.
+    /// The batch of each stream to which launches are added.
     open: HashMap<u64, Batch>,
     closed: HashMap<u64, Batch>,
     last_batch: u64,
     estimates: Estimates,
-    /// What is to be said.
+    /// Messages to send.
     pub said: Vec<Said>,
 }
 
 impl Places {
-    /// May a kernel be launched? If not, a turn is wanted; but not for what would only stand behind work of an earlier turn.
+    /// Whether a kernel may be launched. If not, notes that a turn is wanted; but not for a launch that would only wait
+    /// for work of an earlier turn.
     pub fn may_launch(&mut self, device: u32, stream: u64, now: Instant) -> bool {
         let place = self.places.entry(device).or_default();
         let batches = self.closed.values().chain(self.open.get(&stream));
@@ -115,12 +118,12 @@ impl Places {
         may
     }
 
-    /// A launch waits for something else than its turn: the turn is wanted all the same.
+    /// Notes that a launch waits for something other than its turn: it still wants the turn.
     pub fn want(&mut self, device: u32) {
         self.places.entry(device).or_default().wants = true;
     }
 
-    /// Work was launched. Returns whether the batch of its stream should be closed.
+    /// Notes work that was launched. Returns whether the batch of its stream should be closed.
     pub fn launched(&mut self, device: u32, stream: u64, work: Handle, now: Instant) -> bool {
         let place = self.places.entry(device).or_default();
         let Some(turn) = place.turn else { return false };
@@ -142,7 +145,7 @@ impl Places {
         batch.count >= MOST_IN_BATCH || (place.sharers && batch.expected >= BATCH)
     }
 
-    /// Closes the batch of a stream: `complete` is to be told this number when all of it is.
+    /// Closes the batch of a stream. Returns its number, which `complete` gets when all of it is complete.
     pub fn close(&mut self, stream: u64) -> Option<u64> {
         let batch = self.open.remove(&stream)?;
         self.last_batch += 1;
@@ -150,25 +153,26 @@ impl Places {
         Some(self.last_batch)
     }
 
-    /// Streams whose batch should be closed: it can get no more launches or, with `resting`, gets none for now.
+    /// Returns the streams whose batch should be closed: it can get no more launches or, if `resting`, gets none for
+    /// now.
     pub fn open(&self, resting: bool) -> Vec<u64> {
         let place = |batch: &Batch| self.places.get(&batch.device);
         let over = |batch: &Batch| place(batch).is_none_or(|place| place.yields || place.turn != Some(batch.turn));
         self.open.iter().filter(|(_, batch)| resting || over(batch)).map(|(stream, _)| *stream).collect()
     }
 
-    /// A stream is gone, and nobody will tell what becomes of its batches.
+    /// Completes the batches of a stream that is gone: nothing else will report them.
     pub fn forget(&mut self, stream: u64, now: Instant) {
         self.close(stream);
         let lost: Vec<_> = self.closed.iter().filter(|(_, b)| b.stream == stream).map(|(number, _)| *number).collect();
         lost.into_iter().for_each(|number| self.complete(number, now));
     }
 
-    /// A batch is complete.
+    /// Notes that a batch is complete.
     pub fn complete(&mut self, number: u64, now: Instant) {
         let Some(batch) = self.closed.remove(&number) else { return };
         let Some(place) = self.places.get_mut(&batch.device) else { return };
-        // It began when it was launched, or when what was before it was complete.
+        // It began when it was launched, or when the work before it was complete.
         let began = place.moved.map_or(batch.since, |moved| moved.max(batch.since));
         place.began.get_or_insert(began);
         place.finished.extend(batch.launches);
@@ -187,12 +191,12 @@ impl Places {
         }
     }
 
-    /// All launches that wait are tried again, and say anew what they want.
+    /// Lets all waiting launches try again, and say again what they want.
     pub fn retry(&mut self) {
         self.places.values_mut().for_each(|place| place.wants = false);
     }
 
-    /// Takes what the arbiter says. Returns whether launches may be possible that were not.
+    /// Takes a message of the arbiter. Returns whether launches may be possible now that were not.
     pub fn hear(&mut self, told: Told) -> bool {
         match told {
             Told::Begin => {
@@ -225,13 +229,14 @@ impl Places {
                         self.said.push(Said::Done { device, turn, more: false });
                     }
                 }
-                // What stands behind unfinished work wants no turn.
+                // Launches behind unfinished work want no turn.
                 true
             }
         }
     }
 
-    /// Ends turns that have nothing more to do, and asks for those that are wanted. `holds`: no launch that waits may run.
+    /// Ends turns that have nothing more to do, and requests those that are wanted. `holds`: no launch that waits may
+    /// run.
     pub fn look(&mut self, now: Instant, holds: bool) {
         for (device, place) in &mut self.places {
             if let Some(began) = place.began.take() {
@@ -256,7 +261,7 @@ impl Places {
         }
     }
 
-    /// How long until `look` or a launch that waits has something to do, if nothing happens before.
+    /// Returns the time until `look` or a waiting launch has something to do, if nothing happens before.
     pub fn patience(&self, now: Instant) -> Option<Duration> {
         let when = |place: &Place| {
             let idle = place.idle_since.map(|since| since + LINGER);
@@ -266,7 +271,7 @@ impl Places {
         self.places.values().filter_map(when).min().map(|at| at.saturating_duration_since(now))
     }
 
-    /// Is a launch held back that might go by now, although nothing was completed?
+    /// Whether a launch that was held back may go now, although nothing has completed.
     pub fn is_stuck(&self, now: Instant) -> bool {
         let waits = |place: &Place| place.wants && place.turn.is_some() && !place.yields && place.is_full();
         let stuck = |place: &Place| waits(place) && place.stuck_at().is_some_and(|at| now >= at);
@@ -285,7 +290,7 @@ mod tests {
         assert!(places.hear(Told::Turn { device: 0, turn, sharers: true }));
     }
 
-    /// Launches as many as may be.
+    /// Launches as many kernels as are allowed.
     fn fill(places: &mut Places, now: Instant) -> u32 {
         let mut count = 0;
         while places.may_launch(0, 9, now) {
@@ -312,7 +317,7 @@ mod tests {
         turn(&mut places, 5);
         let first = fill(&mut places, now);
         assert!((1..=20).contains(&first), "an unknown kernel is queued {first} times");
-        // It takes 10 us, as is learned: two hundred of them are 2 ms.
+        // It learns that a kernel takes 10 us: two hundred of them are 2 ms.
         let mut at = now;
         for round in 0..100 {
             let Some(number) = (places.last_batch > round).then_some(round + 1) else { break };
@@ -357,7 +362,7 @@ mod tests {
         assert_eq!(places.patience(now), Some(LINGER));
         places.look(now + LINGER, false);
         assert_eq!(said(&mut places), [Said::Done { device: 0, turn: 5, more: false }]);
-        // What waits is no reason to keep it while nothing may run.
+        // A waiting launch is no reason to keep the turn while nothing may run.
         turn(&mut places, 6);
         places.hear(Told::Yield { device: 0, turn: 6 });
         assert!(!places.may_launch(0, 9, now));

@@ -1,4 +1,5 @@
-//! A session's turns: where launches ask whether they may, and completions are told. Without `Session::turns` whoever asks may.
+//! A session's turns: launches ask here whether they may run, and completions are reported here. Without
+//! `Session::turns` every launch may run.
 
 use super::places::Places;
 use super::{Said, Told};
@@ -33,13 +34,13 @@ impl Turns {
         self.places.patience(Instant::now())
     }
 
-    /// All launches that wait are tried again.
+    /// Lets all launches that wait try again.
     pub fn retry(&mut self) {
         self.places.retry();
     }
 
     /// # Errors
-    /// If nobody gives turns any more.
+    /// If the gateway has closed the socket.
     fn hear(&mut self) -> io::Result<bool> {
         let (mut packet, mut any) = ([0; PACKET], false);
         loop {
@@ -53,7 +54,7 @@ impl Turns {
     }
 
     /// # Errors
-    /// If nobody gives turns any more, or listens.
+    /// If the gateway has closed the socket, or does not read.
     fn speak(&mut self) -> io::Result<()> {
         for said in std::mem::take(&mut self.places.said) {
             send(&self.socket, &serde_json::to_vec::<Said>(&said)?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
@@ -63,7 +64,7 @@ impl Turns {
 }
 
 impl Session {
-    /// May a kernel be launched in this stream now? If not, it is tried again.
+    /// Whether a kernel may be launched in this stream now. If not, the launch is tried again.
     pub fn may_launch(&mut self, stream_id: u64) -> Result<bool> {
         if self.turns.is_none() {
             return Ok(true);
@@ -72,7 +73,7 @@ impl Session {
         Ok(self.turns.as_mut().is_none_or(|turns| turns.places.may_launch(device, stream_id, Instant::now())))
     }
 
-    /// A launch waits for room in its stream.
+    /// Notes that a launch waits for room in its stream.
     pub fn launch_waits(&mut self, stream_id: u64) -> Result<()> {
         if self.turns.is_none() {
             return Ok(());
@@ -84,7 +85,7 @@ impl Session {
         Ok(())
     }
 
-    /// A function, or an executable graph, was launched.
+    /// Notes that a function, or an executable graph, was launched.
     pub fn launched(&mut self, stream_id: u64, work: Handle) -> Result<()> {
         if self.turns.is_none() {
             return Ok(());
@@ -97,18 +98,18 @@ impl Session {
         Ok(())
     }
 
-    /// All launches of a batch are complete.
+    /// Notes that all launches of a batch are complete.
     pub fn batch_complete(&mut self, number: u64) {
         if let Some(turns) = &mut self.turns {
             turns.places.complete(number, Instant::now());
         }
     }
 
-    /// Asks for turns and ends them; launches that wait are tried again where they may go now. Returns whether any may.
-    /// `resting`: nothing is launched before something happens.
+    /// Requests turns and ends them; retries waiting launches if some may go now. Returns whether any may. `resting`:
+    /// nothing is launched before something happens.
     ///
     /// # Errors
-    /// If nobody gives turns any more.
+    /// If the gateway has closed the socket, or does not read.
     pub fn take_turns(&mut self, resting: bool) -> io::Result<bool> {
         let holds = self.hold.stops();
         let Some(turns) = &mut self.turns else { return Ok(false) };
@@ -125,14 +126,14 @@ impl Session {
         Ok(moved)
     }
 
-    /// A stream is gone with all that was to be told of it.
+    /// Forgets the batches of a stream that is gone.
     pub fn forget_batches(&mut self, stream_id: u64) {
         if let Some(turns) = &mut self.turns {
             turns.places.forget(stream_id, Instant::now());
         }
     }
 
-    /// Has it told when what was launched in the stream is complete.
+    /// Closes the stream's batch, and has its completion reported.
     pub fn close_batch(&mut self, stream_id: u64) {
         let Some(number) = self.turns.as_mut().and_then(|turns| turns.places.close(stream_id)) else { return };
         if let Err(code) = self.entry_if_needed(stream_id, 0, Action::Batch { number }) {

@@ -8,10 +8,10 @@ use protocol::{
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
-/// How frames get to a worker and back.
+/// A connection that carries frames to a worker and back.
 pub trait Link {
     fn send(&mut self, header: Header, payload: Vec<u8>);
-    /// Bytes that came; may wait a little for some.
+    /// Returns bytes that came; may wait a short time for some.
     fn receive(&mut self) -> Vec<u8>;
 }
 
@@ -60,7 +60,7 @@ impl<L: Link> Client<L> {
         }
     }
 
-    /// The first thing that came and satisfies `wanted`; waits for it.
+    /// Waits for the first frame that satisfies `wanted`, and returns it.
     pub fn wait(&mut self, what: &str, wanted: impl Fn(&Received) -> bool) -> Received {
         for _ in 0..20_000 {
             if let Some(found) = self.inbox.iter().find(|r| wanted(r)) {
@@ -74,7 +74,7 @@ impl<L: Link> Client<L> {
         panic!("{what} did not come; inbox: {:?}", self.inbox.iter().map(|r| (r.code, r.seq)).collect::<Vec<_>>());
     }
 
-    /// The code and tail of a command's reply.
+    /// Returns the code and tail of a command's reply.
     pub fn reply(&mut self, seq: u64) -> (u32, Vec<u8>) {
         let received = self.wait(&format!("reply {seq}"), |r| r.code == Reply::CODE && r.seq == seq);
         let (reply, tail) = Reply::decode(&received.payload).expect("reply");
@@ -95,7 +95,7 @@ impl<L: Link> Client<L> {
         self.open_in(WIRE_VERSION)
     }
 
-    /// The same as a client that speaks this version of the wire.
+    /// Opens a session as a client that speaks this version of the wire.
     pub fn open_in(&mut self, wire_version: u32) -> Opened {
         let table_hash = table_hash(wire_version).expect("a version that is spoken");
         let open = Open { wire_version, table_hash, client_pid: 1, client_name: "test".into() };
@@ -123,7 +123,7 @@ impl<L: Link> Client<L> {
         self.load_as(module, image, device_bytes(&[image]))
     }
 
-    /// Says that the image takes `bytes`.
+    /// Loads an image and states that it takes `bytes`.
     pub fn load_as(&mut self, module: u64, image: &[u8], bytes: u64) -> (u32, ModuleLoaded) {
         let hash: [u8; 32] = Sha256::digest(image).into();
         for (i, piece) in image.chunks(1 << 20).enumerate() {
@@ -134,13 +134,13 @@ impl<L: Link> Client<L> {
         (code, Reader::new(&tail).get().expect("loaded"))
     }
 
-    /// Loads a kernel.
+    /// Loads a kernel, and returns its description.
     pub fn describe(&mut self, module: u64, kernel: u32) -> (u32, Option<KernelInfo>) {
         let (code, tail) = self.call(0, &KernelDescribe { module, kernel }, &[]);
         (code, Reader::new(&tail).get().ok())
     }
 
-    /// The bytes that `CopyToHost` number `seq` brought, and its reply's code.
+    /// Returns the bytes that `CopyToHost` number `seq` brought, and the code of its reply.
     pub fn host_bytes(&mut self, seq: u64) -> (u32, Vec<u8>) {
         let (code, _) = self.reply(seq);
         let mut pieces = HashMap::new();

@@ -1,6 +1,6 @@
 //! A driver of a few hundred lines for tests: executes everything at once, except on streams that a test has stopped.
 //!
-//! Handles are unique in the process, so that sessions of different tests do not meet.
+//! Handles are unique in the process, so that sessions of different tests share none.
 
 use driverapi::types::{
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraphEdgeData, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp,
@@ -12,10 +12,10 @@ use std::ffi::{c_char, c_void};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 pub const GRANULARITY: u64 = 2 << 20;
-/// A real driver blocks at about as many operations in a stream; here it is a failure of the test.
+/// A real driver blocks at about as many operations in a stream; here that fails the test.
 const QUEUE: usize = 1024;
 
-/// Both ends' parameters, port and kind.
+/// The parameters of both ends, port and kind.
 pub type Edge = (Vec<u8>, Vec<u8>, u8, u8);
 
 type Work = Box<dyn FnOnce(&mut World) + Send>;
@@ -25,19 +25,19 @@ pub struct World {
     last_handle: usize,
     last_arena: u64,
     newest_stream: usize,
-    /// What waits in streams that are stopped.
+    /// Work that waits in streams that are stopped.
     queues: HashMap<usize, VecDeque<Work>>,
-    /// Events: how many of their records are not complete.
+    /// Number of incomplete records, by event.
     events: HashMap<usize, usize>,
-    /// Physical memory by its handle, and what is mapped where.
+    /// Physical memory by its handle, and the handle that is mapped at each address.
     physical: HashMap<u64, Vec<u8>>,
     mapped: BTreeMap<u64, u64>,
     pub launches: Vec<(usize, Vec<u8>)>,
-    /// Where each copy to the host was to read.
+    /// The address from which each copy to the host was to read.
     pub copied_to_host: Vec<u64>,
     /// The edges of each graph and each executable, by its handle.
     pub graphs: HashMap<usize, Vec<Edge>>,
-    /// Kernel nodes' parameters.
+    /// Parameters of kernel nodes.
     nodes: HashMap<usize, Vec<u8>>,
     /// The executable graph that was launched last.
     pub launched_graph: usize,
@@ -46,7 +46,7 @@ pub struct World {
 }
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
-/// Streams that the next `cuStreamCreate` with this priority gets are stopped from the start.
+/// Streams that the next `cuStreamCreate` with this priority creates are stopped from the start.
 pub const STOPPED: i32 = 77;
 /// A programmatic edge from this port is refused.
 pub const REFUSED_PORT: u8 = 2;
@@ -86,7 +86,7 @@ impl World {
         self.queues.insert(self.newest_stream, VecDeque::new());
     }
 
-    /// Lets all stopped streams go on.
+    /// Lets all stopped streams continue.
     pub fn go_on(&mut self) {
         for (_, queue) in std::mem::take(&mut self.queues) {
             queue.into_iter().for_each(|work| work(self));
@@ -140,7 +140,7 @@ fake! {
     memory_create(out: *mut u64, size: usize, _prop: *const CUmemAllocationProp, _flags: u64) {
         let mut world = world();
         let memory = world.handle().addr() as u64;
-        // Another tenant's bytes, unless they are zeroed.
+        // Another tenant's bytes, unless the worker zeroes them.
         world.physical.insert(memory, vec![0xee; size]);
         unsafe { give(out, memory) }
     }
@@ -267,7 +267,7 @@ fake! {
     graph_connect(graph: Raw, from: *const Raw, to: *const Raw, data: *const CUgraphEdgeData, count: usize) {
         assert_eq!(count, 1);
         let (from, to, data) = unsafe { (*from, *to, *data) };
-        // As a GPU that has no use for such an edge.
+        // Like a GPU that has no use for such an edge.
         if data.from_port == REFUSED_PORT && data.type_ == 1 {
             return 801;
         }

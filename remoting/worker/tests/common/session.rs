@@ -99,7 +99,7 @@ impl Test {
         &mut self.worker.client
     }
 
-    /// The kernels' places in the module's list.
+    /// Loads the module. Returns a look-up of a kernel's index in its list.
     pub fn load(&mut self) -> impl Fn(&str) -> u32 + use<> {
         let (code, loaded) = self.client().load(MODULE, PTX.as_bytes());
         assert_eq!(code, 0, "{}", loaded.log);

@@ -19,27 +19,27 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a read waits for bytes.
+/// Time that a read waits for bytes.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Descriptors for a child are inheritable for a moment; no other child may start in it.
+/// Descriptors for a child are inheritable for a short time, in which no other child may start.
 static SPAWN: Mutex<()> = Mutex::new(());
 
-/// The client's end of a session's connection, and of those that take its place.
+/// The client's end of a session's connection, and of those that replace it.
 pub struct Socket {
     pub stream: UnixStream,
     pub data: Arc<OwnedFd>,
     /// Each connection ends after so many bytes in one direction.
     cut_every: usize,
     pub epoch: u64,
-    /// How many bytes the worker says that it had received, at each cut.
+    /// Number of bytes that the worker had received, as it says at each cut.
     pub cuts: Vec<u64>,
-    /// Everything that was written, and how much of it on this connection or one before.
+    /// Everything that was written, and how much of it was sent on this connection or an earlier one.
     written: Vec<u8>,
     sent: usize,
     received: u64,
     told: u64,
-    /// Bytes of this connection, each way.
+    /// Bytes sent and received on this connection.
     up: usize,
     down: usize,
 }
@@ -65,7 +65,8 @@ impl Socket {
         }
     }
 
-    /// Asks for a connection to take the place of the last one; what the worker has received, or nothing if it refused.
+    /// Asks for a connection that replaces the last one. Returns it and the number of bytes that the worker has
+    /// received; `None` if the worker refused.
     pub fn attempt(&self, epoch: u64, received: u64) -> Option<(UnixStream, u64)> {
         let (mut ours, theirs) = pair();
         pass(
@@ -152,14 +153,14 @@ pub struct Worker {
     pub process: Child,
     pub client: Client<Socket>,
     pub control: Arc<OwnedFd>,
-    /// Everything that the worker told its appliance.
+    /// Everything that the worker has reported to its appliance.
     pub told: Arc<Mutex<Vec<Value>>>,
-    /// What it exported.
+    /// Descriptors that it exported.
     pub files: Arc<Mutex<Vec<OwnedFd>>>,
 }
 
-/// The software GPU that was built with this test, or the one that `REMOTEGPU_TEST_DRIVER` names: a library that was built
-/// with a sanitizer cannot be loaded by path.
+/// Returns the path of the software GPU that was built with this test, or of the one that `REMOTEGPU_TEST_DRIVER`
+/// names: a library that was built with a sanitizer cannot be loaded by path.
 pub fn driver() -> PathBuf {
     if let Some(named) = std::env::var_os("REMOTEGPU_TEST_DRIVER") {
         return named.into();
@@ -186,7 +187,7 @@ pub fn command(profile: &str) -> Command {
 }
 
 impl Worker {
-    /// A worker whose lease has `limit` bytes, with a client connected.
+    /// Starts a worker whose lease has `limit` bytes, with a client connected.
     pub fn start(profile: &str, limit: u64) -> Worker {
         Worker::start_with(profile, limit, &[])
     }
@@ -199,7 +200,7 @@ impl Worker {
         Worker::start_taking_turns(profile, limit, environment, options, None)
     }
 
-    /// A worker that takes turns on a socket whose other end is given away.
+    /// Starts a worker that takes turns on a socket, and passes the socket's other end to `turns`.
     pub fn start_taking_turns(
         profile: &str,
         limit: u64,
@@ -235,7 +236,7 @@ impl Worker {
         self.told.lock().expect("list").iter().filter(|v| v["op"] == op).cloned().collect()
     }
 
-    /// What the worker told its appliance by this name last, after `earlier` times.
+    /// Waits for a report with this name, after `earlier` ones, and returns it.
     pub fn wait_told(&self, op: &str, earlier: usize) -> Value {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -248,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// What its appliance says.
+    /// Sends the worker an order of its appliance.
     pub fn order(&self, order: &Value, file: Option<BorrowedFd<'_>>) {
         match file {
             Some(file) => pass(&self.control, file, order.to_string().as_bytes()),
@@ -261,7 +262,7 @@ impl Worker {
         self.client.link.stream.shutdown(Shutdown::Both).expect("connected");
         let status = self.process.wait().expect("exit");
         assert!(status.success(), "{status}");
-        // What it said last is still in the socket.
+        // Its last messages are still in the socket.
         std::thread::sleep(Duration::from_millis(50));
         std::mem::take(&mut self.told.lock().expect("list"))
     }
@@ -285,7 +286,7 @@ pub fn pass(data: &OwnedFd, descriptor: BorrowedFd<'_>, packet: &[u8]) {
 
 fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, files: &Mutex<Vec<OwnedFd>>, limit: u64) {
     let (mut packet, mut granted, mut leaving) = (vec![0; 1 << 16], 0, 0);
-    // Requests that what is on its way back will satisfy.
+    // Requests that memory on its way back will satisfy.
     let mut waiting: Vec<Value> = Vec::new();
     while let Ok((count @ 1.., file)) = receive_packet(control.as_fd(), &mut packet, RecvFlags::empty()) {
         files.lock().expect("list").extend(file);
@@ -306,7 +307,7 @@ fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, files: &Mutex<Vec<Owne
                 None
             }
             "return" => {
-                // What was inherited was granted by nobody here.
+                // Inherited memory was not granted here.
                 granted = granted.saturating_sub(number("size"));
                 leaving -= number("size").min(leaving);
                 let first = waiting.first().filter(|first| first["least"].as_u64() <= Some(limit - granted)).cloned();
@@ -317,7 +318,7 @@ fn appliance(control: &OwnedFd, told: &Mutex<Vec<Value>>, files: &Mutex<Vec<Owne
                 })
             }
             "export" => Some(json!({"op": "exported", "id": number("id"), "token": "ab".repeat(16)})),
-            // Nobody else has it.
+            // No other process has it.
             "release" => Some(json!({"op": "released", "token": request["token"], "last": true})),
             "memory" => {
                 let free = limit - granted + leaving;

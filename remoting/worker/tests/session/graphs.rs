@@ -1,15 +1,15 @@
-//! What the driver is told of a graph's edges.
+//! The edges of a graph that reach the driver.
 
 use super::*;
 use fake::REFUSED_PORT;
 use protocol::{GraphBuild, GraphEdge, GraphLaunch, GraphNode, Writer};
 
 const GRAPH: u64 = 70;
-/// Both ends, port and kind.
+/// Marks of both ends, port and kind.
 type Told = (u64, u64, u8, u8);
 
 impl Test {
-    /// Builds a graph of kernels, the first with mark 0, launches it and tells which edges the driver has.
+    /// Builds a graph of kernels, the first with mark 0, and launches it. Returns the edges that the driver has.
     fn edges_of(&mut self, nodes: &[&[GraphEdge]]) -> Vec<Told> {
         let node = |(mark, after): (usize, &&[GraphEdge])| {
             let shape = LaunchShape { grid: [1; 3], block: [1; 3], shared: 0, attributes: vec![] };

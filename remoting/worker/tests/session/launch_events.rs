@@ -1,5 +1,5 @@
-//! Events that launches record. In the fake driver a completion event is complete before its kernel is, and a programmatic
-//! one with it.
+//! Events that launches record. In the fake driver a completion event is complete before its kernel is, and a
+//! programmatic event is complete with it.
 
 use super::*;
 use protocol::{EventDestroy, LaunchAttribute, LaunchShape, Recording};
@@ -48,7 +48,7 @@ fn a_launch_records_and_its_event_says_nothing_of_the_stream() {
     assert_eq!((t.query(3, 1), t.query(4, 1)), (0, 600));
     t.turn();
     assert!(!t.client.has_reply(stream), "the kernel still runs");
-    // From here on both are told of by themselves.
+    // From here on each is reported by itself.
     t.launch_recording(A, 2, &[(EARLY, 3, 2), (LATE, 4, 2)]);
     t.wait_for(3, 2, 0);
     t.turn();
@@ -72,7 +72,7 @@ fn who_waits_for_a_launch_that_is_held_waits_for_its_record() {
     t.launch(B, 2);
     let record = t.client.send(0, &EventSynchronize { event: 3, generation: 2 }, &[]);
     assert_eq!(t.query(3, 2), 600);
-    // It is destroyed only when nobody refers to it any more.
+    // It is destroyed only when no command refers to it any more.
     t.client.send(0, &EventDestroy { event: 3 }, &[]);
     t.turn();
     assert_eq!((t.launched(), t.client.has_reply(record)), (vec![], false));

@@ -1,5 +1,5 @@
-//! Mirrors: what the device wrote is told before anything that lets the client conclude it, once, and never in place of
-//! what the client has sent later.
+//! Mirrors: the client gets what the device wrote before anything that lets it conclude the write, once, and never in
+//! place of bytes that it has sent later.
 
 use super::*;
 use protocol::{MirrorAdd, MirrorChanges, MirrorEnd, MirrorPart, MirrorRun, MirrorsTold};
@@ -8,7 +8,7 @@ const CARRIER: u64 = 20;
 const MIRROR: u64 = 90;
 const AT: u64 = 4096;
 
-/// A session with a mirror of 4,096 zeros at `AT`, and the stream that brings its changes, which is the newest.
+/// Starts a session with a mirror of 4,096 zeros at `AT`, and the stream that carries its changes, which is the newest.
 fn start_mirrored() -> Test {
     mirrored(start())
 }
@@ -27,7 +27,7 @@ impl Test {
         self.client.send(CARRIER, &MirrorChanges { parts: vec![MirrorPart { mirror: MIRROR, runs }] }, bytes)
     }
 
-    /// What was told so far, in order: where, and which bytes.
+    /// Returns the changes reported so far, in order: the place and the bytes.
     fn told(&self) -> Vec<(u64, Vec<u8>)> {
         let mut all = Vec::new();
         for r in self.client.inbox.iter().filter(|r| r.code == MirrorsTold::CODE) {
@@ -62,7 +62,7 @@ fn words_that_the_device_wrote_are_told_once_before_the_answer() {
     assert_eq!(t.told(), [(8, b"abcdefgh".to_vec()), (4092, b"wxyz".to_vec())]);
     let told = t.position(|r| r.code == MirrorsTold::CODE);
     assert!(told.is_some() && told < t.position(|r| r.code == Reply::CODE && r.seq == done));
-    // The same bytes again, and bytes beside the mirror.
+    // The same bytes again, and bytes next to the mirror.
     t.write(B, AT + 8, b"abcd");
     t.write(B, AT + 4096, b"beside");
     assert_eq!(t.synchronize(B), 0);
@@ -136,7 +136,7 @@ fn what_the_client_changes_while_mirrors_are_read_is_not_told_as_the_devices() {
     fake::world().go_on();
     assert_eq!(t.client.reply(done).0, 0);
     assert_eq!((t.told(), t.applied()), (vec![(8, b"kern".to_vec())], Some(change)));
-    // The device has the client's word, which is no news; then it writes the word again.
+    // The device has the client's word, which is not reported; then it writes the word again.
     t.launch(B, 1);
     assert_eq!(t.synchronize(B), 0);
     assert_eq!(t.told().len(), 1);

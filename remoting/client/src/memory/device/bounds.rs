@@ -1,5 +1,5 @@
-//! Where allocations lie in slabs, told to a driver that checks it: an access past the end of one fails on a share as it
-//! does natively on the software GPU. No other driver asks for that.
+//! Bounds of allocations in slabs, reported to a driver that checks them: an access past the end of one fails on a
+//! share as it does natively on the software GPU. No other driver asks for that.
 
 use super::{DeviceMemory, Freed, State};
 use crate::Code;
@@ -9,7 +9,7 @@ use crate::session::lock;
 use protocol::PieceBounds;
 
 impl DeviceMemory {
-    /// Tells where memory lies that [`DeviceMemory::map_at`] put there; `size` 0: what began here is no more.
+    /// Reports memory that [`DeviceMemory::map_at`] placed; `size` 0: the piece at this address has ended.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -28,7 +28,7 @@ impl State {
         live.session.post(0, &PieceBounds { address, size }).map(drop)
     }
 
-    /// Nothing uses the piece any more.
+    /// Reclaims a piece that nothing uses any more.
     pub(super) fn reclaim(&mut self, live: &Live, piece: &Piece) {
         // A session that has failed has no memory.
         let _ = self.bound(live, piece.address, 0);

@@ -1,5 +1,5 @@
-//! Memory of graphs: addresses are reserved when a node is made, memory is put there and charged when an executable needs
-//! it. Small pieces share slabs; a slab is mapped as long as any of its pieces is backed.
+//! Memory of graphs: addresses are reserved when a node is made, memory is put there and charged when an executable
+//! needs it. Small pieces share slabs; a slab is mapped as long as any of its pieces is backed.
 
 use super::{DeviceMemory, PIECE_ALIGN, SMALL_SLAB, State};
 use crate::Code;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Reserved {
-    /// Its slabs are addresses only.
+    /// A heap whose slabs are addresses only.
     heap: Heap,
     /// The slabs of pieces that are backed, by the pieces' addresses.
     backed: BTreeMap<u64, (u64, u64)>,
@@ -31,7 +31,7 @@ impl Reserved {
 }
 
 impl DeviceMemory {
-    /// Addresses without memory.
+    /// Reserves addresses without memory.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for no byte, `CUDA_ERROR_OUT_OF_MEMORY` if there are no more addresses.
@@ -62,7 +62,7 @@ impl DeviceMemory {
         if !state.reserved.is_mapped(slab) {
             state = self.take_quota_in(state, live, slab.1)?;
             if state.reserved.is_mapped(slab) {
-                // By another thread, meanwhile.
+                // Another thread backed it meanwhile.
                 state.used_otherwise -= slab.1;
             } else {
                 live.session.post(0, &SlabMap { device: self.index, address: slab.0, size: slab.1 })?;
@@ -79,7 +79,7 @@ impl DeviceMemory {
     /// The session's sticky error.
     pub fn take_away(&self, live: &Live, address: u64) -> Result<(), Code> {
         if !live.is_idle() {
-            // What failed is told to who waits for it.
+            // A thread that waits for the failed work gets its code.
             let _ = live.synchronise();
         }
         let mut state = lock(&self.state);
@@ -87,7 +87,7 @@ impl DeviceMemory {
         self.settle(state, live, 0)
     }
 
-    /// Gives up reserved addresses, at which no memory is.
+    /// Gives up reserved addresses that have no memory.
     pub fn give_up(&self, live: &Live, address: u64) {
         lock(&self.state).give_up(live, address);
     }

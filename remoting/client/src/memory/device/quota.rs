@@ -1,4 +1,4 @@
-//! Quota for what is not the heap's: memory that the program places, that graphs have, and that the driver takes.
+//! Quota for memory outside the heap: what the program places, what graphs have, and what the driver takes.
 
 use super::{DeviceMemory, Held, State};
 use crate::Code;
@@ -7,17 +7,17 @@ use crate::session::{Session, Slot, lock};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::Arc;
 
-/// Memory that the device's driver gives back, and the fence after which it has.
+/// Memory that the device's driver gives back, and the fence after which it has done so.
 pub struct Leaving {
     pub session: Arc<Session>,
     bytes: u64,
     pub fence: Arc<Slot>,
-    /// A program that destroyed a context sees its memory free.
+    /// Set for a destroyed context: the program sees its memory free.
     is_context: bool,
 }
 
 impl DeviceMemory {
-    /// Quota for memory that the program places itself.
+    /// Takes quota for memory that the program places itself.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -57,7 +57,7 @@ impl DeviceMemory {
         state.granted -= size;
     }
 
-    /// Quota for what `body` makes, unless that fails.
+    /// Takes quota for what `body` makes, and puts it back if that fails.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, or those of `body`.
@@ -79,8 +79,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives back what a context had that is being destroyed, if that is much: other processes of the share have it when
-    /// the call returns that destroyed it.
+    /// Gives back the memory of a context that is being destroyed, if it is much: other processes of the share have it
+    /// when the call that destroyed the context returns.
     pub fn give_back_context(&self, live: &Live) -> Result<(), Code> {
         let state = lock(&self.state);
         let freed: u64 = state.freed.iter().map(|freed| freed.bytes).sum();
@@ -95,7 +95,7 @@ impl DeviceMemory {
         self.settle(state, live, 0)
     }
 
-    /// Waits for what destroyed contexts give back.
+    /// Waits for the memory that destroyed contexts give back.
     pub(super) fn wait_for_contexts(&self) -> Result<(), Code> {
         let state = lock(&self.state);
         let contexts = state.leaving.iter().filter(|leaving| leaving.is_context);
@@ -110,7 +110,7 @@ impl DeviceMemory {
 }
 
 impl State {
-    /// Takes back what the driver is known to have given back.
+    /// Takes back the quota of memory that the driver is known to have given back.
     pub fn collect_quota(&mut self) {
         let State { leaving, used_otherwise, .. } = self;
         leaving.retain(|leaving| {

@@ -1,5 +1,5 @@
-//! Memory that processes of a lease share: slabs of this process that others may import, and slabs of others. Only whole
-//! slabs can be imported, so a process can read what lies beside the allocation that it was given.
+//! Memory that processes of a lease share: slabs of this process that others may import, and slabs of others. Only
+//! whole slabs can be imported, so a process can read what lies next to the allocation that it was given.
 
 use super::{DeviceMemory, PIECE_ALIGN, State};
 use crate::Code;
@@ -18,14 +18,14 @@ use std::sync::Arc;
 pub struct Place {
     pub token: Token,
     pub slab_size: u64,
-    /// Of the allocation in the slab.
+    /// The offset of the allocation in the slab.
     pub offset: u64,
     pub size: u64,
 }
 
 #[derive(Default)]
 pub struct Shared {
-    /// By the slabs' addresses.
+    /// The exported slabs by address.
     exported: BTreeMap<u64, (u64, Token)>,
     imported: BTreeMap<u64, Imported>,
 }
@@ -34,9 +34,9 @@ struct Imported {
     size: u64,
     token: Token,
     live: Arc<Live>,
-    /// Why the context's device reaches it, if it lies on another one.
+    /// The context's access to the device that has the slab, if that is another one.
     _access: Option<Access>,
-    /// Its allocations that are open, by address, and how often.
+    /// Its open allocations by address, and how often each is open.
     open: BTreeMap<u64, (Piece, u32)>,
 }
 
@@ -46,7 +46,7 @@ impl Shared {
         self.exported.values().map(|(size, _)| size).sum()
     }
 
-    /// The slab is unmapped.
+    /// Removes a slab that has been unmapped.
     pub fn forget_slab(&mut self, address: u64) {
         self.exported.remove(&address);
     }
@@ -59,11 +59,11 @@ impl Shared {
 }
 
 impl DeviceMemory {
-    /// Lets the other processes of the lease have an allocation, by the address of any byte of it.
+    /// Exports an allocation to the other processes of the lease, by the address of any byte of it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what is no allocation of `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
-    /// exported as much as it can.
+    /// `CUDA_ERROR_INVALID_VALUE` for what is no allocation of `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the lease
+    /// has exported as much as it can.
     pub fn export(&self, address: u64) -> Result<Place, Code> {
         let state = &mut *lock(&self.state);
         let piece = *state.heap.find(address).filter(|piece| piece.pool == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -81,12 +81,12 @@ impl DeviceMemory {
         Ok(Place { token, slab_size, offset: piece.address - start, size: piece.asked })
     }
 
-    /// The address at which this process finds what another one exported.
+    /// Returns the address at which this process finds what another one exported.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_CONTEXT` for an export of this process, `CUDA_ERROR_INVALID_HANDLE` if the exporter has freed
-    /// it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the context's device cannot
-    /// reach `device`, whose memory this is.
+    /// `CUDA_ERROR_INVALID_CONTEXT` for an export of this process, `CUDA_ERROR_INVALID_HANDLE` if the exporter has
+    /// freed it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the context's
+    /// device cannot reach `device`, whose memory this is.
     pub fn import(&self, live: &Arc<Live>, device: &'static Device, place: &Place) -> Result<u64, Code> {
         let state = &mut *lock(&self.state);
         if state.shared.exported.values().any(|(_, token)| *token == place.token) {
@@ -98,7 +98,7 @@ impl DeviceMemory {
         }
         let known = state.shared.imported.iter().find(|(_, slab)| slab.token == place.token);
         let base = match known.map(|(base, slab)| (*base, slab.live.id, slab.size)) {
-            // One context of a process has another's memory, as CUDA documents it.
+            // One context of a process has another process's memory, as CUDA documents it.
             Some((_, context, size)) if context != live.id || size != place.slab_size => {
                 return Err(CUDA_ERROR_INVALID_CONTEXT);
             }
@@ -168,7 +168,7 @@ impl DeviceMemory {
     }
 }
 
-/// What a context imported of other devices than its own, which frees by itself.
+/// Ends a context's imports from other devices than its own. The context's own device ends its imports by itself.
 fn end_on_other_devices(live: &Arc<Live>) {
     for device in devices::all().unwrap_or_default() {
         if !std::ptr::eq(device, live.device) {
@@ -179,7 +179,7 @@ fn end_on_other_devices(live: &Arc<Live>) {
     }
 }
 
-/// Nothing may use the memory any more.
+/// Unmaps a slab that nothing may use any more.
 fn unmap(base: u64, slab: &Imported) -> Result<(), Code> {
     let done = if slab.live.is_idle() { Ok(()) } else { slab.live.synchronise() };
     slab.live.session.post(0, &SlabUnmap { address: base, size: slab.size })?;

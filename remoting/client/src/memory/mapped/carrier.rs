@@ -1,4 +1,4 @@
-//! What brings the host's changes to one context's device, and knows which of them the device has.
+//! The carrier of the host's changes to one context's device. It knows which of them the device has.
 
 use crate::Code;
 use crate::objects::context::{LEAST_PRIORITY, Live};
@@ -11,11 +11,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A change, and the command that brings it.
+/// A change, and the command that carries it.
 struct Sent {
     command: u64,
     mirror: u64,
-    /// Of the memory that the mirror is a part of.
+    /// The range in the memory that the mirror is a part of.
     run: Range<usize>,
 }
 
@@ -23,14 +23,14 @@ struct Sent {
 pub struct Carrier {
     pub live: Arc<Live>,
     pub stream_id: u64,
-    /// Recorded behind the bytes; other streams wait for it.
+    /// Recorded after the bytes; other streams wait for it.
     event: u64,
     generation: u64,
     seen: HashMap<u64, u64>,
     /// When the bytes last came back, all that streams were given up to this command was complete: nothing but a later
     /// one can have written on the device since.
     pub fetched: u64,
-    /// What the worker has not said to have carried out.
+    /// Changes that the worker has not reported as carried out.
     sent: Vec<Sent>,
 }
 
@@ -39,7 +39,7 @@ pub struct Carrier {
 pub struct Changes {
     parts: Vec<MirrorPart>,
     bytes: Vec<u8>,
-    /// The same as places of the memory.
+    /// The same changes as ranges of the memory.
     sent: Vec<(u64, Range<usize>)>,
 }
 
@@ -53,14 +53,14 @@ impl Carrier {
         Ok(Carrier { live, stream_id, event, generation: 0, seen, fetched: 0, sent: Vec::new() })
     }
 
-    /// Notes that bytes were sent: streams that are given something wait for them.
+    /// Notes that bytes were sent: streams wait for them before they do more work.
     pub fn sent(&mut self) -> Result<(), Code> {
         self.generation += 1;
         let record = EventRecord { event: self.event, generation: self.generation, flags: 0 };
         self.live.session.post(self.stream_id, &record).map(drop)
     }
 
-    /// What is given to the stream from now on sees the bytes that were sent.
+    /// Makes later work of the stream see the bytes that were sent.
     pub fn hold(&mut self, stream_id: u64) -> Result<(), Code> {
         let Carrier { event, generation, .. } = *self;
         if self.seen.get(&stream_id).copied().unwrap_or(0) < generation {
@@ -71,8 +71,8 @@ impl Carrier {
         Ok(())
     }
 
-    /// Adds a change of a mirror, which begins `at` a place of the memory whose bytes are `shadow`; sends what is enough for
-    /// a command.
+    /// Adds a change of a mirror, which begins at position `at` of the memory whose bytes are `shadow`; sends when
+    /// there is enough for a command.
     pub fn add(
         &mut self,
         changes: &mut Changes,
@@ -111,12 +111,12 @@ impl Carrier {
         Ok(())
     }
 
-    /// The worker has carried out all changes up to this command.
+    /// Removes all changes up to this command: the worker has carried them out.
     pub fn applied(&mut self, command: u64) {
         self.sent.retain(|sent| sent.command > command);
     }
 
-    /// What was sent of a mirror and may not be on the device yet.
+    /// Returns the changes of a mirror that were sent and may not be on the device yet.
     pub fn later(&self, mirror: u64) -> Vec<Range<usize>> {
         self.sent.iter().filter(|sent| sent.mirror == mirror).map(|sent| sent.run.clone()).collect()
     }

@@ -1,7 +1,8 @@
-//! Mirrors of page-locked and managed memory, which kernels use in place. What the host wrote goes to the device before
-//! anything more is given to a stream, what the device wrote comes back when a call has waited for the device.
+//! Mirrors of page-locked and managed memory, which kernels use in place. The host's writes go to the device before a
+//! stream gets more work. The device's writes come back when a call has waited for the device.
 //!
-//! Memory that is allocated so has one address on both sides, inside the arena; registered memory has a second one.
+//! Memory that is allocated for this has one address on both sides, inside the arena; registered memory has a second
+//! one.
 
 mod carrier;
 mod one;
@@ -35,20 +36,20 @@ struct Mirror {
     granules: Granules,
 }
 
-/// Why memory has no mirror that a device can use.
+/// The reason why memory has no mirror that a device can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoMirror {
-    /// All of them together would be more bytes than may have one.
+    /// All mirrors together would have more bytes than they may.
     Budget {
         most: usize,
     },
-    /// What this device could have at that address lies elsewhere, or with another device.
+    /// The memory that this device could have at that address lies elsewhere, or with another device.
     Elsewhere,
     Failed(Code),
 }
 
 static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Vec::new(), granules: Granules::new() });
-/// How many there are: programs without such memory pay for one load.
+/// The number of mirrors: programs without such memory pay for one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl Mirror {
@@ -77,7 +78,7 @@ impl Mirror {
     }
 
     fn push(&mut self, mut mapped: Mapped) {
-        // The kernel notes a write once, for whoever asks first.
+        // The kernel reports a write once, to the first caller that asks.
         let others = self.all.iter_mut().filter(|other| other.overlaps(&mapped));
         if others.map(|other| other.written = None).count() == 0 {
             mapped.written = Written::follow(mapped.host, mapped.shadow.len(), mapped.kind);
@@ -86,7 +87,7 @@ impl Mirror {
         self.recount();
     }
 
-    /// Makes the mirror of created memory as long as this has become, beside which more was mapped.
+    /// Extends the mirror of created memory to the present length of its range: more was mapped next to it.
     fn grow(&mut self, place: usize, live: &Arc<Live>, range: &HostRange, most: usize) -> Result<(), NoMirror> {
         let old = self.all[place].shadow.len();
         check_room(range.kind, most, range.size - old)?;
@@ -105,7 +106,7 @@ impl Mirror {
         self.carrier(live).and_then(|carrier| carrier.sent()).map_err(NoMirror::Failed)
     }
 
-    /// Notes how many there are.
+    /// Updates the number of mirrors.
     fn recount(&self) {
         COUNT.store(self.all.len(), SeqCst);
         budget::note(self.all.iter().map(|mapped| (mapped.kind, mapped.shadow.len(), mapped.written.is_none())));
@@ -123,7 +124,7 @@ impl Mirror {
         self.take_news(&Arc::clone(&self.all[place].live.session));
         let mut mapped = self.all.swap_remove(place);
         self.recount();
-        // Nobody reads memory that is being freed.
+        // No kernel reads memory that is being freed.
         let stays = matches!(mapped.kind, HostKind::Registered | HostKind::Created);
         let is_kept = stays || host::find(mapped.host).is_some();
         let carrier = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id);
@@ -132,7 +133,7 @@ impl Mirror {
         self.release(&mut mapped).and(fetched)
     }
 
-    /// Does the device of `live` find this memory where the program does?
+    /// Whether the device of `live` finds this memory where the program does.
     fn has(&self, live: &Live, range: &HostRange) -> bool {
         let of = |mapped: &&Mapped| mapped.host == range.start && mapped.shadow.len() == range.size;
         self.all
@@ -155,15 +156,17 @@ impl Mirror {
         self.all.iter().enumerate().filter(move |(_, mapped)| is_beside(mapped))
     }
 
-    /// What another device of the session has in the granules of these addresses: one has them at a time. So has one
-    /// mirror those of created memory.
+    /// Returns mirrors that are in the way in the granules of these addresses: those of another device, since one
+    /// device has a granule at a time, and those of other created memory, since one mirror of such memory has a granule
+    /// at a time.
     fn in_the_way(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = usize> {
         let other = |mapped: &Mapped| mapped.kind == HostKind::Created && mapped.host != range.start;
         let beside = self.beside(live, range);
         beside.filter(move |(_, mapped)| other(mapped) || !mapped.is_on(live)).map(|(place, _)| place)
     }
 
-    /// A context of another device that alone has something in these granules, if the device of `live` reaches its memory.
+    /// Returns a context of another device that alone has mirrors in these granules, if the device of `live` reaches
+    /// its memory.
     fn owner(&self, live: &Arc<Live>, range: &HostRange) -> Option<Arc<Live>> {
         let mut owners = self.beside(live, range).map(|(_, mapped)| &mapped.live);
         let owner = owners.next()?;
@@ -172,11 +175,11 @@ impl Mirror {
         (alone && is_other && live.device.can_reach(owner.device)).then(|| Arc::clone(owner))
     }
 
-    /// Takes back what the mirror was made of.
+    /// Takes back the device memory of a mirror.
     fn release(&mut self, mapped: &mut Mapped) -> Result<(), Code> {
         mapped.forget()?;
         match mapped.piece {
-            // It goes with its module.
+            // A variable's memory goes with its module.
             None if mapped.kind == HostKind::Variable => Ok(()),
             Some(piece) => mapped.live.device.memory.free(piece, None),
             None => self.granules.release(&mapped.live, mapped.device, mapped.shadow.len() as u64),
@@ -193,8 +196,8 @@ impl Mirror {
             let (mut changes, mut any, context) = (Changes::default(), false, carrier.live.id);
             for mapped in all.iter_mut().filter(|mapped| mapped.live.id == context) {
                 let mut runs = mapped.take_changes();
-                // Between the changes lies what the device may be writing. It is not waited for: it may itself wait for
-                // what the program does next.
+                // The device may be writing between the changes. This does not wait for the device, which may itself
+                // wait for what the program does next.
                 if runs.len() > MOST_RUNS && session.newest_in_streams() <= carrier.fetched {
                     runs = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
                 }
@@ -216,7 +219,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Takes in what the worker said that the device wrote, but for what the host has sent later.
+    /// Takes in what the device wrote, as the worker reported it, without the ranges that the host has sent later.
     fn take_news(&mut self, session: &Session) {
         let Mirror { all, carriers, .. } = self;
         for News { told, bytes } in session.take_news() {
@@ -227,7 +230,7 @@ impl Mirror {
                 let size = part.runs.iter().map(|run| run.len as usize).sum();
                 let Some((now, others)) = rest.split_at_checked(size) else { break };
                 rest = others;
-                // One that has ended is none any more.
+                // A mirror that has ended is skipped.
                 let found = all.iter_mut().find_map(|mapped| mapped.part(part.mirror).map(|at| (mapped, at)));
                 let Some((mapped, at)) = found else { continue };
                 let place = |run: &MirrorRun| {
@@ -251,7 +254,7 @@ impl Mirror {
 /// in [`host`], so that it gets no other mirror.
 ///
 /// # Errors
-/// The code of work that failed; the mirror has ended all the same.
+/// The code of work that failed; the mirror has ended even so.
 pub fn forget(host: usize) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
@@ -270,7 +273,7 @@ pub fn forget(host: usize) -> Result<(), Code> {
 /// Ends the mirrors of created memory that touch these bytes, which stay where they are.
 ///
 /// # Errors
-/// The code of work that failed; the mirrors have ended all the same.
+/// The code of work that failed; the mirrors have ended even so.
 pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
     let mut ended = Ok(());
     while COUNT.load(SeqCst) > 0 {
@@ -288,18 +291,20 @@ pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
     ended
 }
 
-/// Memory that the program created is about to have a second place, where what is written is not seen at the first one.
+/// Notes that memory which the program created is about to have a second place: what is written there is not seen at
+/// the first one.
 pub fn note_alias() {
     written::note_alias();
     let mut mirror = lock(&MIRROR);
     mirror.all.iter_mut().filter(|mapped| mapped.kind == HostKind::Created).for_each(|mapped| mapped.written = None);
 }
 
-/// The context is about to be destroyed, with the mirrors that it has.
+/// Ends the mirrors of a context that is about to be destroyed.
 pub fn end_in(live: &Arc<Live>) {
     let context = live.id;
     let is_left = |mapped: &Mapped| mapped.kind == HostKind::Created && mapped.live.id == context;
-    // Created memory belongs to no context: what this one's work wrote is kept. Other devices may be using what lies here.
+    // Created memory belongs to no context: what this one's work wrote is kept. Other devices may be using memory that
+    // lies here.
     let is_reached = |mapped: &Mapped| !mapped.reached_by.is_empty() && mapped.live.id == context;
     let (is_any_left, is_any_reached) = {
         let mirror = lock(&MIRROR);
@@ -327,7 +332,7 @@ pub fn end_in(live: &Arc<Live>) {
     mirror.recount();
 }
 
-/// The mirror that has this very address on the device.
+/// Returns the mirror that has this very address on the device.
 pub fn mirror_at(address: u64) -> Option<(Piece, Arc<Live>)> {
     if COUNT.load(SeqCst) == 0 {
         return None;
@@ -339,7 +344,7 @@ pub fn mirror_at(address: u64) -> Option<(Piece, Arc<Live>)> {
     Some((Piece { address: mapped.device, asked: size, size, context, pool: 0, id: 0 }, Arc::clone(&mapped.live)))
 }
 
-/// Where the program has memory that a device of this session has here.
+/// Returns the program's address of memory that a device of this session has here.
 pub fn host_address(session: &Arc<Session>, device: u64) -> Option<u64> {
     if COUNT.load(SeqCst) == 0 {
         return None;
@@ -351,12 +356,12 @@ pub fn host_address(session: &Arc<Session>, device: u64) -> Option<u64> {
     Some(mapped.host as u64 + (device - mapped.device))
 }
 
-/// Is this where a device has memory of the program that lies elsewhere in the program?
+/// Whether a device has, at this address, memory of the program that has another address in the program.
 pub fn is_alias(session: &Arc<Session>, device: u64) -> bool {
     host_address(session, device).is_some_and(|host| host != device)
 }
 
-/// Where a device of this session finds memory of the program, if it has it.
+/// Returns the address at which a device of this session has memory of the program, if it has it.
 pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> {
     if COUNT.load(SeqCst) == 0 {
         return None;
@@ -366,7 +371,7 @@ pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u6
     Some(mapped.device + (host - mapped.host as u64))
 }
 
-/// As [`device_address`], for memory that a command is about to use: a mirror that has a part of it gets all of it.
+/// Like [`device_address`], for memory that a command is about to use: a mirror that has a part of it gets all of it.
 pub fn device_span(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> {
     let found = device_address(session, host, span);
     if found.is_some() || COUNT.load(SeqCst) == 0 {
@@ -382,7 +387,7 @@ pub fn device_span(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> 
     device_address(session, host, span)
 }
 
-/// What is given to the stream after this sees what the host wrote before.
+/// Makes later work of the stream see what the host wrote before.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -398,7 +403,7 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     mirror.hold(session, stream_id)
 }
 
-/// Sends what the host wrote, to whom it may concern.
+/// Sends the host's writes to the devices that need them.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -409,7 +414,7 @@ pub fn send(session: &Arc<Session>) -> Result<(), Code> {
     lock(&MIRROR).send_changes(session)
 }
 
-/// What is given to the stream after this sees the mirrors that there are by now.
+/// Makes later work of the stream see the mirrors that exist by now.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -417,12 +422,12 @@ pub fn hold(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     lock(&MIRROR).hold(session, stream_id)
 }
 
-/// Is there any mirror?
+/// Whether there is any mirror.
 pub fn is_any() -> bool {
     COUNT.load(SeqCst) > 0
 }
 
-/// What the host wrote is on the device when this returns, whatever the program's streams do meanwhile.
+/// Brings the host's writes to the device before it returns, whatever the program's streams do meanwhile.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -439,7 +444,7 @@ pub fn bring(session: &Arc<Session>) -> Result<(), Code> {
     streams.into_iter().try_for_each(|stream_id| session.settle_stream(stream_id))
 }
 
-/// What devices have written by now is seen by the host.
+/// Makes the host see what the device has written by now.
 ///
 /// # Errors
 /// The session's sticky error.

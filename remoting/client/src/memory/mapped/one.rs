@@ -14,10 +14,10 @@ use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, Once};
 
-/// Memory of the program that may be gone is read by so many bytes at once.
+/// The number of bytes read at once of the program's memory that may be gone.
 const WINDOW: usize = 256 << 10;
 
-/// From here on, to where the next one begins, it has this number.
+/// A part of a mirror with its number: it begins at `at` and ends where the next one begins.
 struct Part {
     mirror: u64,
     at: usize,
@@ -27,25 +27,26 @@ pub struct Mapped {
     pub host: usize,
     pub kind: HostKind,
     pub device: u64,
-    /// The device's allocation that it is; else it lies in granules.
+    /// The device's allocation that is the mirror; without one the mirror lies in granules.
     pub piece: Option<u64>,
     pub live: Arc<Live>,
-    /// Other devices that use it where it lies.
+    /// Other devices that use the mirror where it lies.
     pub reached_by: Vec<Access>,
-    /// What both sides had when they were last compared.
+    /// The bytes that both sides had when they were last compared.
     pub shadow: Vec<u8>,
-    /// What it consists of for the worker, which tells what the device writes; without any it is fetched whole.
+    /// The parts that the worker knows and whose writes by the device it reports; without any the mirror is fetched
+    /// whole.
     parts: Vec<Part>,
-    /// Where the kernel notes what the program writes. The rest is compared.
+    /// The pages whose writes by the program the kernel notes. The rest is compared.
     pub written: Option<Written>,
-    /// What a worker on this machine has written, which the kernel does not note.
+    /// Ranges that a worker on this machine has written, which the kernel does not note.
     landed: Vec<Range<usize>>,
-    /// The program has taken the memory away: nothing is read or written there any more.
+    /// Set if the program has taken the memory away: nothing is read or written there any more.
     is_gone: bool,
 }
 
 impl Mapped {
-    /// Memory of which the device knows nothing yet; nothing is known of what it holds.
+    /// Makes a mirror of memory that the device does not know yet; nothing is known of its bytes.
     pub fn new(
         live: &Arc<Live>,
         (host, size): (usize, usize),
@@ -72,12 +73,12 @@ impl Mapped {
         Arc::ptr_eq(&self.live.session, session)
     }
 
-    /// Does a device find it where the program does?
+    /// Whether a device finds the mirror where the program does.
     pub fn is_on(&self, live: &Live) -> bool {
         self.device == self.host as u64 && std::ptr::eq(self.live.device, live.device)
     }
 
-    /// Is it on another device, which lets this one use it there?
+    /// Whether the mirror is on another device, which lets this one use it there.
     pub fn is_reached_by(&self, live: &Live) -> bool {
         self.reached_by.iter().any(|access| std::ptr::eq(access.device(), live.device))
     }
@@ -87,7 +88,7 @@ impl Mapped {
         offset.checked_add(span).is_some_and(|end| offset < self.shadow.len() as u64 && end <= self.shadow.len() as u64)
     }
 
-    /// Do both have some of the program's memory?
+    /// Whether both have some of the program's memory in common.
     pub fn overlaps(&self, other: &Mapped) -> bool {
         self.host < other.host + other.shadow.len() && other.host < self.host + self.shadow.len()
     }
@@ -97,8 +98,8 @@ impl Mapped {
         DeviceBox { context: self.live.id, address: self.device + run.start as u64, extent }
     }
 
-    /// What the host has there now; `None` if the program has taken the memory away. What it registered is its own, and
-    /// may be; all else is the library's.
+    /// Returns the host's bytes there now; `None` if the program has taken the memory away. Registered memory is the
+    /// program's own, so that can happen; all other memory is the library's.
     fn host_bytes<'a>(&self, part: &Range<usize>, window: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         if self.kind == HostKind::Registered {
             window.resize(part.len(), 0);
@@ -107,7 +108,7 @@ impl Mapped {
         Some(self.own_bytes(part))
     }
 
-    /// What the library's own memory has there now.
+    /// Returns the present bytes of the library's own memory.
     fn own_bytes<'a>(&self, part: &Range<usize>) -> &'a [u8] {
         // SAFETY: the memory stays until it is forgotten here; the program may write at any time.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.host + part.start), part.len()) }
@@ -140,7 +141,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Takes in what the host wrote, and says where: the shadow has it from now on.
+    /// Takes in what the host wrote, and returns where: the shadow has it from now on.
     pub fn take_changes(&mut self) -> Vec<Range<usize>> {
         let (mut runs, mut window) = (Vec::new(), Vec::new());
         if self.is_gone {
@@ -160,7 +161,7 @@ impl Mapped {
         runs
     }
 
-    /// Copies have landed at these addresses.
+    /// Notes copies that have landed at these addresses.
     pub fn note_landings(&mut self, places: &[Range<usize>]) {
         if self.written.is_some() {
             let (start, end) = (self.host, self.host + self.shadow.len());
@@ -169,7 +170,7 @@ impl Mapped {
         }
     }
 
-    /// Where the host may have written, in order and by whole words.
+    /// Returns the ranges where the host may have written, in order and by whole words.
     fn suspects(&mut self) -> Vec<Range<usize>> {
         let (host, size) = (self.host, self.shadow.len());
         let landed = std::mem::take(&mut self.landed);
@@ -191,7 +192,8 @@ impl Mapped {
         self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
     }
 
-    /// Lets the worker tell from now on what the device writes from here on, if it can. The device has what the shadow has.
+    /// Lets the worker report from now on what the device writes from position `at` on, if it can. The device must have
+    /// the shadow's bytes.
     pub fn follow(&mut self, stream_id: u64, at: usize) -> Result<(), Code> {
         let session = &self.live.session;
         if !session.has(MirrorAdd::CODE) {
@@ -201,30 +203,30 @@ impl Mapped {
         let add = MirrorAdd { mirror, context, address: self.device + at as u64, size };
         match session.call(stream_id, &add)?.code {
             0 => self.parts.push(Part { mirror, at }),
-            // More than the worker keeps for a session: it is fetched whole.
+            // The worker keeps no more for a session: the mirror is fetched whole.
             CUDA_ERROR_OUT_OF_MEMORY => self.forget()?,
             code => return Err(code),
         }
         Ok(())
     }
 
-    /// The worker tells no more, and reads no more.
+    /// Ends the worker's reports about the mirror; it reads the memory no more.
     pub fn forget(&mut self) -> Result<(), Code> {
         let session = &self.live.session;
         self.parts.drain(..).try_for_each(|part| session.post(0, &MirrorEnd { mirror: part.mirror }).map(drop))
     }
 
-    /// Does the worker tell what the device writes?
+    /// Whether the worker reports what the device writes.
     pub fn is_told(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// Where the part with this number begins.
+    /// Returns the start of the part with this number.
     pub fn part(&self, mirror: u64) -> Option<usize> {
         self.parts.iter().find(|part| part.mirror == mirror).map(|part| part.at)
     }
 
-    /// A run by parts: the number of each, where it begins, and the bytes of the run that are in it.
+    /// Splits a run by parts: the number of each, where it begins, and the bytes of the run that are in it.
     pub fn by_parts(&self, run: &Range<usize>) -> Vec<(u64, usize, Range<usize>)> {
         let ends = self.parts.iter().skip(1).map(|next| next.at).chain([self.shadow.len()]);
         let pieces = self.parts.iter().zip(ends).map(|(part, end)| {
@@ -253,7 +255,7 @@ impl Mapped {
         Ok(now)
     }
 
-    /// Asserts in debug builds that the device has what the host has been told, when all work is complete.
+    /// Asserts in debug builds that the device has the bytes that the host knows, when all work is complete.
     pub fn check(&self, stream_id: u64) {
         if cfg!(debug_assertions) && self.is_told() && !self.is_gone {
             let now = self.device_bytes(stream_id).ok();
@@ -262,7 +264,8 @@ impl Mapped {
         }
     }
 
-    /// Takes in what the device wrote, runs in order and the bytes of all: the host and the shadow have it from now on.
+    /// Takes in what the device wrote, as runs in order and the bytes of all: the host and the shadow have it from now
+    /// on.
     pub fn take_in(&mut self, runs: &[Range<usize>], bytes: &[u8]) {
         let is_inside = runs.iter().all(|run| run.end <= self.shadow.len());
         if self.is_gone || runs.is_empty() || !is_inside {
@@ -292,7 +295,7 @@ impl Mapped {
         }
     }
 
-    /// The program has taken the memory away, which CUDA allows as long as no kernel uses it.
+    /// Marks the memory as gone: the program has taken it away, which CUDA allows as long as no kernel uses it.
     fn lose<T>(&mut self, rest: T) -> T {
         if !std::mem::replace(&mut self.is_gone, true) {
             let (host, size) = (self.host, self.shadow.len());
@@ -305,7 +308,7 @@ impl Mapped {
         rest
     }
 
-    /// Once: a program that does it mostly does it all the time.
+    /// Logs only once: a program that does it mostly does it all the time.
     fn tell_of_a_lost_word(&self, at: usize) {
         static TOLD: Once = Once::new();
         let (host, size, kind) = (self.host, self.shadow.len(), self.kind);

@@ -1,4 +1,4 @@
-//! How memory of the program gets a mirror, on a device of its own or where another device has it.
+//! Ways in which memory of the program gets a mirror: on a device of its own, or where another device has it.
 
 use super::super::budget;
 use super::super::host::{self, HostKind, HostRange};
@@ -17,7 +17,7 @@ pub(super) fn check_room(kind: HostKind, most: usize, more: usize) -> Result<(),
     if budget::of(kind).allows(most, more) { Ok(()) } else { Err(NoMirror::Budget { most }) }
 }
 
-/// Waits for all contexts of a session. Not under the lock: a host function that is waited for may want it.
+/// Waits for all contexts of a session. Called without the lock: a host function that it waits for may need it.
 pub(super) fn settle(session: &Arc<Session>) -> Result<(), Code> {
     context::all_live()
         .iter()
@@ -25,20 +25,20 @@ pub(super) fn settle(session: &Arc<Session>) -> Result<(), Code> {
         .try_for_each(|live| live.synchronise())
 }
 
-/// Waits for what streams have yet to write to memory that is about to be read.
+/// Waits for writes of streams to memory that is about to be read.
 fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
     let unsettled = is_unsettled(&HostBox::linear(host, size as u64));
     if unsettled { context::all_live().iter().try_for_each(|live| live.synchronise()) } else { Ok(()) }
 }
 
-/// Sees to it that the device of `live` has memory of the program at its own address.
+/// Makes sure that the device of `live` has memory of the program at its own address.
 ///
 /// # Errors
 /// Why it cannot.
 pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let (start, len) = (range.start as u64, range.size as u64);
     let arena = live.session.arena();
-    // `elsewhere`: something is in the way, and whether of another GPU.
+    // `elsewhere`: whether a mirror is in the way, and whether it is one of another GPU.
     let (owner, elsewhere) = {
         let mirror = lock(&MIRROR);
         if mirror.has(live, range) {
@@ -51,7 +51,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
         (mirror.owner(live, range), mirror.in_the_way(live, range).map(other).max())
     };
     if let Some(owner) = owner {
-        // Both use it where it lies: what one runs may wait for what the other one does there.
+        // Both devices use it where it lies: work of one may wait for what the other does there.
         reach(&owner, range)?;
         return show(live, &owner, range.start).map_err(NoMirror::Failed);
     }
@@ -97,8 +97,8 @@ fn show(live: &Arc<Live>, owner: &Live, host: usize) -> Result<(), Code> {
     Ok(())
 }
 
-/// Lets the device of `live` use what another one, whose memory it reaches, has of registered memory, if one of these words
-/// is an address in it.
+/// Lets the device of `live` use another device's mirror of registered memory, if it reaches that device's memory and
+/// one of these words is an address in it.
 ///
 /// # Errors
 /// The session's sticky error.

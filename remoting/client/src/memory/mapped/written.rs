@@ -1,5 +1,6 @@
-//! Which pages of the program's memory were written, as the kernel notes it. Only where the program's user allows it, since
-//! the kernel does not see all writes: not those of other mappings, hence of no memory that the program shares.
+//! Pages of the program's memory that were written, as the kernel notes it. Used only where the program's user allows
+//! it, since the kernel does not see all writes: not those of other mappings, hence of no memory that the program
+//! shares.
 
 use super::super::host::HostKind;
 use crate::program::{log, process};
@@ -12,10 +13,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const SETTING: &str = "REMOTEGPU_TRACK_WRITES";
-/// Less is compared sooner than the kernel answers.
+/// Smaller memory is compared sooner than the kernel answers.
 const LEAST: usize = 8 * PAGE;
 
-/// Is all of it private memory of no file, by a process's list of mappings?
+/// Whether all of it is private memory of no file, by a process's list of mappings.
 fn is_private(maps: &str, pages: &Range<usize>) -> bool {
     let mut at = pages.start;
     for line in maps.lines() {
@@ -36,7 +37,7 @@ fn is_private(maps: &str, pages: &Range<usize>) -> bool {
     at >= pages.end
 }
 
-/// If it is allowed, and the kernel can.
+/// Returns the kernel's notes, if they are allowed and the kernel has them.
 fn kernel() -> Option<&'static Notes> {
     static KERNEL: OnceLock<Option<Notes>> = OnceLock::new();
     let open = || {
@@ -58,19 +59,20 @@ fn kernel() -> Option<&'static Notes> {
 /// Whether memory that the program created lies at more than one place, or did.
 static HAS_ALIASES: AtomicBool = AtomicBool::new(false);
 
-/// Memory that the program created is about to have a second place.
+/// Notes that memory which the program created is about to have a second place.
 pub fn note_alias() {
     HAS_ALIASES.store(true, SeqCst);
 }
 
-/// Whole pages of the program, of which the kernel notes what is written. Where a worker on this machine may write too, its
-/// copies are known when they have landed.
+/// Whole pages of the program, whose writes the kernel notes. Where a worker on this machine may write too, its copies
+/// are known when they have landed.
 pub struct Written {
     pages: Range<usize>,
 }
 
 impl Written {
-    /// Notes from now on what is written of the whole pages of this memory; `None` where that is not known.
+    /// Makes the kernel note from now on what is written to the whole pages of this memory; `None` where that cannot be
+    /// known.
     pub fn follow(start: usize, size: usize, kind: HostKind) -> Option<Written> {
         let pages = start.next_multiple_of(PAGE)..(start + size) / PAGE * PAGE;
         if pages.len() < LEAST {
@@ -92,12 +94,12 @@ impl Written {
         Some(Written { pages })
     }
 
-    /// The pages that it knows of.
+    /// The pages that the kernel notes.
     pub fn pages(&self) -> &Range<usize> {
         &self.pages
     }
 
-    /// What was written of them since this was last asked, at first all; `None` if it is not known any more.
+    /// Returns the ranges written since the last call, at first all; `None` if that is not known any more.
     pub fn take(&self) -> Option<Vec<Range<usize>>> {
         kernel()?.take(&self.pages).ok()
     }

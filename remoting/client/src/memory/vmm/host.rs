@@ -1,5 +1,6 @@
-//! Memory of the host that the program creates and maps itself (`cuMemCreate` with a place on the host): a file without a
-//! name, whose pages lie where it is mapped as soon as anybody may use them. From then on it is page-locked memory.
+//! Memory of the host that the program creates and maps itself (`cuMemCreate` with a place on the host): a file without
+//! a name, whose pages lie where it is mapped as soon as the program or a device may use them. From then on it is
+//! page-locked memory.
 
 use crate::Code;
 use crate::memory::host::{self, HostKind, HostRange};
@@ -12,7 +13,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Who may use memory that is mapped: the program itself, or a device by its ordinal.
+/// A user of mapped memory: the program itself, or a device by its ordinal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
     Host,
@@ -22,7 +23,7 @@ pub enum User {
 /// The bytes, wherever they are mapped.
 pub struct Pages {
     file: OwnedFd,
-    /// They were seen somewhere.
+    /// Whether the pages were ever accessible at a mapping.
     was_shown: AtomicBool,
 }
 
@@ -34,8 +35,8 @@ impl Pages {
         Ok(Pages { file, was_shown: AtomicBool::new(false) })
     }
 
-    /// Lets somebody use the pages at a mapping, or nobody any more who could. Pages that one may use all may: the library
-    /// itself reads and writes them for a device.
+    /// Lets `user` access the pages at a mapping, or withdraws the last access. Pages that one user may access all
+    /// users may: the library itself reads and writes them for a device.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, or the code of work that failed.
@@ -61,13 +62,13 @@ impl Pages {
         if self.was_shown.swap(true, SeqCst) {
             mapped::note_alias();
         }
-        // SAFETY: the range is mapped here, hence reserved by the program in an arena that this process has reserved, and
-        // nothing else is shown there; the file has these bytes for good.
+        // SAFETY: the range is mapped here, hence reserved by the program in an arena that this process has reserved,
+        // and nothing else is shown there; the file has these bytes for good.
         if !unsafe { sys::back_with(at.start, at.size, self.file.as_fd(), offset) } {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         host::add(*at).inspect_err(|_| {
-            // SAFETY: nobody knows of the pages.
+            // SAFETY: no other code knows the pages.
             unsafe { sys::unback(at.start, at.size) }
         })
     }
@@ -76,10 +77,10 @@ impl Pages {
 /// Takes pages away after everything that uses them. Their bytes stay, and come back where they are shown next.
 ///
 /// # Errors
-/// The code of work that failed; the pages are gone all the same.
+/// The code of work that failed; the pages are gone even so.
 pub fn hide(at: &HostRange) -> Result<(), Code> {
     let waited = pinned::wait_for_uses(at.start, at.size);
-    // In this order: another thread's launch finds no memory that is about to lose its pages.
+    // The order matters: another thread's launch finds no memory that is about to lose its pages.
     host::part(at.start, at.size);
     let ended = mapped::forget_created(at.start, at.size);
     // SAFETY: the pages were shown there, and what used them has ended.
@@ -87,7 +88,7 @@ pub fn hide(at: &HostRange) -> Result<(), Code> {
     waited.and(ended)
 }
 
-/// How such memory is told of. It belongs to no context.
+/// Describes such memory as a host range. It belongs to no context.
 pub fn range(address: u64, size: u64, ordinal: i32) -> HostRange {
     let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
     HostRange { start: address as usize, size: size as usize, flags, kind: HostKind::Created, context: 0, ordinal }

@@ -7,7 +7,8 @@
 use super::flow::BasicBlock;
 use crate::engine::code::{CONST, Inst, NONE, NOT};
 
-/// What a register needs: one or two slots, or a predicate. `Wide` ones are taken apart before allocation.
+/// The kind of place that a register needs: one or two slots, or a predicate. `Wide` ones are taken apart before
+/// allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     Word,

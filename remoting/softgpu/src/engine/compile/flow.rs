@@ -7,7 +7,7 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flow {
     Next,
-    /// As `Next`; the instruction refers to a call site.
+    /// Like `Next`; the instruction refers to a call site.
     Call,
     Branch(u32),
     Table(Vec<u32>),

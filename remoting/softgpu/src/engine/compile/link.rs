@@ -18,7 +18,7 @@ use driverapi::registers::MAX_THREADS;
 /// The most shared memory a block may have.
 pub const MAX_SHARED: u32 = 227 << 10;
 
-/// What a name stands for.
+/// The object that a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symbol {
     Global(u32),
@@ -303,7 +303,8 @@ fn append_trap(code: &mut Code, name: &str) {
     code.lines.push(0);
 }
 
-/// What is true of a function is true of all that can reach it, such as that it is refused.
+/// Spreads marks along calls: a mark of a function, such as that it is refused, holds for all functions that can reach
+/// it.
 fn spread<T: Clone>(marks: &mut [Option<T>], edges: &[Vec<u32>]) {
     let mut changed = true;
     while changed {

@@ -1,4 +1,4 @@
-//! Where shared variables go.
+//! Placement of shared variables.
 //!
 //! A variable has one fixed place, which no other one has in a kernel that can reach both. So a kernel pays for what it and
 //! the functions below it name, and for what lies before that.
@@ -122,7 +122,7 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// Where a variable is: in a unit's scope, or a function's by its number.
+/// The scope of a variable: a unit's, or a function's with the variable's number.
 enum At {
     Scope(usize),
     Function(Node, usize),

@@ -37,7 +37,7 @@ fn all_within(addresses: &Addresses, bytes: u64, base: u64, len: u64) -> bool {
     !bad
 }
 
-/// Where a block in step has the base of an instruction's addresses.
+/// The rows with the base of an instruction's addresses, for a block in step.
 #[derive(Clone, Copy)]
 pub enum AddressRows {
     Narrow(Rows<u32>),
@@ -168,8 +168,8 @@ impl Block<'_> {
         Ok(hosts)
     }
 
-    /// What to add to a row of addresses to get host addresses, if all of them lie in shared memory, or in one range of
-    /// device memory.
+    /// Returns the number to add to a row of addresses to get host addresses, if all of them lie in shared memory, or
+    /// in one range of device memory.
     #[inline(always)]
     pub fn locate_row(&mut self, inst: &Inst, bytes: u64, addresses: &Addresses) -> Option<u64> {
         match inst.mods & space::MASK {

@@ -42,7 +42,7 @@ impl Affine {
         self.base.wrapping_add(self.step.wrapping_mul(thread)).wrapping_add(self.stride.wrapping_mul(block))
     }
 
-    /// As many bits as `T` has.
+    /// Keeps as many bits as `T` has.
     #[inline(always)]
     pub fn truncated<T: Lane>(self) -> Affine {
         if T::SLOTS == 1 { self.map(|part| u64::from(part as u32)) } else { self }
@@ -136,7 +136,7 @@ pub fn shift_left_64([a, b, _]: [Affine; 3], _last: Last) -> Option<Affine> {
     shift_left(a, b, 64)
 }
 
-/// As a signed 64-bit value, if in no thread it wraps.
+/// Returns the value as a signed 64-bit one, if it wraps in no thread.
 #[inline(always)]
 fn signed_64(a: Affine, last: Last) -> Option<Affine> {
     Some(a).filter(|a| a.stays_within(i64::MIN, i64::MAX, last))

@@ -33,9 +33,17 @@ pub enum Op {
     AddBf16x2,
     AddF16,
     AddBf16,
+    MinF16x2,
+    MaxF16x2,
+    MinBf16x2,
+    MaxBf16x2,
+    MinF16,
+    MaxF16,
+    MinBf16,
+    MaxBf16,
 }
 
-const OPS: [Op; 17] = [
+const OPS: [Op; 25] = [
     Op::Exchange,
     Op::CompareExchange,
     Op::Add,
@@ -53,6 +61,14 @@ const OPS: [Op; 17] = [
     Op::AddBf16x2,
     Op::AddF16,
     Op::AddBf16,
+    Op::MinF16x2,
+    Op::MaxF16x2,
+    Op::MinBf16x2,
+    Op::MaxBf16x2,
+    Op::MinF16,
+    Op::MaxF16,
+    Op::MinBf16,
+    Op::MaxBf16,
 ];
 
 /// A width of memory that can be updated atomically.
@@ -131,27 +147,40 @@ macro_rules! cell {
     };
 }
 
-fn add16(op: Op, old: u16, b: u16) -> u16 {
-    let flags = if op == Op::AddBf16 { super::half::flag::BF16 } else { 0 };
-    compute(HalfOp::Add, flags, old.into(), b.into(), 0) as u16
+/// The operation on 16-bit floats and its flags.
+fn half_op(op: Op) -> (HalfOp, u32) {
+    let bf16 = super::half::flag::BF16;
+    match op {
+        Op::AddBf16 | Op::AddBf16x2 => (HalfOp::Add, bf16),
+        Op::MinF16 | Op::MinF16x2 => (HalfOp::Min, 0),
+        Op::MaxF16 | Op::MaxF16x2 => (HalfOp::Max, 0),
+        Op::MinBf16 | Op::MinBf16x2 => (HalfOp::Min, bf16),
+        Op::MaxBf16 | Op::MaxBf16x2 => (HalfOp::Max, bf16),
+        _ => (HalfOp::Add, 0),
+    }
 }
 
-fn add32(op: Op, old: u32, b: u32) -> u32 {
+fn float16(op: Op, old: u16, b: u16) -> u16 {
+    let (op, flags) = half_op(op);
+    compute(op, flags, old.into(), b.into(), 0) as u16
+}
+
+fn float32(op: Op, old: u32, b: u32) -> u32 {
     if op == Op::AddF {
         return super::number::canonical(f32::from_bits(old) + f32::from_bits(b)).to_bits();
     }
-    let flags = if op == Op::AddBf16x2 { super::half::flag::BF16 } else { 0 };
-    let half = |shift: u32| compute(HalfOp::Add, flags, old >> shift, b >> shift, 0) << shift;
+    let (op, flags) = half_op(op);
+    let half = |shift: u32| (compute(op, flags, old >> shift & 0xffff, b >> shift & 0xffff, 0) & 0xffff) << shift;
     half(0) | half(16)
 }
 
-fn add64(_op: Op, old: u64, b: u64) -> u64 {
+fn float64(_op: Op, old: u64, b: u64) -> u64 {
     (f64::from_bits(old) + f64::from_bits(b)).to_bits()
 }
 
-cell!(u16, i16, u32, AtomicU16, add16);
-cell!(u32, i32, u32, AtomicU32, add32);
-cell!(u64, i64, u64, AtomicU64, add64);
+cell!(u16, i16, u32, AtomicU16, float16);
+cell!(u32, i32, u32, AtomicU32, float32);
+cell!(u64, i64, u64, AtomicU64, float64);
 
 /// `atom` (result in `d`) or `red` (`d` absent): address `a` + `imm`, operands `b` and `c`.
 pub struct Atomic<T>(PhantomData<T>);

@@ -13,7 +13,7 @@ use crate::engine::heap::Heap;
 use crate::engine::watch::Watch;
 use crate::engine::{Fault, MemoryMap, Output, Textures};
 
-/// What all blocks of a launch have in common.
+/// The data that all blocks of a launch share.
 pub struct Launch<'a> {
     pub code: &'a Code,
     pub consts: &'a [Slot],
@@ -23,7 +23,7 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
     pub static_shared: u32,
     pub dynamic_shared: u32,
-    /// Where dynamic shared memory begins: all variables of it at one address.
+    /// The start of dynamic shared memory: all variables of it have one address.
     pub dynamic_start: u32,
     pub params: &'a [u8],
     pub memory: &'a MemoryMap,
@@ -37,7 +37,7 @@ pub struct Launch<'a> {
     pub workspace: u64,
     /// Backward branches in a turn.
     pub turn: u32,
-    /// Who is told of accesses to global memory.
+    /// The observer of accesses to global memory.
     pub watch: Option<&'a dyn Watch>,
 }
 

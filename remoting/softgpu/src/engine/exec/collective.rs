@@ -12,7 +12,7 @@ use crate::engine::code::{Inst, NONE, Step};
 
 /// A warp operation. Operand `e` is the member mask; without it the operation is one of the running group alone.
 pub trait Collective {
-    /// What the lanes of the mask contribute.
+    /// Hands in the values of the mask's lanes.
     fn hand_in(block: &mut Block, inst: &Inst, mask: u32);
     /// Computes the results of the lanes of `mask`, given that all lanes of `present` handed in.
     fn finish(block: &mut Block, inst: &Inst, mask: u32, present: u32);

@@ -12,12 +12,12 @@ pub trait Handler {
     const WATCHED: bool = false;
     const FENCES: bool = false;
 
-    /// What `run` would touch.
+    /// Lists the memory that `run` would touch.
     fn touches(_block: &Block, _inst: &Inst, _mask: u32, _touches: &mut Vec<Touch>) {}
 
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step;
 
-    /// As `run` with all lanes of all warps of a block in step: here what can be done without looking at lanes.
+    /// Like `run`, with all lanes of all warps of a block in step: does what can be done without looking at lanes.
     fn run_block(block: &mut Block, inst: &Inst) -> Step {
         block.run_rows(inst)
     }

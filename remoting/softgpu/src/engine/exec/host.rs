@@ -13,7 +13,7 @@ mod sealed {
     pub trait Integer {}
 }
 
-/// What is read and written: integers, for which every bit pattern is valid.
+/// Values that are read and written: integers, for which every bit pattern is valid.
 pub trait Integer: Copy + Default + sealed::Integer {}
 
 macro_rules! integers {

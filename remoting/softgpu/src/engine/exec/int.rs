@@ -84,13 +84,6 @@ fn dot4(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
     (0..4).fold(c, |sum, i| sum.wrapping_add((byte(a, i, a_signed) * byte(b, i, b_signed)) as u32))
 }
 
-/// How far the bytes of two words, as numbers without sign, are from each other, added up.
-#[inline(always)]
-fn distance(a: u32, b: u32) -> u32 {
-    let (a, b) = (a.to_le_bytes(), b.to_le_bytes());
-    (0..4).map(|i| u32::from(a[i].abs_diff(b[i]))).sum()
-}
-
 #[inline(always)]
 fn dot2(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool, high: bool) -> u32 {
     let half = |v: u32, i: u32| {
@@ -227,7 +220,6 @@ operations! {
     PrmtEcl(a: u32, b: u32, c: u32) -> u32 { permute(a, b, PERMUTE_MODES[3][c as usize & 3]) }
     PrmtEcr(a: u32, b: u32, c: u32) -> u32 { permute(a, b, PERMUTE_MODES[4][c as usize & 3]) }
     PrmtRc16(a: u32, b: u32, c: u32) -> u32 { permute(a, b, PERMUTE_MODES[5][c as usize & 3]) }
-    AddDistance(a: u32, b: u32, c: u32) -> u32 { c.wrapping_add(distance(a, b)) }
     Dp4aUU(a: u32, b: u32, c: u32) -> u32 { dot4(a, b, c, false, false) }
     Dp4aUS(a: u32, b: u32, c: u32) -> u32 { dot4(a, b, c, false, true) }
     Dp4aSU(a: u32, b: u32, c: u32) -> u32 { dot4(a, b, c, true, false) }

@@ -121,7 +121,7 @@ impl Block<'_> {
         self.each_warp_from(inst, 0)
     }
 
-    /// As `each_warp`, for warps of which some have executed the instruction.
+    /// Like `each_warp`, for warps of which some have executed the instruction.
     #[inline(never)]
     pub fn each_warp_from(&mut self, inst: &Inst, first: usize) -> Step {
         self.expand_operands(inst);

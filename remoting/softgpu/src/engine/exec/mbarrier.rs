@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// What is done, in `mods`. An arrival first expects the bytes in `c`, if any.
+/// The operation, in `mods`. An arrival first expects the bytes in `c`, if any.
 pub mod operation {
     pub const SHIFT: u32 = 8;
     pub const INIT: u32 = 0;

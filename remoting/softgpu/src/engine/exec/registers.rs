@@ -8,7 +8,7 @@ use super::lanes::{LANES, Lane, Slot};
 /// Slots in front of the registers, two for each of three operands: see [`Registers::broadcast`].
 const SCRATCH: usize = 6;
 
-/// Where an operand's rows are: inside the registers for every warp.
+/// The location of an operand's rows: inside the registers for every warp.
 #[derive(Clone, Copy)]
 pub struct Rows<T> {
     first: usize,

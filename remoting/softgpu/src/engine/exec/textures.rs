@@ -8,7 +8,7 @@ use crate::engine::MemoryMap;
 use crate::engine::code::{Inst, Step};
 use crate::engine::texture::{Bits, Illegal, Texture, Textures};
 
-/// What `mods` of these instructions say.
+/// Fields of these instructions' `mods`.
 pub mod form {
     /// How many coordinates there are, besides the layer's.
     pub const AXES: u32 = 3;
@@ -17,9 +17,9 @@ pub mod form {
     pub const FETCH: u32 = 8;
     /// `tld4`: the channel, above this bit.
     pub const CHANNEL: u32 = 4;
-    /// Of a surface's element, above this bit: the bytes.
+    /// The bytes of a surface's element, above this bit.
     pub const BYTES: u32 = 8;
-    /// What happens outside a surface: 0 is a fault.
+    /// The behaviour outside a surface: 0 is a fault.
     pub const CLAMP: u32 = 16;
     pub const ZERO: u32 = 32;
 }
@@ -101,7 +101,7 @@ impl Block<'_> {
     }
 }
 
-/// What one lane reads. No closure: it would not be compiled for the CPU that the handler is compiled for.
+/// The read of one lane. It is a trait: a closure would not be compiled for the CPU that the handler is compiled for.
 trait Read {
     fn read(mods: u32, memory: &MemoryMap, texture: &Texture, layer: u32, at: [u32; 3]) -> Result<Bits, Illegal>;
 }
@@ -150,7 +150,7 @@ impl Handler for Gather {
     }
 }
 
-/// Where a surface's element lies; `None` outside, where nothing is read or written.
+/// The location of a surface's element. Outside of the surface nothing is read or written.
 enum Element {
     At(Host),
     Outside,

@@ -3,7 +3,7 @@
 use super::lanes::{ALL, LANES};
 use super::local::LocalMemory;
 
-/// What a group waits for.
+/// The event that a group waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wait {
     #[default]
@@ -22,7 +22,7 @@ pub struct Return {
     pub call: u32,
 }
 
-/// Where a function's registers and local variables begin.
+/// The start of a function's registers and local variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Frame {
     pub function: u32,
@@ -70,7 +70,7 @@ pub struct Warp {
     /// Backward branches left in this turn.
     pub budget: u32,
     pub local: LocalMemory,
-    /// What lanes handed in to the `.sync` operation they are in.
+    /// The values that lanes handed in to the `.sync` operation they are in.
     pub handed: Box<[[u64; LANES]; 2]>,
 }
 

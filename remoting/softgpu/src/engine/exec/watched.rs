@@ -50,8 +50,8 @@ impl<H: Handler> Handler for Watched<H> {
 }
 
 impl Block<'_> {
-    /// What lanes touch at the addresses an instruction names, if that is global memory: neighbours together, except strong
-    /// accesses.
+    /// Lists the memory that lanes touch at the addresses an instruction names, if that is global memory: neighbours
+    /// together, except strong accesses.
     pub fn touch_lanes(&self, inst: &Inst, bytes: usize, mask: u32, access: Access, touches: &mut Vec<Touch>) {
         if !matches!(inst.mods & space::MASK, space::GLOBAL | space::GENERIC) {
             return;
@@ -62,7 +62,7 @@ impl Block<'_> {
     }
 }
 
-/// As [`Block::touch_lanes`], of addresses in the generic space.
+/// Like [`Block::touch_lanes`], for addresses in the generic space.
 pub fn touch_each(addresses: &[u64], bytes: u64, mask: u32, access: Access, ordered: bool, touches: &mut Vec<Touch>) {
     for lane in set_lanes(mask) {
         let address = addresses[lane];

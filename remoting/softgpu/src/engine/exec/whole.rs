@@ -10,7 +10,7 @@ use super::watched::Touch;
 use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
 
-/// What is read or written at once.
+/// The bytes that are read or written at once.
 const PIECE: usize = 16;
 
 /// `ld` of several elements into the list.

@@ -12,7 +12,7 @@ use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
 use crate::engine::watch::Access;
 
-/// What a fragment is of, in `mods` above the space bits.
+/// The form of a fragment, in `mods` above the space bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// The power of two of an element's bytes.

@@ -126,6 +126,10 @@ pub enum Operand<'a> {
     Address(Box<Operand<'a>>, i64),
     /// `!p`
     Not(Box<Operand<'a>>),
+    /// `-r`
+    Negative(Box<Operand<'a>>),
+    /// A part of a register, `r.b0`
+    Part(Box<Operand<'a>>, &'a str),
     /// `p|q`
     Pair(Box<Operand<'a>>, Box<Operand<'a>>),
     /// `_`

@@ -23,7 +23,7 @@ struct Scope<'a> {
     pending: Vec<(&'a str, Place)>,
 }
 
-/// Where a pending name stands.
+/// The place of a pending name.
 #[derive(Clone, Copy)]
 enum Place {
     Operand(usize, usize),
@@ -283,6 +283,10 @@ impl<'c, 'a> BodyParser<'c, 'a> {
             Token::Ident(name) if name != "WARP_SZ" => {
                 self.cursor.advance()?;
                 let first = self.named(name)?;
+                if let (Operand::Reg(_), Token::Dot(part)) = (&first, self.cursor.peek()) {
+                    self.cursor.advance()?;
+                    return Ok(Operand::Part(Box::new(first), part));
+                }
                 if self.cursor.accept(b'|')? {
                     let second = self.operand(depth + 1)?;
                     return Ok(Operand::Pair(Box::new(first), Box::new(second)));
@@ -295,13 +299,16 @@ impl<'c, 'a> BodyParser<'c, 'a> {
                 }
                 Ok(first)
             }
-            _ => self.number(),
+            _ => self.number(depth),
         }
     }
 
-    fn number(&mut self) -> Result<Operand<'a>, SyntaxError> {
+    fn number(&mut self, depth: usize) -> Result<Operand<'a>, SyntaxError> {
         let negative = self.cursor.accept(b'-')?;
         match self.cursor.peek() {
+            Token::Ident(name) if negative && name != "WARP_SZ" => {
+                Ok(Operand::Negative(Box::new(self.operand(depth + 1)?)))
+            }
             Token::F32(bits) => {
                 self.cursor.advance()?;
                 Ok(Operand::F32(if negative { bits ^ 1 << 31 } else { bits }))

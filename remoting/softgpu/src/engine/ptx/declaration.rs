@@ -21,7 +21,7 @@ pub fn space(name: &str) -> Option<VarSpace> {
     })
 }
 
-/// What stands between the state space and the name.
+/// The part of a declaration between the state space and the name.
 struct Shape {
     ty: Ty,
     align: u32,

@@ -1,4 +1,7 @@
 //! PTX text to a syntax tree. Knows the grammar, not the instructions: any opcode parses.
+//!
+//! `lexer` makes tokens; `module`, `declaration` and `body` parse them into the tree of `ast`. Called by `compile`.
+//! Text that does not follow the grammar is a [`SyntaxError`] with its line.
 
 pub mod ast;
 mod body;
@@ -10,7 +13,7 @@ mod types;
 pub use module::parse;
 pub use types::Ty;
 
-/// Where the text stopped making sense.
+/// The line at which the text stopped making sense, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyntaxError {
     pub line: usize,

@@ -1,5 +1,8 @@
-//! Mirrors: device memory of which the client has a copy. What it has is kept here, so that it is told only what the device
-//! has changed since. `reading` reads them on the GPU; nothing here does.
+//! Mirrors: device memory of which the client has a copy. The worker keeps the client's state of each, so that it sends
+//! only bytes that the device has changed since. `reading` reads mirrors on the GPU; this module does not.
+//!
+//! `plan` computes how mirrors are read with few copies (pure). Called by `session::commands`. The program's own memory
+//! is the client's business (`client/src/memory/mapped`).
 
 pub mod plan;
 mod reading;
@@ -16,31 +19,31 @@ use std::rc::Rc;
 struct Mirror {
     add: MirrorAdd,
     stream_id: u64,
-    /// What the client has, but for what it changed and has not sent.
+    /// The client's state, except for its changes that it has not sent.
     base: Vec<u8>,
-    /// What it changed since it was begun to read the mirrors.
+    /// Ranges that the client changed since the current reading began.
     changed: Vec<Range<usize>>,
-    /// The driver does not say what is written of it.
+    /// The driver does not report writes to it.
     is_unnoted: bool,
 }
 
 impl Mirror {
-    /// All of it, as what is to be read.
+    /// Returns the whole mirror as a place to read.
     fn place(&self) -> Place {
         let MirrorAdd { mirror, context, address, size } = self.add;
         Place { mirror, context, stream_id: self.stream_id, address, stretch: 0..size as usize }
     }
 }
 
-/// How mirrors are read, until one comes or goes.
+/// Plan for reading mirrors, valid until one is added or ends.
 struct Plan {
-    /// Those of which the driver says what was written.
+    /// Mirrors for which the driver reports what was written.
     groups: Vec<Group>,
-    /// All others.
+    /// All other mirrors.
     windows: Vec<Rc<Window>>,
 }
 
-/// Something from which the client may conclude that the device has written to a mirror.
+/// A message from which the client may conclude that the device has written to a mirror.
 pub struct Told {
     pub seq: u64,
     pub code: Code,
@@ -48,9 +51,9 @@ pub struct Told {
 }
 
 enum Then {
-    /// The client is told of these, and of differences before.
+    /// Send the differences to the client, then these messages.
     Tell(Vec<Told>),
-    /// This is what the client has; its command is answered.
+    /// Take the bytes as the client's state, then answer its command.
     Answer(u64),
 }
 
@@ -60,7 +63,7 @@ struct Reading {
     then: Then,
 }
 
-/// Commands with changes that were carried out in a context, up to this one; and what the client knows of that.
+/// The last command whose changes were carried out in a context, and the last one that the client was told of.
 #[derive(Default, Clone, Copy)]
 struct Applied {
     last: u64,
@@ -72,14 +75,14 @@ pub struct Mirrors {
     /// By the client's numbers.
     all: BTreeMap<u64, Mirror>,
     applied: BTreeMap<u64, Applied>,
-    /// The program's streams may have written since it was last begun to read.
+    /// Whether the program's streams may have written since the last reading began.
     is_dirty: bool,
-    /// They are to be read although nothing waits for that.
+    /// Whether mirrors are to be read although nothing waits for it.
     is_wanted: bool,
     waiting: Vec<Told>,
     added: VecDeque<(u64, u64)>,
     reading: Option<Reading>,
-    /// What may have been written of these is not known.
+    /// Mirrors for which it is unknown what may have been written.
     unknown: BTreeSet<u64>,
     plan: Option<Plan>,
 }
@@ -89,19 +92,19 @@ impl Mirrors {
         self.all.is_empty()
     }
 
-    /// Is the stream one that brings changes, of the client's library and not of the program?
+    /// Whether the stream carries changes: it belongs to the client's library, not to the program.
     fn is_carrier(&self, stream_id: u64) -> bool {
         self.all.values().any(|mirror| mirror.stream_id == stream_id)
     }
 
-    /// A stream was given something.
+    /// Notes that a stream was given work.
     pub fn note_work(&mut self, stream_id: u64) {
         if !self.is_dirty && !self.all.is_empty() && !self.is_carrier(stream_id) {
             self.is_dirty = true;
         }
     }
 
-    /// Must what lets the client conclude something wait until mirrors have been read?
+    /// Whether messages from which the client concludes something must wait until mirrors have been read.
     pub fn holds_back(&self) -> bool {
         let tells = matches!(self.reading, Some(Reading { then: Then::Tell(_), .. }));
         !self.all.is_empty() && (self.is_dirty || tells || !self.waiting.is_empty())
@@ -111,18 +114,18 @@ impl Mirrors {
         self.waiting.push(told);
     }
 
-    /// Is nothing being read, and does nothing wait for it?
+    /// Whether nothing is being read, and nothing waits for a reading.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.reading.is_none() && self.added.is_empty() && !self.is_wanted
     }
 
-    /// Has the client been told of all that the device can have written? If not, it will be.
+    /// Whether the client knows everything that the device may have written. If not, a reading will follow.
     pub fn settle(&mut self) -> bool {
         self.is_wanted |= self.is_dirty && !self.all.is_empty();
         self.is_idle()
     }
 
-    /// All mirrors, as the commands that make them, with their streams.
+    /// Returns all mirrors, as the commands that create them, with their streams.
     pub fn list(&self) -> Vec<(u64, MirrorAdd)> {
         self.all.values().map(|mirror| (mirror.stream_id, mirror.add.clone())).collect()
     }
@@ -146,7 +149,7 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Ends a mirror; the stream that may be reading it.
+    /// Ends a mirror. Returns the stream that may be reading it.
     fn end(&mut self, mirror: u64) -> Option<u64> {
         let ended = self.all.remove(&mirror)?;
         self.unknown.remove(&mirror);
@@ -167,17 +170,17 @@ impl Mirrors {
         self.applied.remove(&context);
     }
 
-    /// All changes up to this command have been carried out, elsewhere.
+    /// Notes that all changes up to this command were carried out by another worker.
     pub fn set_applied(&mut self, seq: u64) {
         for mirror in self.all.values() {
             self.applied.insert(mirror.add.context, Applied { last: seq, told: 0 });
         }
     }
 
-    /// The client changed this; where it is. `None` of a mirror that has ended.
+    /// Records a change by the client. Returns its address; `None` if the mirror has ended.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what is not in the mirror, or not of this context.
+    /// `CUDA_ERROR_INVALID_VALUE` for bytes outside of the mirror, or in another context.
     fn change(&mut self, context: u64, mirror: u64, run: &MirrorRun, bytes: &[u8]) -> Result<Option<u64>> {
         let Some(mirror) = self.all.get_mut(&mirror) else { return Ok(None) };
         let (at, reads) = (usize::try_from(run.at).unwrap_or(usize::MAX), self.reading.is_some());
@@ -190,7 +193,7 @@ impl Mirrors {
         Ok(Some(mirror.add.address + run.at))
     }
 
-    /// How mirrors are read now.
+    /// Makes a plan for the current mirrors.
     fn plan(&self, is_mapped: impl Fn(u64, u64) -> bool) -> Plan {
         let (unnoted, noted): (Vec<_>, Vec<_>) = self.all.values().partition(|mirror| mirror.is_unnoted);
         let (groups, mut rest) = plan::groups(noted.into_iter().map(Mirror::place).collect(), &is_mapped);
@@ -198,7 +201,7 @@ impl Mirrors {
         Plan { groups, windows: plan::windows(rest, between(&is_mapped)) }
     }
 
-    /// What is to be read of all mirrors.
+    /// Returns the windows to read, of all mirrors.
     fn windows_to_read(&mut self, driver: &Driver, is_mapped: impl Fn(u64, u64) -> bool) -> VecDeque<Rc<Window>> {
         let mut plan = self.plan.take().unwrap_or_else(|| self.plan(&is_mapped));
         let (mut places, mut is_lasting) = (Vec::new(), true);
@@ -222,12 +225,12 @@ impl Mirrors {
         windows
     }
 
-    /// Of what was given back unread nothing is known.
+    /// Notes that nothing is known of the mirrors in a window that was not read.
     fn forget_reading(&mut self, window: &Window) {
         self.unknown.extend(window.parts.iter().map(|part| part.mirror));
     }
 
-    /// What a buffer holds is what the client has.
+    /// Takes the bytes of a buffer as the client's state.
     fn fill(&mut self, window: &Window, bytes: &[u8]) {
         for part in &window.parts {
             let read = bytes.get(part.from..part.from + part.len);
@@ -238,8 +241,8 @@ impl Mirrors {
         }
     }
 
-    /// How what a buffer holds differs from what the client has, which it is going to be told. What it changed meanwhile
-    /// stays as it is until the next time.
+    /// Returns the differences between a buffer and the client's state, and updates the state: the client will receive
+    /// them. Bytes that the client changed meanwhile stay as they are until the next reading.
     fn differ(&mut self, window: &Window, bytes: &[u8]) -> (Vec<MirrorPart>, Vec<u8>) {
         let (mut parts, mut tail) = (Vec::new(), Vec::new());
         for part in &window.parts {
@@ -269,7 +272,8 @@ impl Mirrors {
     }
 }
 
-/// Is memory of one piece between two mirrors, and the byte before and the one behind it?
+/// Returns a test whether one piece of memory covers a gap between two mirrors, the byte before it and the byte after
+/// it.
 fn between(is_mapped: impl Fn(u64, u64) -> bool) -> impl Fn(u64, u64) -> bool {
     move |gap, len| is_mapped(gap - 1, len + 2)
 }

@@ -1,26 +1,26 @@
-//! Which mirrors are read together: as few copies as their places allow, and as few buffers; and of which the driver is
-//! asked together what was written. Pure.
+//! Plan for reading mirrors: as few copies and buffers as their addresses allow. Also groups mirrors for which the
+//! driver is asked at once what was written. Pure.
 
 use driverapi::written::PAGE;
 use protocol::BULK_CHUNK;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What lies between two mirrors in the same memory is read along if it is no more than this.
+/// Largest gap between two mirrors in the same memory that is read with them.
 const GAP: u64 = 16 << 10;
-/// Copies of one window: a driver's stream takes about 1,024 before it blocks.
+/// Limit on the copies of one window: a driver's stream takes about 1,024 before it blocks.
 const MOST_SPANS: usize = 96;
-/// Of fewer bytes the driver is not asked what was written: they are read sooner.
+/// Smallest group for which the driver is asked what was written: fewer bytes are read sooner.
 const LEAST_NOTED: u64 = 8 * PAGE as u64;
 
-/// Where a mirror begins, what is read of it, and the stream that reads it.
+/// A mirror's address, the stretch of it to read, and the stream that reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub mirror: u64,
     pub context: u64,
     pub stream_id: u64,
     pub address: u64,
-    /// What is read of it.
+    /// The offsets to read.
     pub stretch: Range<usize>,
 }
 
@@ -33,14 +33,15 @@ impl Place {
         self.address + self.stretch.end as u64
     }
 
-    /// What of it lies here.
+    /// Returns the part of it in this range of addresses.
     fn within(&self, part: &Range<u64>) -> Option<Place> {
         let (start, end) = (self.start().max(part.start), self.end().min(part.end));
         let stretch = || (start - self.address) as usize..(end - self.address) as usize;
         (start < end).then(|| Place { stretch: stretch(), ..self.clone() })
     }
 
-    /// The whole pages of it; with the pages that are its in part, if all of that `is_mapped`.
+    /// Returns its pages: also those that it covers only in part, if all of them are mapped (`is_mapped`); else whole
+    /// pages only.
     pub fn pages(&self, is_mapped: impl Fn(u64, u64) -> bool) -> Range<u64> {
         let (page, start, end) = (PAGE as u64, self.start(), self.end());
         let all = start / page * page..end.next_multiple_of(page);
@@ -48,24 +49,24 @@ impl Place {
     }
 }
 
-/// Mirrors side by side: the driver is asked of all at once what was written.
+/// Adjacent mirrors: the driver is asked for all at once what was written.
 pub struct Group {
     pages: Range<u64>,
-    /// In order.
+    /// By address.
     pub members: Vec<Place>,
-    /// What of them lies outside of the pages.
+    /// Parts of the members outside of the pages.
     edges: Vec<Place>,
     was_asked: bool,
 }
 
 impl Group {
-    /// Where something may have been written since this was last asked; `None` if the driver does not say. `written`: it,
-    /// asked of whole pages.
+    /// Returns the places that may have been written since the last call; `None` if the driver does not say. `written`
+    /// asks the driver about whole pages.
     pub fn suspects<E>(&mut self, written: impl Fn(Range<u64>) -> Result<Vec<Range<u64>>, E>) -> Option<Vec<Place>> {
         let found = if std::mem::replace(&mut self.was_asked, true) {
             written(self.pages.clone()).ok()?
         } else {
-            // Of some it may have been asked before, and of pages that are new all counts as written.
+            // For some pages the driver may have been asked before. New pages all count as written.
             let (mut found, mut start) = (Vec::new(), self.pages.start);
             for member in &self.members {
                 let end = member.end().next_multiple_of(PAGE as u64).min(self.pages.end);
@@ -85,7 +86,7 @@ impl Group {
     }
 }
 
-/// Groups of mirrors at these places, and the places that are in none.
+/// Groups the mirrors at these places. Also returns the places that are in no group.
 pub fn groups(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> (Vec<Group>, Vec<Place>) {
     places.sort_by_key(|place| place.address);
     let mut all: Vec<Group> = Vec::new();
@@ -110,7 +111,7 @@ pub fn groups(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> (
     (large, small.into_iter().flat_map(|group| group.members).collect())
 }
 
-/// A stretch of a mirror, from a place in a buffer on.
+/// A stretch of a mirror, and its offset (`from`) in a buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     pub mirror: u64,
@@ -133,7 +134,7 @@ pub struct Span {
     pub to: usize,
 }
 
-/// What one buffer takes.
+/// The copies that fill one buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     pub context: u64,
@@ -148,12 +149,12 @@ impl Window {
         Window { context: place.context, stream_id: place.stream_id, spans: Vec::new(), parts: Vec::new(), len: 0 }
     }
 
-    /// Takes in a stretch of a mirror, behind the last one if that may be read along; false if there is no room.
+    /// Adds a stretch of a mirror, to the last copy if the gap may be read too. False if the window cannot take it.
     fn take(&mut self, place: &Place, at: usize, len: usize, is_mapped: impl Fn(u64, u64) -> bool) -> bool {
         let address = place.address + at as u64;
         let end = self.spans.last().map(|span| span.address + span.len as u64);
         let gap = end.and_then(|end| address.checked_sub(end).filter(|gap| *gap <= GAP).map(|gap| (end, gap)));
-        // Neighbours may be memory of two pieces, such as variables of two modules.
+        // Neighbours may be in two pieces of memory, such as variables of two modules.
         let gap = gap.filter(|(end, gap)| is_mapped(*end, *gap)).map(|(_, gap)| gap as usize);
         let room = self.len + gap.unwrap_or(0) + len <= BULK_CHUNK;
         if self.context != place.context || self.stream_id != place.stream_id || !room {
@@ -172,7 +173,7 @@ impl Window {
         true
     }
 
-    /// What is left of it without a mirror that has ended, whose memory may go: each stretch by itself.
+    /// Returns what is left without a mirror that has ended and whose memory may be gone: a window for each stretch.
     pub fn without(self: Rc<Window>, mirror: u64, places: &[Place]) -> Vec<Rc<Window>> {
         if self.parts.iter().all(|part| part.mirror != mirror) {
             return vec![self];
@@ -188,8 +189,8 @@ impl Window {
     }
 }
 
-/// The windows for mirrors at these places. `is_mapped`: whether memory of one piece has these bytes, the one before and the
-/// one behind them.
+/// Returns the windows for mirrors at these places. `is_mapped`: whether one piece of memory has these bytes, the one
+/// before and the one after them.
 pub fn windows(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> Vec<Rc<Window>> {
     places.sort_by_key(|place| (place.context, place.stream_id, place.address + place.stretch.start as u64));
     let mut all: Vec<Window> = Vec::new();
@@ -285,7 +286,7 @@ mod tests {
         assert!(left.iter().flat_map(|window| &window.spans).all(|span| span.len == 64));
     }
 
-    /// Mirrors of a page, of parts of pages, beside each other, and apart.
+    /// Mirrors of a page, of parts of pages, next to each other, and apart.
     fn scattered() -> Vec<Place> {
         let mut all: Vec<Place> = (0..104).map(|i| place(i, 0x10_0000 + 0x1000 * i, 4096)).collect();
         all.extend((0..30).map(|i| place(200 + i, 0x30_0000 + 0x600 * i, 0x500)));

@@ -1,7 +1,7 @@
-//! Reads mirrors before the client is told what lets it conclude that the device has written to them.
+//! Reads mirrors before the client gets a message from which it may conclude that the device has written to them.
 //!
-//! They are read on the streams that bring the client's changes, so that nothing of the program's is waited for. One reading
-//! serves all that was to be told when it began; what comes later waits for the next one.
+//! They are read on the streams that carry the client's changes, so that no work of the program delays them. One
+//! reading serves all messages that waited when it began; later messages wait for the next one.
 
 use super::plan::{self, Window};
 use super::{Mirror, Reading, Then, Told, between};
@@ -15,7 +15,7 @@ use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{BULK_CHUNK, MIRROR_RUNS, Message, MirrorAdd, MirrorChanges, MirrorEnd, MirrorsTold};
 use std::rc::Rc;
 
-/// Windows that are read at a time.
+/// Limit on the windows that are being read.
 const UNDER_WAY: usize = 2;
 /// Nothing more is read while the client leaves so much unread.
 const AHEAD: usize = 4 << 20;
@@ -72,13 +72,13 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// Its memory may be unmapped when this returns.
+    /// Ends a mirror. Its memory may be unmapped when this returns.
     pub fn mirror_end(&mut self, c: &MirrorEnd) -> Result<()> {
         let Some(stream_id) = self.mirrors.end(c.mirror) else { return Ok(()) };
         let reads = self.mirrors.reading.as_ref().is_some_and(|reading| reading.under_way > 0);
         let entries = &self.streams.get(stream_id)?.entries;
         match entries.iter().rev().find_map(|entry| entry.event.clone()).filter(|_| reads) {
-            // No more than small copies of this worker's own are before it.
+            // Only small copies of this worker precede it.
             Some(event) => {
                 self.current.set(&self.driver, event.context())?;
                 self.driver.event_synchronize(event.handle)
@@ -87,7 +87,7 @@ impl Session {
         }
     }
 
-    /// Begins to read, reads on, and tells what waited for what was read. Returns whether anything was done.
+    /// Starts and continues readings, then sends the messages that waited for them. Returns whether anything was done.
     pub fn read_mirrors(&mut self) -> bool {
         let mut any = false;
         while let Some(mut reading) = self.mirrors.reading.take().or_else(|| self.next_reading()) {
@@ -118,7 +118,7 @@ impl Session {
         if let Some((seq, id)) = self.mirrors.added.pop_front() {
             let place = self.mirrors.all.get(&id).map(Mirror::place);
             if let Some(place) = &place {
-                // What is written of its own pages from now on is said, and not what was before.
+                // From now on the driver reports writes to the mirror's own pages, without earlier ones.
                 let pages = place.pages(|_, _| false);
                 let _ = self.driver.written(pages.start, pages.end.saturating_sub(pages.start));
             }
@@ -144,7 +144,7 @@ impl Session {
         Some(Reading { windows, under_way: 0, then })
     }
 
-    /// Gives the copies to the driver; false if there is no room for them now.
+    /// Gives the copies of a window to the driver; false if there is no room for them now.
     fn read_window(&mut self, window: &Rc<Window>) -> Result<bool> {
         let Some(stream) = self.begin(window.stream_id)? else { return Ok(false) };
         let Some(buffer) = self.buffer(window.context, window.len)? else { return Ok(false) };
@@ -157,12 +157,12 @@ impl Session {
             }
         }
         let read = Action::MirrorsRead { window: Rc::clone(window), buffer, failed };
-        // The entry happens also after an error, which it tells.
+        // The entry follows even after an error, which it reports.
         let _ = self.entry(window.stream_id, 0, read);
         Ok(true)
     }
 
-    /// A window has been read.
+    /// Handles a window that has been read.
     pub fn mirrors_read(&mut self, window: &Window, buffer: &Buffer, code: Code) {
         let Some(reading) = &mut self.mirrors.reading else { return };
         reading.under_way -= 1;

@@ -6,7 +6,9 @@ use crate::engine::code::{Exec, Inst};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::atomics::{Atomic, Op};
 use crate::engine::exec::exec;
+use crate::engine::exec::int::Mov32;
 use crate::engine::exec::memory::space;
+use crate::engine::exec::ops::Un;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
@@ -24,30 +26,59 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     let state = space_of(mods);
     let names = ["exch", "cas", "add", "inc", "dec", "min", "max", "and", "or", "xor"];
     let Some(name) = mods.one_of(&names).map(|at| names[at]) else { return refuse("an operation is missing") };
+    let count = mods.one_of(&["v2", "v4", "v8"]).map(|at| 2 << at);
     let ty = mods.ty()?;
-    let op = operation(name, ty)?;
-    let first = usize::from(returns);
+    let op = operation(name, ty, count)?;
     let handler: Exec = match ty.bytes() {
         2 => exec::<Atomic<u16>>(),
         4 => exec::<Atomic<u32>>(),
         8 => exec::<Atomic<u64>>(),
         _ => return refuse("the type is not supported"),
     };
-    let mut inst = Inst { mods: (op as u32) << 8 | ordered, ..Inst::new(handler) };
-    lower.address(&mut inst, operand(instr, first)?, state)?;
-    inst.b = lower.src(operand(instr, first + 1)?, ty)?;
-    if op == Op::CompareExchange {
-        inst.c = lower.src(operand(instr, first + 2)?, ty)?;
+    let first = usize::from(returns);
+    let to = if returns && *operand(instr, 0)? != Operand::Sink { elements(operand(instr, 0)?, count)? } else { &[] };
+    let mut sources = Vec::new();
+    for source in elements(operand(instr, first + 1)?, count)? {
+        let mut source = lower.src(source, ty)?;
+        // A result may take the place of a later source.
+        if count.is_some() && !to.is_empty() {
+            let d = lower.temp(ty);
+            lower.emit_free(Inst { d, a: source, ..Inst::new(exec::<Un<Mov32>>()) });
+            source = d;
+        }
+        sources.push(source);
     }
-    if returns && *operand(instr, 0)? != Operand::Sink {
-        inst.d = lower.dst(operand(instr, 0)?, ty)?;
+    // The elements of a vector are updated one by one, and only each of them at once.
+    for (index, source) in sources.into_iter().enumerate() {
+        let mut inst = Inst { b: source, mods: (op as u32) << 8 | ordered, ..Inst::new(handler) };
+        lower.address(&mut inst, operand(instr, first)?, state)?;
+        inst.imm = inst.imm.wrapping_add(index as i64 * i64::from(ty.bytes()));
+        if op == Op::CompareExchange {
+            inst.c = lower.src(operand(instr, first + 2)?, ty)?;
+        }
+        if let Some(to) = to.get(index).filter(|to| **to != Operand::Sink) {
+            inst.d = lower.dst(to, ty)?;
+        }
+        lower.emit(inst);
     }
-    lower.emit(inst);
     Ok(true)
 }
 
-fn operation(name: &str, ty: Ty) -> Lowering<Op> {
+/// The elements of a vector of `count`, or the operand itself where the instruction is on none.
+fn elements<'i, 'a>(operand: &'i Operand<'a>, count: Option<usize>) -> Lowering<&'i [Operand<'a>]> {
+    match (operand, count) {
+        (Operand::Vector(list), Some(count)) if list.len() == count => Ok(list),
+        (operand, None) => Ok(std::slice::from_ref(operand)),
+        _ => refuse("a vector of another length is expected"),
+    }
+}
+
+fn operation(name: &str, ty: Ty, count: Option<usize>) -> Lowering<Op> {
     let signed = ty.is_signed();
+    // 16 bytes at most, and what exists of vectors alone.
+    if count.is_some_and(|count| !ty.is_float() || ty == Ty::F64 || count * ty.bytes() as usize > 16) {
+        return refuse("there is no such vector");
+    }
     Ok(match (name, ty) {
         ("exch", _) => Op::Exchange,
         ("cas", _) => Op::CompareExchange,
@@ -56,6 +87,14 @@ fn operation(name: &str, ty: Ty) -> Lowering<Op> {
         ("add", Ty::Bf16x2) => Op::AddBf16x2,
         ("add", Ty::F16) => Op::AddF16,
         ("add", Ty::Bf16) => Op::AddBf16,
+        ("min", Ty::F16x2) if count.is_some() => Op::MinF16x2,
+        ("max", Ty::F16x2) if count.is_some() => Op::MaxF16x2,
+        ("min", Ty::Bf16x2) if count.is_some() => Op::MinBf16x2,
+        ("max", Ty::Bf16x2) if count.is_some() => Op::MaxBf16x2,
+        ("min", Ty::F16) if count.is_some() => Op::MinF16,
+        ("max", Ty::F16) if count.is_some() => Op::MaxF16,
+        ("min", Ty::Bf16) if count.is_some() => Op::MinBf16,
+        ("max", Ty::Bf16) if count.is_some() => Op::MaxBf16,
         (_, ty) if ty.is_float() => return refuse("the type is not supported"),
         ("add", _) => Op::Add,
         ("inc", _) => Op::Inc,

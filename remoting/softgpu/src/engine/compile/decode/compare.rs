@@ -59,7 +59,7 @@ fn set<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Low
     Ok(())
 }
 
-/// What `set` gives for true: 1.0, or all ones.
+/// Returns the value that `set` gives for true: 1.0, or all ones.
 fn truth(result: Ty) -> u64 {
     match result {
         Ty::F32 => 1f32.to_bits().into(),

@@ -6,6 +6,7 @@ use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;
 use crate::engine::exec::int::*;
 use crate::engine::exec::ops::{Bin, PredLogic, Tri, Un, combine};
+use crate::engine::exec::packed::*;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
@@ -57,7 +58,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             };
             emit(lower, instr, exec, ty, &[ty, Ty::U32])?;
         }
-        "shf" | "prmt" | "lop3" | "dp4a" | "dp2a" | "vabsdiff4" | "bmsk" | "szext" => word_only(lower, instr, mods)?,
+        "shf" | "prmt" | "lop3" | "dp4a" | "dp2a" | "fns" | "bmsk" | "szext" => word_only(lower, instr, mods)?,
         "popc" | "clz" | "bfind" | "brev" | "bfe" | "bfi" => bit_field(lower, instr, mods)?,
         _ => return Ok(false),
     }
@@ -73,8 +74,10 @@ fn add<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Low
         return carry(lower, instr, ty, [a, b], subtract, false, true);
     }
     let exec = match (subtract, saturate) {
-        (false, false) => by_type!(ty, U16 | S16 | U32 | S32 | B32 => Bin<Add32>, U64 | S64 | B64 => Bin<Add64>),
-        (true, false) => by_type!(ty, U16 | S16 | U32 | S32 | B32 => Bin<Sub32>, U64 | S64 | B64 => Bin<Sub64>),
+        (false, false) => by_type!(ty, U16 | S16 | U32 | S32 | B32 => Bin<Add32>, U64 | S64 | B64 => Bin<Add64>,
+            U16x2 | S16x2 => Bin<Add16x2>),
+        (true, false) => by_type!(ty, U16 | S16 | U32 | S32 | B32 => Bin<Sub32>, U64 | S64 | B64 => Bin<Sub64>,
+            U16x2 | S16x2 => Bin<Sub16x2>),
         (false, true) => by_type!(ty, S32 => Bin<AddSat32>),
         (true, true) => by_type!(ty, S32 => Bin<SubSat32>),
     };
@@ -160,7 +163,23 @@ fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
 }
 
 fn binary<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
+    let relu = mods.has("relu");
     let ty = mods.ty()?;
+    let packed = match (instr.op, relu, ty) {
+        ("min", true, Ty::S32) => Some(exec::<Bin<MinReluS32>>()),
+        ("max", true, Ty::S32) => Some(exec::<Bin<MaxReluS32>>()),
+        ("min", true, Ty::S16x2) => Some(exec::<Bin<MinReluS16x2>>()),
+        ("max", true, Ty::S16x2) => Some(exec::<Bin<MaxReluS16x2>>()),
+        ("min", false, Ty::S16x2) => Some(exec::<Bin<MinS16x2>>()),
+        ("max", false, Ty::S16x2) => Some(exec::<Bin<MaxS16x2>>()),
+        ("min", false, Ty::U16x2) => Some(exec::<Bin<MinU16x2>>()),
+        ("max", false, Ty::U16x2) => Some(exec::<Bin<MaxU16x2>>()),
+        (_, true, _) => return refuse("the type has no .relu"),
+        _ => None,
+    };
+    if let Some(exec) = packed {
+        return emit(lower, instr, exec, ty, &[ty, ty]);
+    }
     let exec = match instr.op {
         "div" => by_type!(ty, U16 => Bin<DivU16>, S16 => Bin<DivS16>, U32 => Bin<DivU32>, S32 => Bin<DivS32>,
             U64 => Bin<DivU64>, S64 => Bin<DivS64>),
@@ -258,14 +277,6 @@ fn word_only<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) 
             };
             emit(lower, instr, exec, word, &[word; 3])
         }
-        // Of the ISA's video instructions only this one, of numbers without sign.
-        "vabsdiff4" => {
-            let types = (mods.ty()?, mods.ty()?, mods.ty()?);
-            if types != (Ty::U32, Ty::U32, Ty::U32) || !mods.has("add") {
-                return refuse("only vabsdiff4.u32.u32.u32.add is supported");
-            }
-            emit(lower, instr, exec::<Tri<AddDistance>>(), word, &[word; 3])
-        }
         "dp2a" => {
             let high = mods.one_of(&["lo", "hi"]) == Some(1);
             let signs = (mods.ty()?.is_signed(), mods.ty()?.is_signed());
@@ -275,6 +286,10 @@ fn word_only<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) 
             let mods = u32::from(signs.0) | u32::from(signs.1) << 1 | u32::from(high) << 2;
             lower.emit(Inst { d, a, b, c, mods, ..Inst::new(exec::<Dp2a>()) });
             Ok(())
+        }
+        "fns" => {
+            mods.has("b32");
+            emit(lower, instr, exec::<Tri<Fns>>(), word, &[word; 3])
         }
         "bmsk" => {
             mods.has("b32");

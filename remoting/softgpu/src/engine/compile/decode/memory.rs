@@ -78,7 +78,7 @@ const HINTS: [&str; 27] = [
     "L2::evict_last",
 ];
 
-/// Those of accesses that other threads may meet: strong ones, and those that pass by a multiprocessor's cache, which
+/// Hints of accesses that other threads may meet: strong ones, and those that bypass a multiprocessor's cache, which
 /// stood for strong ones before PTX had these.
 const MET: [&str; 7] = ["relaxed", "volatile", "mmio", "acquire", "release", "cg", "cv"];
 

@@ -1,5 +1,8 @@
-//! From an opcode with its modifiers to an instruction. Every modifier must be understood: one that is left over makes the
-//! form unsupported, so that nothing is silently ignored.
+//! From an opcode with its modifiers to an instruction. Every modifier must be understood: one that is left over makes
+//! the form unsupported, so that nothing is silently ignored.
+//!
+//! There is one file for each kind of instruction. Called by `lower`. An instruction names its handler of `exec`;
+//! nothing is executed here.
 
 mod atomic;
 mod cluster;
@@ -15,6 +18,7 @@ mod memory;
 mod moves;
 mod pairs;
 mod textures;
+mod video;
 mod warp;
 mod wide;
 mod wmma;
@@ -99,6 +103,7 @@ pub fn instruction<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering
         || convert::decode(lower, instr, mods)?
         || half::decode(lower, instr, mods)?
         || float::decode(lower, instr, mods)?
+        || video::decode(lower, instr, mods)?
         || int::decode(lower, instr, mods)?
         || atomic::decode(lower, instr, mods)?
         || warp::decode(lower, instr, mods)?

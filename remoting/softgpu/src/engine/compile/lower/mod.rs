@@ -1,4 +1,7 @@
 //! Lowering one function: operands to registers and constants, statements to instructions with virtual registers.
+//!
+//! It goes through a body, has `decode` make each instruction, and then `flow` and `allocate` order the blocks and
+//! replace virtual registers by slots. Called by `link`, for one function at a time. It knows no opcode: `decode` does.
 
 mod operands;
 
@@ -28,7 +31,7 @@ pub fn refuse<T>(why: impl Into<String>) -> Lowering<T> {
 /// Larger liveness tables than this are refused.
 const MAX_TABLE_BITS: usize = 1 << 32;
 
-/// Where a variable of a function lives.
+/// The location of a function's variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Param(u32),
@@ -38,7 +41,7 @@ pub enum Place {
     Nowhere,
 }
 
-/// What the `imm` of a lowered instruction counts in, to be rebased when functions are put together.
+/// The unit in which the `imm` of a lowered instruction counts, to be rebased when functions are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Index {
     Nothing,

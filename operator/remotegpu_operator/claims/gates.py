@@ -1,0 +1,134 @@
+"""Pods with a share: each gets its claim, and is let go once that is allocated and no node would turn it away.
+
+Our gate is the last to go. A pod that waits for another gate, in a queue of Kueue's for example, must hold no share.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from remotegpu.api.claims import GPUClaim, Phase, PodReference, Reason
+from remotegpu.api.pods import PodError
+from remotegpu_operator.builders import leaving, pods
+from remotegpu_operator.claims.index import Index
+from remotegpu_operator.claims.landing import Landing
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.events import Events
+from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object
+
+# A key of the work queue: an object's kind and uid.
+Key = tuple[Literal["claim", "pod"], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    claims: Cache
+    pods: Cache
+
+
+class Gates:
+    def __init__(
+        self,
+        api: Api,
+        events: Events,
+        index: Index,
+        caches: Caches,
+        landing: Landing,
+        look: Callable[[Key], None],
+    ) -> None:
+        self._api = api
+        self._events = events
+        self._index = index
+        self._caches = caches
+        self._look = look
+        self._landing = landing
+        # Pods that wait with their share, because a node would turn them away.
+        self._held_back: set[str] = set()
+
+    def landing_changed(self) -> None:
+        for uid in self._held_back:
+            self._look(("pod", uid))
+
+    def why_held_back(self, pod: Object) -> str:
+        waits_for_us = pods.gated(pod) and not pods.gates_of_others(pod) and not leaving.being_deleted(pod)
+        return self._landing.why_held_back(pod) if waits_for_us else ""
+
+    def forget(self, uid: str) -> None:
+        self._held_back.discard(uid)
+
+    async def work(self, pod: Object, bundle: str) -> None:
+        """Brings a pod forward. `bundle`: the certificates that clients trust; empty while there are none."""
+        claim = await self._claim_of(pod)
+        if claim is None:
+            return
+        if claim.status.phase is Phase.ALLOCATED:
+            mine = PodReference(pod["metadata"]["name"], pod["metadata"]["uid"]) in claim.status.consumers
+            text = pods.session(claim, claim.status.endpoints, bundle)
+            if mine and self._holds_back(pod, claim):
+                return
+            if mine and bundle and (pods.gated(pod) or pods.session_of(pod) != text):
+                metadata, body = pod["metadata"], pods.attachment(pod, text)
+                self._caches.pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))
+        elif pods.gated(pod) and claim.status.reason is not Reason.NOT_SEEN:
+            self._events.about(PODS, pod, claim.status.reason, claim.status.message, warning=True)
+
+    def _holds_back(self, pod: Object, claim: GPUClaim) -> bool:
+        """Whether the gate stays for now; the claim says why."""
+        uid, why = pod["metadata"]["uid"], self.why_held_back(pod)
+        (self._held_back.add if why else self._held_back.discard)(uid)
+        if bool(why) != (claim.status.reason is Reason.NO_DEVICE_PLUGIN):
+            self._look(("claim", claim.uid))
+        return bool(why)
+
+    def ended(self, pod: Object) -> None:
+        """Handles an ended pod. Reports a kubelet's refusal once: while the pod is among the claim's consumers."""
+        self.forget(pod["metadata"]["uid"])
+        claim = self._index.own_claim(pod) or self._index.named(*pods.named_claim(pod))
+        sentence = pods.turned_away(pod)
+        if sentence and claim is not None and any(one.uid == pod["metadata"]["uid"] for one in claim.status.consumers):
+            self._events.about(PODS, pod, "TurnedAway", sentence, warning=True)
+
+    async def _claim_of(self, pod: Object) -> GPUClaim | None:
+        """Returns the claim that the pod names, or its own, which is made if there is none yet."""
+        metadata = pod["metadata"]
+        if (own := self._index.own_claim(pod)) is not None:
+            return own
+        try:
+            ask = pods.ask_of(pod)
+        except PodError as error:
+            if pods.gated(pod):
+                self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
+            return None
+        if pods.gated(pod) and (others := pods.gates_of_others(pod)):
+            said = (
+                f"scheduling gate {', '.join(others)} is another's: the pod has no share before it is gone; "
+                "ask whoever put it there, as by `kubectl get workloads` for Kueue"
+            )
+            self._events.about(PODS, pod, "WaitingForOtherGate", said)
+            return None
+        if ask.share is not None:
+            return await self._make_claim(pods.claim_for(pod, ask, ask.share), pod) if pods.gated(pod) else None
+        claim = self._index.named(metadata["namespace"], ask.claim)
+        refused = pods.refusal_of_claim(pod, ask, claim)
+        if refused is not None:
+            self._events.about(PODS, pod, *refused, warning=True)
+            return None
+        return claim
+
+    async def _make_claim(self, body: Object, pod: Object) -> GPUClaim | None:
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        try:
+            made = await self._api.create(self._caches.claims.resource, namespace, body)
+        except ApiError as error:
+            if error.status == 422:
+                self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
+                return None
+            if error.status == 403:
+                # Usually a quota on the number of claims. The pod waits; we try again.
+                self._events.about(PODS, pod, "ClaimRefused", str(error), warning=True)
+            if error.reason != "AlreadyExists":
+                raise
+            # The operator made it, but the watch has not reported it yet.
+            made = await self._api.get(self._caches.claims.resource, namespace, name)
+        self._caches.claims.store(made)
+        return None  # its turn comes with the claim's change

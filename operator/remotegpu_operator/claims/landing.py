@@ -1,0 +1,69 @@
+"""Nodes and the device plugins on them, kept up to date, to decide whether a pod may be let go now."""
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from remotegpu.api.kubernetes import COMPONENT_LABEL, NAME_LABEL
+from remotegpu_operator.builders import landing
+from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.cluster.kube import NODES, PODS, Api, Object
+
+_MOST_ANSWERS: Final = 1000
+_PLUGINS: Final = f"{NAME_LABEL}=remotegpu,{COMPONENT_LABEL}=deviceplugin"
+
+
+class Landing:
+    def __init__(self, api: Api, namespace: str, on_change: Callable[[], None], on_node: Callable[[str], None]) -> None:
+        """`on_node` is called for each node that came, went, or has other labels or taints."""
+        self._on_change = on_change
+        self._on_node = on_node
+        self._seen: dict[str, landing.Node] = {}
+        # None: to be built again.
+        self._known: landing.Plugins | None = None
+        # By the pods' requirements on a node, as long as nodes and plugins stay as they are.
+        self._answers: dict[str, str] = {}
+        self.nodes = Cache(api, NODES, self._node_changed, keep=_without_images)
+        self._plugins = Cache(api, PODS, self._plugin_changed, namespace=namespace, labels=_PLUGINS)
+        self.caches = (self.nodes, self._plugins)
+
+    def why_held_back(self, pod: Object) -> str:
+        """Returns why the pod must not be let go now; empty if it may be."""
+        if self._known is None:
+            self._known = landing.Plugins.of(self._plugins)
+        asked = landing.asked_of_node(pod)
+        key = json.dumps(asked)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = landing.why_held_back(asked, self._seen.values(), self._known)
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = answer
+        return answer
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        thing = new or old
+        assert thing is not None
+        name = thing["metadata"]["name"]
+        before = self._seen.pop(name, None)
+        if new is not None:
+            self._seen[name] = landing.Node.of(new)
+        if self._seen.get(name) != before:
+            self._answers.clear()
+            self._on_change()
+            self._on_node(name)
+
+    def _plugin_changed(self, *_: Object | None) -> None:
+        self._known = None
+        self._answers.clear()
+        self._on_change()
+
+
+def _without_images(node: Object) -> Object:
+    """Returns the parts of a node that are used here; the rest is large."""
+    metadata, status = node["metadata"], node.get("status") or {}
+    return {
+        "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata},
+        "spec": {"taints": (node.get("spec") or {}).get("taints")},
+        "status": {"capacity": status.get("capacity"), "allocatable": status.get("allocatable")},
+    }

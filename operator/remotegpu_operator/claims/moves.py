@@ -1,0 +1,88 @@
+"""Claims that move from one appliance to another while their programs run."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from remotegpu.api.claims import ClaimStatus, GPUClaim, Move
+from remotegpu.api.pools import ApplianceStatus
+from remotegpu_operator.allocation import Allocator, request_of
+from remotegpu_operator.builders import moves
+from remotegpu_operator.claims.attempts import Attempts
+
+_log = logging.getLogger(__name__)
+
+# Moves a claim's lease from one appliance to another. Returns why it did not; empty if it is there.
+Carry = Callable[[GPUClaim, str, str], Awaitable[str]]
+
+
+class Moves:
+    """Moves of claims. The claim's status names the target before the move begins.
+
+    The appliances, and an operator that starts meanwhile, read it there.
+    """
+
+    def __init__(self, allocator: Allocator, priorities: Mapping[str, int], carry: Carry, look: Callable[[str], None]):
+        """`priorities` by class; `look` queues a claim for reconciliation."""
+        self._allocator = allocator
+        self._priorities = priorities
+        self._carry = carry
+        self._look = look
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        # By claim: the move that ended, and why it failed.
+        self._ended: dict[str, tuple[Move, str]] = {}
+        self._attempts = Attempts(look)
+
+    def forget(self, uid: str) -> None:
+        self._ended.pop(uid, None)
+        self._attempts.forget(uid)
+
+    def next(self, claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
+        """Returns the next status of a claim that has its share."""
+        if (move := claim.status.move) is not None:
+            return self._follow(claim, move, appliances, now)
+        source = moves.source(claim, appliances)
+        if not source:
+            self.forget(claim.uid)
+            return moves.stays(claim, now)
+        if self._attempts.too_early(claim):
+            return claim.status
+        to = moves.refusal(claim) or self._allocator.elsewhere(claim.uid, source, claim.spec.appliance)
+        if isinstance(to, str):
+            return self._not_moved(claim, to, now)
+        # The same move may have failed before.
+        self._ended.pop(claim.uid, None)
+        status = moves.moving(claim, source, to, now)
+        self._allocator.hold(request_of(claim, self._priorities), status.held)
+        return status
+
+    def _follow(self, claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
+        ended, why = self._ended.get(claim.uid, (None, ""))
+        if ended != move:
+            if claim.uid not in self._tasks:
+                self._tasks[claim.uid] = asyncio.create_task(self._run(claim, move))
+            return claim.status
+        if why:
+            return self._not_moved(claim, why, now)
+        return moves.moved(claim, move, appliances, now)
+
+    async def _run(self, claim: GPUClaim, move: Move) -> None:
+        since = time.monotonic()
+        try:
+            why = await self._carry(claim, move.source, move.to[0].appliance)
+            self._ended[claim.uid] = move, why
+            took = time.monotonic() - since
+            to = move.to[0].appliance
+            _log.info("claim %s: from %s to %s in %.1f s: %s", claim.key, move.source, to, took, why or "it has moved")
+        except Exception as error:
+            # Without a result it would begin again at once.
+            _log.exception("claim %s: from %s", claim.key, move.source)
+            self._ended[claim.uid] = move, f"the operator failed, see its log: {error!r}"
+        finally:
+            del self._tasks[claim.uid]
+            self._look(claim.uid)
+
+    def _not_moved(self, claim: GPUClaim, why: str, now: str) -> ClaimStatus:
+        self._attempts.failed(claim)
+        return moves.not_moved(claim, why, now)

@@ -1,0 +1,257 @@
+"""The API server: dicts in, dicts out, a deadline on every call, and no write without the Lease.
+
+Claims come by the hundred a second, so nothing here turns JSON into model classes; `kubernetes` reads the kubeconfig.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
+
+from remotegpu_operator import metrics
+
+Object = dict[str, Any]
+
+_CALL_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 3.0
+# The server ends a watch by itself; a watch that is silent for longer is dead.
+WATCH_SECONDS: Final = 45
+_WATCH: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=WATCH_SECONDS + 10)
+_PAGE: Final = 500
+_MERGE: Final = "application/merge-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"
+FIELD_MANAGER: Final = "remotegpu-operator"
+
+
+class ApiError(Exception):
+    """The API server refused; the message is its own."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{message} ({status} {reason})")
+        self.status = status
+        self.reason = reason
+
+    @property
+    def gone(self) -> bool:
+        return self.status in {404, 410}
+
+    @property
+    def conflict(self) -> bool:
+        return self.status == 409
+
+
+# No answer: the call may have been executed.
+Unanswered = (aiohttp.ClientError, TimeoutError, ConnectionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object: `api` is "v1" or "group/version"."""
+
+    api: str
+    plural: str
+    kind: str
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        root = f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"
+        parts = [root, *(["namespaces", namespace] if namespace else []), self.plural]
+        return "/".join([*parts, *(part for part in (name, subresource) if part)])
+
+
+PODS: Final = Resource("v1", "pods", "Pod")
+NODES: Final = Resource("v1", "nodes", "Node")
+
+
+class Api:
+    """A connection pool to the API server. `fence` raises when this process may no longer write."""
+
+    def __init__(
+        self,
+        configuration: Any,
+        fence: Callable[[], None] = lambda: None,
+        *,
+        connections: int = 40,
+        seconds: float = _CALL_SECONDS,
+    ) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_CONNECT_SECONDS, seconds))
+        self._configuration = configuration
+        self._fence = fence
+        tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+        if configuration.cert_file:
+            tls.load_cert_chain(configuration.cert_file, configuration.key_file)
+        if not configuration.verify_ssl:
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        self.server = configuration.host.rstrip("/")
+        # No proxy of the environment; a line of a watch is as long as an object may be.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, ssl=tls), read_bufsize=1 << 22
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+        # Required by aiohttp: connections under TLS close a moment later.
+        await asyncio.sleep(0.25)
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        return await self._call("GET", resource, resource.path(namespace, name))
+
+    async def list_as(self, token: str, resource: Resource, namespace: str, fields: str) -> list[Object]:
+        """Lists at most a page of what a field selector names, with the rights of another user's token."""
+        query = {"limit": str(_PAGE), "fieldSelector": fields}
+        page = await self._call("GET", resource, resource.path(namespace), query, token=token)
+        return page.get("items") or []
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        labels: str = "",
+        keep: Callable[[Object], Object] = lambda item: item,
+    ) -> tuple[list[Object], str]:
+        """Lists everything, each object reduced by `keep`; returns the version from which a watch continues too."""
+        items: list[Object] = []
+        query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
+        while True:
+            page = await self._call("GET", resource, resource.path(namespace), query)
+            items += map(keep, page.get("items") or [])
+            metadata = page["metadata"]
+            if not metadata.get("continue"):
+                return items, metadata["resourceVersion"]
+            query["continue"] = metadata["continue"]
+
+    async def watch(
+        self, resource: Resource, version: str, namespace: str | None = None, labels: str = ""
+    ) -> AsyncIterator[Object]:
+        """Yields events after `version` until the server ends the stream. A version too old is a `gone` ApiError."""
+        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": labels} if labels else {})
+        url = self.server + resource.path(namespace)
+        async with self._session.get(url, params=query, headers=await self._headers(), timeout=_WATCH) as response:
+            metrics.API_CALLS.labels("WATCH", resource.plural, response.status).inc()
+            if response.status >= 400:
+                raise await _error(response)
+            try:
+                async for line in response.content:
+                    event = _event(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
+                    yield event
+            finally:
+                # An abandoned stream is of no further use; a close in TLS might outlive the event loop.
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
+
+    async def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        return await self._call("POST", resource, resource.path(namespace), {}, body)
+
+    async def token(self, accounts: Resource, namespace: str, name: str, request: Object) -> str:
+        """Makes a token of a service account (TokenRequest). It changes nothing, so a non-leader may ask too."""
+        answer = await self._call("POST", accounts, accounts.path(namespace, name, "token"), {}, request, fenced=False)
+        token: str = answer["status"]["token"]
+        return token
+
+    async def patch(
+        self, resource: Resource, namespace: str | None, name: str, body: Object, subresource: str | None = None
+    ) -> Object:
+        """Applies a merge patch; with metadata.resourceVersion in it, only if no other client has written since."""
+        return await self._call("PATCH", resource, resource.path(namespace, name, subresource), {}, body, _MERGE)
+
+    async def apply(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        """Applies our part of an object by server-side apply."""
+        path = resource.path(namespace, body["metadata"]["name"])
+        return await self._call("PATCH", resource, path, {"fieldManager": FIELD_MANAGER, "force": "true"}, body, _APPLY)
+
+    async def replace(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        return await self._call("PUT", resource, resource.path(namespace, body["metadata"]["name"]), {}, body)
+
+    async def delete(self, resource: Resource, namespace: str | None, name: str, uid: str) -> None:
+        """Deletes exactly that object; one that is gone or was made again is no error."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        try:
+            await self._call("DELETE", resource, resource.path(namespace, name), {}, body)
+        except ApiError as error:
+            if not error.gone and not error.conflict:
+                raise
+
+    async def _call(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        kind: str = "application/json",
+        token: str = "",
+        *,
+        fenced: bool = True,
+    ) -> Object:
+        headers = {"Authorization": f"Bearer {token}"} if token else await self._headers()
+        data = None if body is None else json.dumps(body)
+        if verb != "GET" and fenced:
+            # Checked as late as possible: a pooled connection needs no wait between here and the socket.
+            self._fence()
+        code: int | str = "none"
+        try:
+            async with self._session.request(
+                verb,
+                self.server + path,
+                params=query,
+                data=data,
+                headers=headers | {"Content-Type": kind},
+                timeout=self._timeout,
+            ) as response:
+                code = response.status
+                if response.status >= 400:
+                    raise await _error(response)
+                answer: Object = json.loads(await response.read())
+                return answer
+        finally:
+            metrics.API_CALLS.labels(verb, resource.plural, code).inc()
+
+    async def _headers(self) -> dict[str, str]:
+        # The token of a service account is read again when it is renewed; that is what the client's hook does.
+        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        return {"Authorization": token} if token else {}
+
+
+def _event(line: bytes) -> Object:
+    try:
+        event: Object = json.loads(line)
+    except ValueError:
+        raise ConnectionError("the stream broke off within a line") from None
+    return event
+
+
+async def configuration(kubeconfig: str | None = None) -> Any:
+    """Loads the configuration: the pod's service account, outside a cluster KUBECONFIG, or the named file."""
+    found = kubernetes_client.Configuration()
+    if kubeconfig is None:
+        try:
+            kubernetes_config.load_incluster_config(client_configuration=found)
+            return found
+        except kubernetes_config.ConfigException:
+            pass
+    await kubernetes_config.load_kube_config(config_file=kubeconfig, client_configuration=found)
+    return found
+
+
+async def _error(response: aiohttp.ClientResponse) -> ApiError:
+    text = await response.text()
+    try:
+        status = json.loads(text)
+        return ApiError(response.status, status.get("reason", ""), status.get("message", text))
+    except (ValueError, AttributeError):
+        return ApiError(response.status, response.reason or "", text)

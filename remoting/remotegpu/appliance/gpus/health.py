@@ -1,0 +1,101 @@
+"""Decides which GPUs take new leases. A worker's complaint only starts a check: its tenant may have made it up."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
+
+from remotegpu.appliance.backends.xids import Effect, Xid
+from remotegpu.appliance.gpus.hardware import SelfTest
+from remotegpu.appliance.shares.allocation import Capacity
+
+_log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 5.0
+# An unhealthy GPU is tested again this often, and a suspected one not more often.
+RETEST_SECONDS = 30.0
+
+
+class GpuHealth:
+    """Asks the driver regularly, and tests GPUs that are suspected or were unhealthy.
+
+    A GPU that an XID took out comes back when the driver has no complaint and a test passes. If the XID asks for a
+    reset and the driver cannot say whether one is still to come, it comes back with the appliance's next start.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[Capacity],
+        *,
+        problem: Callable[[int], str],
+        test: Callable[[int], Awaitable[SelfTest]] | None,
+        tells_recovery: Callable[[int], bool],
+        retest_seconds: float = RETEST_SECONDS,
+    ) -> None:
+        self._gpus = gpus
+        self._problem = problem
+        self._test = test
+        self._retest_seconds = retest_seconds
+        self._tells_recovery = tells_recovery
+        self._suspected: dict[int, str] = {}
+        self._struck: dict[int, Xid] = {}
+        self._tested: dict[int, float] = {}
+
+    def suspect(self, gpu: int, message: str) -> None:
+        """Notes an error that a session reported and a healthy GPU does not give."""
+        _log.warning("gpu %d is suspected: %s", gpu, message)
+        self._suspected[gpu] = message
+
+    def strike(self, gpu: int, xid: Xid) -> None:
+        """Handles an XID that the driver reported."""
+        match xid.effect:
+            case Effect.PROGRAM:
+                _log.info("gpu %d: %s, the error of a program", gpu, xid)
+            case Effect.SUSPECT:
+                self.suspect(gpu, str(xid))
+            case Effect.UNFIT | Effect.RESET:
+                # The gravest one stays: others often follow it.
+                before = self._struck.get(gpu)
+                if before is None or before.effect is not Effect.RESET:
+                    self._struck[gpu] = xid
+                # The driver may need a moment to decide on a recovery.
+                self._tested[gpu] = asyncio.get_running_loop().time()
+                self._mark(gpu, self._of_xid(gpu))
+
+    async def watch(self, on_recovery: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            for gpu in range(len(self._gpus)):
+                if await self.look_at(gpu):
+                    on_recovery()
+
+    async def look_at(self, gpu: int) -> bool:
+        """Asks the driver; tests the GPU if there is a reason and the last test is long ago. Whether it recovered."""
+        if problem := await asyncio.to_thread(self._problem, gpu):
+            return self._mark(gpu, "; ".join(filter(None, (self._of_xid(gpu), problem))))
+        struck = self._struck.get(gpu)
+        if struck is not None and struck.effect is Effect.RESET and not self._tells_recovery(gpu):
+            return self._mark(gpu, f"{struck}: reset the GPU, then start the appliance again")
+        now = asyncio.get_running_loop().time()
+        reason = self._suspected.get(gpu) or self._gpus[gpu].unhealthy
+        if not reason or self._test is None or now < self._tested.get(gpu, -inf) + self._retest_seconds:
+            return False
+        self._tested[gpu] = now
+        self._suspected.pop(gpu, None)
+        problem = (await self._test(gpu)).problem
+        if self._struck.get(gpu) is not struck:
+            return False  # during the test
+        if not problem:
+            self._struck.pop(gpu, None)
+        return self._mark(gpu, "; ".join(filter(None, (self._of_xid(gpu), problem))))
+
+    def _of_xid(self, gpu: int) -> str:
+        return str(self._struck.get(gpu, ""))
+
+    def _mark(self, gpu: int, problem: str) -> bool:
+        before, self._gpus[gpu].unhealthy = self._gpus[gpu].unhealthy, problem
+        if problem and problem != before:
+            _log.error("gpu %d is unhealthy and gets no new lease: %s", gpu, problem)
+        elif before and not problem:
+            _log.info("gpu %d is healthy again", gpu)
+        return bool(before) and not problem

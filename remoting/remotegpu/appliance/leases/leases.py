@@ -1,0 +1,490 @@
+"""Leases: opened by a client and held by its data connection, or placed for a claim; ended as a whole."""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from remotegpu.api.quantities import Ask, Compute, format_bytes
+from remotegpu.appliance.gateway import Gateway, Part, Used
+from remotegpu.appliance.handover import State
+from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.refusal import RefusalError
+from remotegpu.appliance.sessions.budgets import part_of_sessions
+from remotegpu.appliance.sessions.exports import Exports
+from remotegpu.appliance.sessions.sessions import CUDA_ERROR_DEVICE_UNAVAILABLE, Sessions
+from remotegpu.appliance.sessions.state import Lease
+from remotegpu.appliance.settings import Limits
+from remotegpu.appliance.shares.allocation import GpuLeases, ImpossibleError, LeasedGpus, NoRoomError
+from remotegpu.appliance.shares.claims import Claim
+from remotegpu.appliance.shares.grants import Quota
+from remotegpu.appliance.shares.views import PhysicalGpu, devices_of_lease
+
+_log = logging.getLogger(__name__)
+
+# How long a lease lives without a connection that holds it: after it was granted, and after a gateway restart.
+HOLD_SECONDS: Final = 10.0
+_TELL_WAITING_SECONDS: Final = 1.0
+# Metadata of a refusal for a moved lease: its new place, for the client library.
+_MOVED_METADATA: Final = "remotegpu-moved"
+_MOST_MOVED: Final = 4096
+_MOST_ENDED: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    reason: str
+    ahead: int
+    seconds: float
+
+
+class Leases:
+    """All leases of the appliance, and the requests that wait for one."""
+
+    def __init__(
+        self,
+        gpus: Sequence[PhysicalGpu],
+        allocator: GpuLeases,
+        gateway: Gateway,
+        sessions: Sessions,
+        limits: Limits,
+        grace_seconds: int,
+        counters: Counters,
+    ) -> None:
+        """`grace_seconds`: how long a lease lives after its holding connection broke."""
+        self.allocator = allocator
+        self.draining = False
+        # Why no session could be opened; empty if one could. Set by the appliance.
+        self.shortage: Callable[[], str] = str
+        self._gateway = gateway
+        self._release_listeners: list[Callable[[], None]] = []
+        self._gpus = gpus
+        self._sessions = sessions
+        sessions.leases = self.all
+        self._limits = limits
+        self.grace_seconds = grace_seconds
+        self._counters = counters
+        self._live: dict[str, Lease] = {}
+        # By the id of the future lease: the owner, and the future for the placement.
+        self._waiting: dict[str, tuple[str, asyncio.Future[LeasedGpus]]] = {}
+        # Kept because their last usage is reported after they have ended.
+        self._ended: dict[str, Lease] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+        # Leases that moved away: secrets and new places.
+        self._moved: dict[str, tuple[str, str]] = {}
+        # A timer for the next begin or end of a waiting request's reservation.
+        self._reserved: asyncio.TimerHandle | None = None
+        self.none_left = asyncio.Event()
+        self.none_left.set()
+
+    def all(self) -> list[Lease]:
+        return list(self._live.values())
+
+    @property
+    def ending(self) -> bool:
+        """Whether some memory is about to become free."""
+        return bool(self._endings)
+
+    def when_released(self, listener: Callable[[], None]) -> None:
+        """Registers a listener that is called whenever a share has become free."""
+        self._release_listeners.append(listener)
+
+    def by_id(self, lease_id: str) -> Lease | None:
+        return self._live.get(lease_id)
+
+    def find(self, lease_id: str, secret: str) -> Lease:
+        lease = self._live.get(lease_id)
+        moved = self.moved_to(lease_id)
+        if moved is not None and hmac.compare_digest(self._moved[lease_id][0].encode(), secret.encode()):
+            raise moved
+        if lease is None or not hmac.compare_digest(lease.secret.encode(), secret.encode()):
+            raise RefusalError(
+                grpc.StatusCode.NOT_FOUND,
+                "no such lease, or not its secret: the lease has ended; start the program again under `remotegpu run`",
+            )
+        return lease
+
+    async def open(self, ask: Ask, client: str, owner: str, *, wait: bool) -> AsyncIterator[Waiting | Lease]:
+        """Yields why it waits, once a second, and at last the lease."""
+        self._require_place(owner)
+        lease_id = secrets.token_hex(16)
+        try:
+            self.allocator.submit(lease_id, ask, time.monotonic(), owner)
+        except ImpossibleError as error:
+            message = f"{error}; ask for less, or another appliance"
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message) from None
+        placed: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
+        self._waiting[lease_id] = owner, placed
+        since = time.monotonic()
+        try:
+            self.settle()
+            while not placed.done():
+                reason = self.allocator.reason(lease_id)
+                if not wait:
+                    raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+                yield Waiting(reason, self.allocator.ahead(lease_id), time.monotonic() - since)
+                await asyncio.wait({placed}, timeout=_TELL_WAITING_SECONDS)
+            self._counters.lease_wait.observe(time.monotonic() - since)
+            lease = self._create(lease_id, client, placed.result())
+            lease.owner = owner
+            self._gateway.admit_lease(lease.lease_id, lease.secret)
+            self._expect_holder(lease, HOLD_SECONDS)
+        finally:
+            self._waiting.pop(lease_id, None)
+            if lease_id not in self._live:
+                self.allocator.withdraw(lease_id)
+                self.settle()
+        yield lease
+
+    def receive(
+        self, lease_id: str, secret: str, client: str, owner: str, wanted: Ask | LeasedGpus, claim: Claim | None = None
+    ) -> Lease:
+        """Makes a lease that moves here, with its name and secret; it cannot be used before `settled`.
+
+        The lease of a claim gets exactly the GPUs of the claim.
+        """
+        try:
+            if claim is None:
+                self._require_place(owner)
+        except RefusalError as refusal:
+            raise RefusalError(refusal.code, f"NoRoom: {refusal.message}") from None
+        if lease_id in self._live or lease_id in self._waiting or self.allocator.has(lease_id):
+            message = "NoRoom: it is there already, or what it had there is still being freed"
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        placement = wanted if isinstance(wanted, LeasedGpus) else self._placed_now(lease_id, owner, wanted)
+        if isinstance(wanted, LeasedGpus):
+            try:
+                self.allocator.place(lease_id, wanted, owner)
+            except NoRoomError as error:
+                raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+        lease = self._create(lease_id, client, placement, secret)
+        lease.owner, lease.claim, lease.arriving = owner, claim, True
+        lease.running.clear()
+        return lease
+
+    def _placed_now(self, lease_id: str, owner: str, ask: Ask) -> LeasedGpus:
+        """Places a request at once. Raises RefusalError if it would have to wait."""
+        try:
+            self.allocator.submit(lease_id, ask, time.monotonic(), owner)
+        except ImpossibleError as error:
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, f"NoRoom: {error}") from None
+        placed: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
+        self._waiting[lease_id] = owner, placed
+        self.settle()
+        del self._waiting[lease_id]
+        if not placed.done():
+            reason = self.allocator.reason(lease_id)
+            self.allocator.withdraw(lease_id)
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {reason}")
+        return placed.result()
+
+    def settled(self, lease: Lease) -> None:
+        """Opens a lease that has arrived here for use; its holder connects again."""
+        self._moved.pop(lease.lease_id, None)
+        lease.arriving = False
+        lease.running.set()
+        if lease.claim is None:
+            self._gateway.admit_lease(lease.lease_id, lease.secret)
+            self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
+
+    def moved(self, lease: Lease, to: str) -> None:
+        """Ends a lease that is at another appliance now; `to` is that appliance."""
+        self._moved[lease.lease_id] = lease.secret, to
+        if len(self._moved) > _MOST_MOVED:
+            del self._moved[next(iter(self._moved))]
+        self._gateway.moved(lease.lease_id, lease.secret, to)
+        self.end(lease.lease_id, "it has moved to another appliance")
+
+    def moved_to(self, lease_id: str) -> RefusalError | None:
+        """Returns the refusal for a lease that has moved, which the client library reads too; None if it has not."""
+        if lease_id not in self._moved:
+            return None
+        _, to = self._moved[lease_id]
+        return RefusalError(grpc.StatusCode.NOT_FOUND, f"the lease has moved to {to}", ((_MOVED_METADATA, to),))
+
+    def _require_place(self, owner: str) -> None:
+        """Raises RefusalError if the appliance opens no lease now, or it or this owner is at its limit."""
+        if self.draining:
+            message = "this appliance is draining and opens no new lease; try another one"
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        if shortage := self.shortage():
+            message = f"this appliance opens no lease now: {shortage}; or use another appliance"
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        if len(self._live) + len(self._waiting) >= self._limits.leases:
+            raise RefusalError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"this appliance has its limit of {self._limits.leases} leases; try again later",
+            )
+        most = max(1, self._limits.leases // 2)
+        if owner and self._places_of(owner) >= most:
+            raise RefusalError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{owner} has its limit of {most} leases and waiting requests (half of --max-leases); "
+                "end some, or use another appliance",
+            )
+
+    def _places_of(self, owner: str) -> int:
+        waiting = sum(each == owner for each, _ in self._waiting.values())
+        return waiting + sum(lease.owner == owner for lease in self._live.values())
+
+    def place(self, claim: Claim, placement: LeasedGpus) -> None:
+        """Makes the lease of a claim; raises NoRoomError."""
+        self.allocator.place(claim.lease_id, placement)
+        self._moved.pop(claim.lease_id, None)
+        lease = self._create(claim.lease_id, f"claim {claim}", placement)
+        lease.claim = claim
+        _log.info("lease %s of claim %s begins", lease.lease_id[:8], claim)
+
+    def update_claim(self, claim: Claim) -> None:
+        """Takes a claim's new state; ends the sessions of pods that may no longer use it."""
+        lease = self._live.get(claim.lease_id)
+        if lease is None or lease.claim == claim:
+            return
+        lease.claim = claim
+        for session in list(lease.sessions.values()):
+            if session.pod not in claim.consumers:
+                why = "this pod may no longer use the claim"
+                self._spawn(self._sessions.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why))
+
+    def held(self, lease_id: str) -> None:
+        """Handles the gateway's report that the holding connection is open."""
+        lease = self._live.get(lease_id)
+        if lease is not None and lease.expiry is not None:
+            lease.expiry.cancel()
+            lease.expiry = None
+
+    def gone(self, lease_id: str) -> None:
+        """Handles the gateway's report that the holding connection has ended."""
+        if self.grace_seconds == 0:
+            self.end(lease_id, "its holder is gone")
+        elif lease := self._live.get(lease_id):
+            self._expect_holder(lease, self.grace_seconds)
+
+    def readmit(self) -> None:
+        """Tells a new gateway about the leases; their holders connect again."""
+        for lease in self._live.values():
+            if lease.claim is None:
+                self._gateway.admit_lease(lease.lease_id, lease.secret)
+                self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
+
+    def end(self, lease_id: str, reason: str) -> asyncio.Task[None] | None:
+        """Ends a lease and its sessions. The share is free when the last worker is gone, and not before.
+
+        The returned task ends then.
+        """
+        lease = self._live.pop(lease_id, None)
+        if lease is None:
+            return None
+        lease.ended = True
+        if lease.expiry is not None:
+            lease.expiry.cancel()
+        self._ended[lease_id] = lease
+        if len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._gateway.forget(lease_id)
+        if waiting := self._waiting.get(lease_id):
+            waiting[1].cancel()
+        # Callers that waited to open a session of it find it gone.
+        lease.running.set()
+        _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
+        return self._spawn(self._release(lease, reason))
+
+    async def finish_end(self, lease_id: str) -> None:
+        """Waits until a lease that is ending is gone; does not wait for any other."""
+        while lease_id not in self._live and self.allocator.has(lease_id) and self._endings:
+            await asyncio.wait(self._endings, return_when=asyncio.FIRST_COMPLETED)
+
+    async def finish_ends(self) -> None:
+        """Waits until all leases that are ending are gone."""
+        await asyncio.gather(*self._endings)
+
+    def handed(self) -> State:
+        """Returns the state for `adopt`."""
+        return {"leases": [self._handed(lease) for lease in self._live.values()], "moved": self._moved}
+
+    def _handed(self, lease: Lease) -> State:
+        expiry = lease.expiry
+        return {
+            "lease_id": lease.lease_id,
+            "secret": lease.secret,
+            "client": lease.client,
+            "owner": lease.owner,
+            "gpus": lease.placement.gpus,
+            "sizes": lease.placement.sizes,
+            "compute": (lease.placement.compute.milli, lease.placement.compute.limit_milli),
+            "used_nanoseconds": [busy.total_nanoseconds for busy in lease.busy],
+            "granted": [quota.granted for quota in lease.quotas],
+            "exports": lease.exports.handed(),
+            "since": lease.since,
+            "problem": lease.problem,
+            "expires_in": None if expiry is None else max(0.0, expiry.when() - asyncio.get_running_loop().time()),
+        }
+
+    def adopt(self, state: State) -> None:
+        """Takes over the leases described by `handed`; the gateway knows them."""
+        self._moved = {name: (secret, to) for name, (secret, to) in state["moved"].items()}
+        for each in state["leases"]:
+            compute = Compute(*each.get("compute", ()))
+            placement = LeasedGpus(tuple(each["gpus"]), tuple(each["sizes"]), compute)
+            self.allocator.place(each["lease_id"], placement, each["owner"])
+            lease = self._create(each["lease_id"], each["client"], placement, each["secret"])
+            lease.owner, lease.since, lease.problem = each["owner"], each["since"], each["problem"]
+            for quota, granted in zip(lease.quotas, each["granted"], strict=True):
+                quota.granted.update(granted)
+            for busy, used in zip(lease.busy, each.get("used_nanoseconds", ()), strict=False):
+                busy.total_nanoseconds = used
+            lease.exports.adopt(each["exports"])
+            if each["expires_in"] is not None:
+                self._expect_holder(lease, each["expires_in"])
+
+    async def end_all(self, reason: str) -> None:
+        for lease_id in list(self._live):
+            self.end(lease_id, reason)
+        await asyncio.gather(*self._endings)
+
+    def sizes(self, lease: Lease, ask: Ask) -> tuple[int, ...]:
+        """Returns the bytes of each of its GPUs that such a request would take."""
+        return tuple(ask.bytes_of(self.allocator.gpus[gpu].shareable) for gpu in lease.placement.gpus)
+
+    def resize(self, lease: Lease, sizes: tuple[int, ...]) -> None:
+        """Changes how many bytes of each of its GPUs a lease has. Its sessions keep what they were granted.
+
+        Raises RefusalError; then the lease is unchanged.
+        """
+        if not lease.running.is_set():
+            message = "Suspended: a lease is resized while it runs: resume it first"
+            raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        for gpu, quota, size in zip(lease.placement.gpus, lease.quotas, sizes, strict=True):
+            if size < quota.used:
+                message = f"InUse: its programs have {format_bytes(quota.used)} of gpu {gpu}: end some, or take as much"
+                raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        try:
+            lease.placement = self.allocator.resize(lease.lease_id, sizes, time.monotonic())
+        except NoRoomError as error:
+            raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
+        lease.parts = self._parts(lease.placement)
+        self._divide_time(lease)
+        for device, quota, size in zip(lease.devices, lease.quotas, lease.placement.sizes, strict=True):
+            device.memory_bytes = quota.limit = size
+        self._released()
+
+    def lend(self, lease: Lease, kept: tuple[int, ...]) -> None:
+        """Lets others have the share of a suspended lease, except the bytes that it keeps."""
+        if lease.lease_id in self._live:
+            self.allocator.shrink(lease.lease_id, kept)
+            self._released()
+
+    async def reclaim(self, lease: Lease) -> bool:
+        """Waits until the lease has its whole share again; false if it ended before."""
+        lease_id = lease.lease_id
+        if lease_id not in self._live:
+            return False
+        whole: asyncio.Future[LeasedGpus] = asyncio.get_running_loop().create_future()
+        self._waiting[lease_id] = lease.owner, whole
+        self.allocator.submit_again(lease_id, lease.placement, time.monotonic())
+        self.settle()
+        try:
+            await whole
+        except asyncio.CancelledError:
+            return False
+        finally:
+            self._waiting.pop(lease_id, None)
+        return lease_id in self._live
+
+    def waits(self, lease_id: str) -> str:
+        """Returns why a request or a lease waits for room; empty if it does not."""
+        return self.allocator.reason(lease_id) if lease_id in self._waiting else ""
+
+    def settle(self) -> None:
+        """Places waiting requests after something became free or a reservation ended."""
+        now = time.monotonic()
+        for lease_id, placement in self.allocator.settle(now):
+            _, placed = self._waiting.get(lease_id, ("", None))
+            if placed is None or placed.cancelled():
+                self.allocator.withdraw(lease_id)
+            else:
+                placed.set_result(placement)
+        if self._reserved is not None:
+            self._reserved.cancel()
+        change = self.allocator.next_change(now)
+        loop = asyncio.get_running_loop()
+        self._reserved = None if change is None else loop.call_later(change - now, self.settle)
+
+    async def _release(self, lease: Lease, reason: str) -> None:
+        code = CUDA_ERROR_DEVICE_UNAVAILABLE
+        await asyncio.gather(
+            *(
+                self._sessions.end(session, code, f"the lease has ended: {reason}")
+                for session in list(lease.sessions.values())
+            )
+        )
+        await self._sessions.end_group(lease)
+        self.allocator.withdraw(lease.lease_id)
+        self._released()
+        if not self._live:
+            self.none_left.set()
+
+    def _released(self) -> None:
+        self.settle()
+        for listener in self._release_listeners:
+            listener()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
+
+    def _create(self, lease_id: str, client: str, placement: LeasedGpus, secret: str = "") -> Lease:
+        devices = devices_of_lease(self._gpus, placement.gpus, lease_id, placement.sizes)
+        quotas = [Quota(size) for size in placement.sizes]
+        secret = secret or secrets.token_hex(32)
+        lease = Lease(lease_id, secret, client, placement, devices, quotas, Exports(quotas))
+        lease.parts = self._parts(placement)
+        self._live[lease_id] = lease
+        self._divide_time(lease)
+        self.none_left.clear()
+        self._counters.leases.inc()
+        return lease
+
+    def _divide_time(self, lease: Lease) -> None:
+        """Tells the gateway the lease's parts of its GPUs' time."""
+        if not self.allocator.divides_time:
+            return
+        placement = lease.placement
+        self._gateway.set_parts(
+            lease.lease_id,
+            [
+                Part(gpu, self.allocator.guaranteed(gpu, size, placement.compute), placement.compute.limit_milli)
+                for gpu, size in zip(placement.gpus, placement.sizes, strict=True)
+            ],
+        )
+
+    def used(self, used: Used) -> None:
+        """Counts what a lease has used of a GPU, as the gateway reports."""
+        lease = self._live.get(used.lease_id) or self._ended.get(used.lease_id)
+        if lease is None or used.gpu not in lease.placement.gpus:
+            return
+        lease.busy[lease.placement.gpus.index(used.gpu)].add(used.nanoseconds)
+        namespace = lease.claim.namespace if lease.claim else ""
+        self._counters.gpu_seconds.labels(gpu=str(used.gpu), namespace=namespace).inc(used.nanoseconds / 1e9)
+
+    def _parts(self, placement: LeasedGpus) -> tuple[int, ...]:
+        """Returns how many sessions the lease may have on each of its GPUs."""
+        gpus = [self.allocator.gpus[gpu] for gpu in placement.gpus]
+        return tuple(
+            part_of_sessions(self._limits.sessions_per_gpu, size, gpu.shareable)
+            for gpu, size in zip(gpus, placement.sizes, strict=True)
+        )
+
+    def _expect_holder(self, lease: Lease, seconds: float) -> None:
+        if lease.expiry is not None:
+            lease.expiry.cancel()
+        reason = f"nobody has held it for {seconds:.0f} s"
+        lease.expiry = asyncio.get_running_loop().call_later(seconds, self.end, lease.lease_id, reason)

@@ -1,0 +1,700 @@
+"""Sessions: one client process, one worker or acceptor process. Answers the workers' requests."""
+
+import asyncio
+import functools
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from io import FileIO
+from operator import itemgetter
+from typing import Any, Final
+
+from remotegpu.api.lines import one_line
+from remotegpu.appliance.gateway import Gateway
+from remotegpu.appliance.handover import NoHandoverError, State
+from remotegpu.appliance.machine.cgroups import LeaseGroups
+from remotegpu.appliance.machine.exits import exit_text
+from remotegpu.appliance.machine.shortage import OF_SESSION, descriptors_of_tenant
+from remotegpu.appliance.machine.uids import NoUidsError, Uids
+from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.packets import Packet, whole_number
+from remotegpu.appliance.sessions.budgets import HostMemory, tenant_of
+from remotegpu.appliance.sessions.clients import Client
+from remotegpu.appliance.sessions.code_cache import CodeCache
+from remotegpu.appliance.sessions.processes import Launch, ProcessError
+from remotegpu.appliance.sessions.returns import (
+    Got,
+    Returns,
+    all_settled,
+    changed,
+    free_for,
+    gives_way_in,
+    hand_on,
+    is_going,
+    is_lost,
+    let_go,
+    note_change,
+    settled,
+)
+from remotegpu.appliance.sessions.state import Lease, Session, SessionProcess
+from remotegpu.appliance.sessions.workers import Worker
+from remotegpu.appliance.settings import Limits
+
+_log = logging.getLogger(__name__)
+
+CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
+
+# The ticket is valid for 10 s; a worker without a client by then gets none.
+_CONNECT_SECONDS: Final = 12.0
+_OWN_END_SECONDS: Final = 0.5
+# A session that ends is checked again after so long, in any case.
+_END_SECONDS: Final = 4.0
+# How long work on the GPU may take to complete before a session is suspended or moved.
+DRAIN_SECONDS: Final = 60
+# A worker that copies more slowly counts as stuck.
+_SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
+_ANSWER_SECONDS: Final = 60.0
+_ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "ahead", "moved", "notmoved", "adopted")
+_STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
+_MAX_LOG_LINE: Final = 500
+# For one session's whole life: a tenant must not fill the log.
+_MOST_LINES: Final = 200
+_MOST_COMPLAINTS: Final = 8
+_MOST_ARRIVALS: Final = 16
+# For one worker at once, which has at most 1,024 open of each of two kinds.
+_MOST_QUESTIONS: Final = 2048
+# Clients ask at once how a session ended.
+_MAX_ENDED: Final = 256
+
+
+class SessionRefusedError(Exception):
+    """No session was opened; the message says why and what to do."""
+
+
+class Sessions:
+    """All sessions of the appliance."""
+
+    def __init__(
+        self,
+        *,
+        gateway: Gateway,
+        workers: Launch,
+        groups: LeaseGroups,
+        limits: Limits,
+        host_memory: HostMemory,
+        code: CodeCache,
+        grace_seconds: int,
+        uids: Uids,
+        counters: Counters,
+        on_unhealthy: Callable[[int, str], None],
+        unhealthy: Callable[[int], str],
+    ) -> None:
+        """`grace_seconds`: how long a worker lives without a connection.
+
+        `unhealthy`: why a GPU opens no session; empty if it does.
+        """
+        # Set by the owner of the leases.
+        self.leases: Callable[[], Iterable[Lease]] = tuple
+        self._gateway = gateway
+        self._workers = workers
+        self._groups = groups
+        self._host_memory = host_memory
+        self._code = code
+        self._limits = limits
+        self._grace_seconds = grace_seconds
+        self._uids = uids
+        self._counters = counters
+        self._on_unhealthy = on_unhealthy
+        self._unhealthy = unhealthy
+        # The appliance's descriptors for one tenant.
+        self._most_descriptors = descriptors_of_tenant()
+        self._live: dict[str, Session] = {}
+        self._ended: dict[str, Session] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._returns = Returns(self._give_way)
+        self.none_left = asyncio.Event()
+        self.none_left.set()
+
+    def all(self) -> list[Session]:
+        return list(self._live.values())
+
+    def find(self, session_id: str, *, ended: bool = False) -> Session | None:
+        """Returns a session that lives or, with `ended`, is one of the last that did."""
+        return self._live.get(session_id) or (self._ended.get(session_id) if ended else None)
+
+    async def open(
+        self,
+        lease: Lease,
+        client_pid: int,
+        process_name: str,
+        pod: str = "",
+        launch: Launch | None = None,
+        *,
+        acceptor: bool = False,
+        session_id: str = "",
+        client: Client | None = None,
+    ) -> tuple[Session, str]:
+        """Starts a worker, or the process of `launch`; returns the session and the ticket for its data connection.
+
+        `acceptor`: the caller is an acceptor of this machine, whose connection only its own end can break.
+        `session_id`: the id of a session that moves here.
+        """
+        while refused := self._refused_by_limits(lease):
+            if not await self._make_room(lease, client):
+                raise refused
+        if lease.ended:
+            raise SessionRefusedError("the lease has ended: start the program again under `remotegpu run`")
+        if not (lease.running.is_set() or lease.arriving):
+            # The suspension began while this waited for room. The share that it gave away is not there for a newcomer.
+            raise SessionRefusedError("the share is being suspended or moved: start the program again")
+        if session_id in self._live:
+            raise SessionRefusedError("a session of this name is there already")
+        try:
+            uid = self._uids.take()
+        except NoUidsError as error:
+            raise SessionRefusedError(str(error)) from None
+        session = Session(session_id or secrets.token_hex(16), lease, client_pid, process_name, uid, pod)
+        session.client = client
+        # Registered before the worker starts, so that simultaneous requests count each other.
+        self._live[session.session_id] = lease.sessions[session.session_id] = session
+        self.none_left.clear()
+        gateway_end = None
+        try:
+            start = launch or self._workers
+            process, gateway_end = await start(session, lambda p, file: self._receive(session, p, file))
+            session.process = process
+            if launch is None:
+                self._groups.join(lease.lease_id, self._host_memory.of_lease(lease), process.pid)
+            self._spawn(self._watch(session, process))
+            await process.wait_until_ready()
+            if session.ended:
+                raise ProcessError(f"the lease ended while the {process.kind} started")
+            ticket = secrets.token_hex(32)
+            session.grace_seconds = 0 if launch or acceptor else self._grace_seconds
+            if isinstance(process, Worker) and process.turns is not None:
+                self._gateway.admit_turns(session.session_id, lease.lease_id, process.turns)
+                process.turns = None
+            self._gateway.admit_session(session.session_id, ticket, gateway_end, resumes=session.grace_seconds > 0)
+        except BaseException as error:
+            # The caller may have left, without an answer.
+            if gateway_end is not None:
+                gateway_end.close()
+            abandoned = self._spawn(self._abandon(session))
+            if not isinstance(error, (ProcessError, OSError)):
+                raise
+            await asyncio.shield(abandoned)
+            why = str(error) if isinstance(error, ProcessError) else f"the appliance starts no process: {error}"
+            raise SessionRefusedError(why) from None
+        self._counters.sessions.inc()
+        self._follow_client(session)
+        asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
+        return session, ticket
+
+    async def end(self, session: Session, code: int, reason: str) -> None:
+        """Ends a session; returns when its process is gone and its memory is free."""
+        session.ended = True
+        # Without a process it is just being opened: `open` sees that it has ended, and cleans up.
+        if session.process is not None:
+            await session.process.end(code, reason)
+            self._forget(session, await session.process.wait())
+
+    def end_on(self, gpu: int, code: int, reason: str) -> None:
+        """Ends all sessions that have a part of this GPU."""
+        for session in self.all():
+            if gpu in session.lease.placement.gpus and not session.ended:
+                self._spawn(self.end(session, code, reason))
+
+    async def close(self, session: Session) -> int:
+        """Ends a session, if it lives; returns the exit code of its process, or minus the signal that ended it."""
+        if session.process is None:
+            await self.end(session, 0, "closed by its client")
+            return 0
+        try:
+            # Its process is often about to end by itself, which must not look like our doing.
+            async with asyncio.timeout(_OWN_END_SECONDS):
+                return await session.process.wait()
+        except TimeoutError:
+            await self.end(session, 0, "closed by its client")
+            return await session.process.wait()
+
+    async def ask(
+        self, session: Session, packet: Packet, fds: Sequence[int] = (), *, size: int, seconds: float = 0.0
+    ) -> Packet:
+        """Asks a worker to suspend, resume or move its session; returns its answer, or {} if it ends.
+
+        A worker that does not answer in time is ended: `seconds` for work on the GPU, and some for `size` bytes of
+        memory.
+        """
+        if session.process is None or session.session_id not in self._live:
+            return {}
+        answer = self.expect(session)
+        session.process.send(packet, fds)
+        most = _ANSWER_SECONDS + seconds + size / _SLOWEST_BYTES_PER_SECOND
+        try:
+            async with asyncio.timeout(most):
+                return await answer
+        except TimeoutError:
+            why = f"its worker did not {packet['op']} it within {most:.0f} s"
+            await self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
+            return {}
+
+    def expect(self, session: Session) -> asyncio.Future[Packet]:
+        """Returns a future for the worker's next answer about its session, {} if it ends."""
+        session.answer = asyncio.get_running_loop().create_future()
+        return session.answer
+
+    def leave(self, session: Session) -> None:
+        """Ends a session that has moved away, without telling its client."""
+        session.ended = True
+        if session.process is not None:
+            session.process.send({"op": "leave"})
+
+    def handed(self) -> list[State]:
+        """Returns the state for `adopt`. Raises NoHandoverError if there is state that cannot be handed over."""
+        return [_handed(session) for session in self._live.values()]
+
+    def adopt(self, sessions: list[State]) -> None:
+        """Takes over the sessions described by `handed`, and their workers."""
+        leases = {lease.lease_id: lease for lease in self.leases()}
+        for each in sessions:
+            lease = leases[each["lease_id"]]
+            session = Session(
+                each["session_id"], lease, each["client_pid"], each["process_name"], each["uid"], each["pod"]
+            )
+            session.since, session.lost_since, session.stats = each["since"], each["lost_since"], each["stats"]
+            session.grace_seconds, session.on_gpu = each["grace_seconds"], each["on_gpu"]
+            # An appliance of an earlier version knows no clients.
+            session.client = Client.of(session.client_pid, each.get("client", ""))
+            self._live[session.session_id] = lease.sessions[session.session_id] = session
+            self.none_left.clear()
+            process = Worker.adopted(each["process"], functools.partial(self._receive, session))
+            session.process = process
+            self._follow_client(session)
+            self._groups.adopt(lease.lease_id)
+            self._spawn(self._watch(session, process))
+            if each["connected"]:
+                session.connected.set()
+            else:
+                asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
+
+    async def end_group(self, lease: Lease) -> None:
+        """Removes the group of a lease that has no session any more, and gets none."""
+        await self._groups.leave(lease.lease_id)
+
+    async def finish_ends(self) -> None:
+        """Waits until no session is beginning or ending, and every request for memory is answered."""
+        while (
+            between := [session for session in self.all() if is_going(session) or session.process is None]
+        ) or self._returns.waiting:
+            await asyncio.gather(*(self.end(session, 0, "it has ended") for session in between if is_going(session)))
+            await asyncio.sleep(0.01)
+
+    def connected(self, session_id: str) -> None:
+        if session := self._live.get(session_id):
+            session.connected.set()
+
+    async def settled(self) -> None:
+        """Waits until no task of ours runs in the background."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _refused_by_limits(self, lease: Lease) -> SessionRefusedError | None:
+        try:
+            self._check_limits(lease)
+        except SessionRefusedError as error:
+            return error
+        return None
+
+    def _follow_client(self, session: Session) -> None:
+        """Makes the session give way, and end soon, when its client's process has ended or called exec."""
+
+        # A session may be over already, and forgotten.
+        if session.client is not None and self._live.get(session.session_id) is session:
+            for other in session.lease.sessions.values():
+                if other is not session and session.client.is_same(other.client):
+                    _note_end(other)
+            self._spawn(session.client.watch(functools.partial(_note_end, session, seen=True)))
+
+    def client_has_ended(self, session: Session) -> None:
+        """Handles the report of another process of the lease that the session's client has ended."""
+        if session.client is not None and self._live.get(session.session_id) is session:
+            session.client.ended = True
+            _note_end(session)
+
+    async def _make_room(self, lease: Lease, client: Client | None) -> bool:
+        """Waits for a session of a lease that ends, or ends the one that has had no connection for longest.
+
+        False if there is neither. A session whose client comes back in time is not ended: the caller checks again in
+        any case.
+        """
+        lost = [(gives_way_in(each, client), each) for each in filter(is_lost, lease.sessions.values())]
+        left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
+        if going := list(filter(is_going, lease.sessions.values())):
+            for session in going:
+                let_go(session)
+            await changed(lease, left)
+        elif first is None:
+            return False
+        elif left > 0:
+            await changed(lease, left)
+        else:
+            await self._end_lost(first)
+        return True
+
+    async def _end_lost(self, lost: Session) -> None:
+        """Ends a session that has no connection, in favour of another one."""
+        _log.info("session %s gives way to another one of its lease: it has no connection", lost.session_id[:8])
+        why = "another process of the lease needed its place while it had no connection"
+        await self.end(lost, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
+
+    async def _give_way(self, lost: Session) -> None:
+        """Ends a session that has no connection, in favour of another one that wants its memory."""
+        if lost.process is not None:
+            lost.process.send({"op": "giveway"})
+        await self._end_lost(lost)
+
+    async def settle(self, lease: Lease) -> None:
+        """Makes workers report the memory that the lease's programs gave back."""
+        await self._returns.settle(lease)
+
+    def _check_limits(self, lease: Lease) -> None:
+        if len(lease.sessions) >= self._limits.sessions_per_lease:
+            raise SessionRefusedError(
+                f"the lease has its limit of {self._limits.sessions_per_lease} sessions (--sessions-per-lease): "
+                "end some of the processes that use CUDA"
+            )
+        self._check_tenant(tenant_of(lease))
+        for gpu, part in zip(lease.placement.gpus, lease.parts, strict=True):
+            if why := self._unhealthy(gpu):
+                raise SessionRefusedError(f"gpu {gpu} opens no session: {why}; take another GPU, or try later")
+            most = self._limits.sessions_per_gpu
+            if _on_gpus(lease) >= part:
+                raise SessionRefusedError(
+                    f"gpu {gpu}: the lease has its part of {part} sessions of the {most} there (--sessions-per-gpu): "
+                    "end some of the processes that use CUDA, or take a larger share"
+                )
+            running = sum(one.on_gpu and gpu in one.lease.placement.gpus for one in self._live.values())
+            # Each lease finds room for its first session.
+            others = [other for other in self.leases() if other != lease]
+            kept = sum(gpu in other.placement.gpus and not _on_gpus(other) for other in others)
+            if running + (kept if _on_gpus(lease) else 0) >= most:
+                raise SessionRefusedError(
+                    f"gpu {gpu} has its limit of {most} sessions (--sessions-per-gpu), of which {kept} are kept for "
+                    "leases that have none yet; try later"
+                )
+
+    def _check_tenant(self, tenant: str) -> None:
+        if self._descriptors_of(tenant) + OF_SESSION > self._descriptors_for(tenant):
+            raise SessionRefusedError(
+                f"{tenant} has half of the appliance's descriptors: end some of the processes that use "
+                "CUDA, or have the appliance started with more (LimitNOFILE= of its unit, ulimit -n)"
+            )
+        most = self._limits.sessions_per_tenant
+        if most is None or not tenant:
+            return
+        if sum(tenant_of(session.lease) == tenant for session in self._live.values()) >= most:
+            raise SessionRefusedError(
+                f"{tenant} has its limit of {most} sessions on this appliance (--sessions-per-tenant): end some of the "
+                "processes that use CUDA"
+            )
+
+    def _descriptors_for(self, tenant: str) -> float:
+        """Returns how many of the appliance's descriptors a tenant may have; no limit if there are no tenants."""
+        return self._most_descriptors if tenant else math.inf
+
+    def _descriptors_of(self, tenant: str) -> int:
+        """Returns how many of the appliance's descriptors a tenant's sessions and their exports take."""
+        leases = [lease for lease in self.leases() if tenant_of(lease) == tenant]
+        return sum(OF_SESSION * len(lease.sessions) + len(lease.exports) for lease in leases)
+
+    def _receive(self, session: Session, packet: Packet, file: FileIO | None) -> None:
+        """Answers a packet of a worker, which may be under its tenant's control: nothing in it is trusted."""
+        process = session.process
+        operation = packet.get("op")
+        if operation == "log":
+            _note(session, packet)
+        elif operation == "stats":
+            self._count(session, packet)
+        elif operation in _ANSWERS:
+            if session.answer is not None and not session.answer.done():
+                session.answer.set_result(packet)
+        elif operation == "connection":
+            session.lost_since = None if packet.get("connected") is True else time.monotonic()
+            session.hung_up = packet.get("closed") is True
+            note_change(session.lease)
+        elif operation == "settled":
+            settled(session, whole_number(packet, "id"))
+        elif operation == "ending" and process is not None and not session.leaving:
+            session.leaving, session.offers = True, packet.get("offers") is True
+            all_settled(session)
+            note_change(session.lease)
+            # A worker that announces its end and does not end is killed.
+            self._spawn(_see_off(process, "" if session.offers else "it ends"))
+        elif operation == "left":
+            self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
+        elif operation in ("grant", "leaving", "return", "memory", "unhealthy") and process is not None:
+            device = whole_number(packet, "device")
+            if device >= len(session.lease.quotas):
+                return
+            self._account(session, process, operation, device, packet)
+        elif operation in ("export", "import", "release", "freed", "handon") and process is not None:
+            self._share(session, process, operation, packet, file)
+        elif operation in ("code", "offer") and process is not None:
+            self._share_code(session, process, operation, packet, file)
+
+    def _share(
+        self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
+    ) -> None:
+        tenant = tenant_of(session.lease)
+        if operation == "export" and self._descriptors_of(tenant) >= self._descriptors_for(tenant):
+            # The worker learns that there is no room.
+            if file is not None:
+                file.close()
+            file = None
+        _share(session, process, operation, packet, file)
+
+    def _share_code(
+        self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
+    ) -> None:
+        tenant, name = tenant_of(session.lease), str(packet.get("hash"))
+        if operation == "code":
+            image = self._code.find(tenant, name)
+            self._counters.code_asked.labels("miss" if image is None else "hit").inc()
+            process.send({"op": "code", "id": whole_number(packet, "id")}, [] if image is None else [image.fileno()])
+        elif file is not None and session.arriving < _MOST_ARRIVALS:
+            self._spawn(self._arrive(session, self._code.offer(tenant, name, whole_number(packet, "size"), file)))
+        elif file is not None:
+            # The worker gets EPIPE, and learns that the image is not kept.
+            file.close()
+
+    async def _arrive(self, session: Session, offer: Coroutine[Any, Any, None]) -> None:
+        session.arriving += 1
+        try:
+            await offer
+        finally:
+            session.arriving -= 1
+
+    def _account(self, session: Session, process: SessionProcess, operation: str, device: int, packet: Packet) -> None:
+        quota = session.lease.quotas[device]
+        gpu = session.lease.placement.gpus[device]
+        match operation:
+            case "grant":
+                self._grant(session, process, device, packet)
+            case "leaving":
+                quota.leave(session.session_id, whole_number(packet, "size"))
+                if packet.get("offers") is True:
+                    session.offers_on.add(device)
+                note_change(session.lease)
+            case "return":
+                quota.give_back(session.session_id, whole_number(packet, "size"))
+                session.offers_on.discard(device)
+                note_change(session.lease)
+            case "memory":
+                self._ask(session, self._tell_memory(session, process, device, whole_number(packet, "id")))
+            case "unhealthy":
+                if session.complaints < _MOST_COMPLAINTS:
+                    session.complaints += 1
+                    message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
+                    self._on_unhealthy(gpu, message)
+
+    def _ask(self, session: Session, answer: Coroutine[Any, Any, None]) -> None:
+        """Answers later. A worker's own limit of open questions is lower; one that exceeds it was taken over."""
+        if session.questions >= _MOST_QUESTIONS:
+            answer.close()
+            if not session.ended:
+                reason = f"its process asked {_MOST_QUESTIONS} questions at once"
+                self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, reason))
+            return
+        session.questions += 1
+        self._spawn(self._answered(session, answer))
+
+    @staticmethod
+    async def _answered(session: Session, answer: Coroutine[Any, Any, None]) -> None:
+        try:
+            await answer
+        finally:
+            session.questions -= 1
+
+    async def _tell_memory(self, session: Session, process: SessionProcess, device: int, number: int) -> None:
+        await self._returns.settle(session.lease, besides=session)
+        limit, free = session.lease.quotas[device].limit, free_for(session, device)
+        process.send({"op": "memory", "id": number, "device": device, "limit": limit, "free": free})
+
+    def _grant(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
+        least, want = whole_number(packet, "least"), whole_number(packet, "want")
+        quota = session.lease.quotas[device]
+        # A session that is ending has given up its memory already.
+        size = 0 if session.ended else quota.grant(session.session_id, least, want)
+        if not size and not session.ended and 0 < least <= quota.limit:
+            self._ask(session, self._grant_later(session, process, device, packet))
+        else:
+            self._answer_grant(session, process, device, packet, Got(size, 0, ""))
+
+    async def _grant_later(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
+        least, want = whole_number(packet, "least"), whole_number(packet, "want")
+        got = await self._returns.grant(session, device, least, want, maps=packet.get("maps") is True)
+        self._answer_grant(session, process, device, packet, got)
+
+    def _answer_grant(self, session: Session, process: SessionProcess, device: int, packet: Packet, got: Got) -> None:
+        gpu = str(session.lease.placement.gpus[device])
+        # A request for nothing: the worker only wants to know that all its packets were read.
+        if whole_number(packet, "least"):
+            (self._counters.grants if got.size else self._counters.grants_refused).labels(gpu=gpu).inc()
+        answer = {"op": "granted", "id": whole_number(packet, "id"), "size": got.size, "line": got.line}
+        process.send(answer | ({"inherited": got.inherited} if got.inherited else {}))
+
+    def _count(self, session: Session, packet: Packet) -> None:
+        for name in _STATS:
+            value = whole_number(packet, name)
+            self._counters.stats[name].inc(max(0, value - session.stats.get(name, 0)))
+            session.stats[name] = max(value, session.stats.get(name, 0))
+
+    async def _watch(self, session: Session, process: SessionProcess) -> None:
+        code = await process.wait()
+        if code == 0 or session.ended:
+            _log.debug("session %s of pid %d ended", session.session_id[:8], session.client_pid)
+        else:
+            who = f"{process.kind} {process.pid}"
+            _log.error("session %s: its %s died (%s)", session.session_id[:8], who, exit_text(code))
+        result = "ended" if session.ended else "clean" if code == 0 else "signal" if code < 0 else "error"
+        self._counters.worker_exits.labels(result=result).inc()
+        self._forget(session, code)
+
+    async def _abandon(self, session: Session) -> None:
+        session.ended = True
+        if session.process is not None:
+            await session.process.kill()
+        self._forget(session, 0)
+
+    def _expire(self, session: Session) -> None:
+        if not session.connected.is_set() and session.session_id in self._live:
+            _log.info("session %s: its client never connected", session.session_id[:8])
+            self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
+
+    def _forget(self, session: Session, code: int) -> None:
+        """Cleans up after a process: the driver has freed its memory; the uid and the quota become free."""
+        # A later session that came back from another appliance may have its name.
+        if self._live.get(session.session_id) is not session:
+            return
+        del self._live[session.session_id]
+        if code < 0:
+            # It was killed: its memory was not overwritten.
+            self._counters.left_bytes.inc(session.granted_bytes)
+        session.connected.set()
+        session.lease.sessions.pop(session.session_id, None)
+        self._ended[session.session_id] = session
+        if len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        for quota in session.lease.quotas:
+            quota.forget(session.session_id)
+        session.lease.exports.forget(session.session_id)
+        if session.client is not None:
+            session.client.close()
+        all_settled(session)
+        note_change(session.lease)
+        if session.answer is not None and not session.answer.done():
+            session.answer.set_result({})
+        if session.image is not None:
+            session.image.close()
+        self._uids.give_back(session.uid)
+        if session.process is not None:
+            session.process.close()
+        self._gateway.forget(session.session_id)
+        if not self._live:
+            self.none_left.set()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _note_end(session: Session, *, seen: bool = False) -> None:
+    """Tells a session that its client's process has ended or called exec: it gives way, and ends soon.
+
+    `seen`: the kernel says so, and the memory is waited for though the worker may get no processor to say the same.
+    """
+    if session.process is not None and not is_going(session):
+        if seen:
+            session.lost_since = session.lost_since or time.monotonic()
+        session.process.send({"op": "clientended"})
+    note_change(session.lease)
+
+
+def _note(session: Session, packet: Packet) -> None:
+    """Logs a session's line, up to a limit: the process has its own, but may be under its tenant's control."""
+    if session.lines < _MOST_LINES:
+        _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
+    elif session.lines == _MOST_LINES:
+        _log.info("session %s: says more than %d lines, of which no more are kept", session.session_id[:8], _MOST_LINES)
+    session.lines = min(session.lines, _MOST_LINES) + 1
+
+
+async def _see_off(process: SessionProcess, reason: str) -> None:
+    """Waits for a process that ends by itself, and kills it if it does not; with a reason it shall end at once."""
+    if reason:
+        return await process.end(0, reason)
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        await process.kill()
+
+
+def _handed(session: Session) -> State:
+    process = session.process
+    if not isinstance(process, Worker) or is_going(session) or session.image is not None:
+        raise NoHandoverError(f"session {session.session_id[:8]} is beginning, ending, suspended or no worker's")
+    return {
+        "session_id": session.session_id,
+        "lease_id": session.lease.lease_id,
+        "client_pid": session.client_pid,
+        "process_name": session.process_name,
+        "uid": session.uid,
+        "pod": session.pod,
+        "since": session.since,
+        "lost_since": session.lost_since,
+        "stats": session.stats,
+        "grace_seconds": session.grace_seconds,
+        "on_gpu": session.on_gpu,
+        "connected": session.connected.is_set(),
+        "client": session.client.name if session.client is not None else "",
+        "process": process.handed(),
+    }
+
+
+def _share(session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None) -> None:
+    """Answers a worker's packet about memory that it shares with others of its lease."""
+    exports, name = session.lease.exports, session.session_id
+    match operation:
+        case "export":
+            device, size = whole_number(packet, "device"), whole_number(packet, "size")
+            token = None
+            if file is not None and device < len(session.lease.quotas) and not session.ended:
+                token = exports.add(name, device, size, file)
+            process.send({"op": "exported", "id": whole_number(packet, "id"), "token": token})
+        case "import":
+            export = None if session.ended else exports.hold(name, str(packet.get("token")))
+            numbers = {"id": whole_number(packet, "id"), "device": 0, "size": 0}
+            if export is None:
+                process.send({"op": "imported", **numbers})
+            else:
+                numbers |= {"device": export.device, "size": export.size}
+                process.send({"op": "imported", **numbers}, [export.file.fileno()])
+        case "release":
+            token = str(packet.get("token"))
+            process.send({"op": "released", "token": token, "last": exports.release(name, token)})
+            note_change(session.lease)
+        case "handon":
+            device, size = whole_number(packet, "device"), whole_number(packet, "size")
+            hand_on(session, device, size, file, zeroed=packet.get("zeroed") is True)
+        case "freed":
+            exports.freed(name, str(packet.get("token")))
+            note_change(session.lease)
+
+
+def _on_gpus(lease: Lease) -> int:
+    """Returns how many of a lease's sessions are on its GPUs: an acceptor is not, the worker that it uses is."""
+    return sum(session.on_gpu for session in lease.sessions.values())

@@ -1,0 +1,161 @@
+"""A share that `remotegpu-run --hold` holds for this process, for as long as this process wants it."""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Final
+
+from remotegpu.api import names
+from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli
+from remotegpu.cli import exits
+from remotegpu.cli.run.child import StoppedError, stop_if_interrupted
+from remotegpu.paths import Dist
+from remotegpu.rpc.client import Access
+
+PROGRAM: Final = "remotegpu-run"
+_LOOK_SECONDS: Final = 0.1
+# After this time the program counts as stuck, and its end ends the lease.
+_GIVE_BACK_SECONDS: Final = 10.0
+_TOKENS: Final = (names.TOKEN_ENV, names.TOKEN_FILE_ENV)
+_ACCESS: Final = (*_TOKENS, names.CA_ENV, names.SERVER_NAME_ENV)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request for a share. Without appliances the share is native: software GPUs in the program itself."""
+
+    ask: Ask = field(default_factory=Ask)
+    appliances: Sequence[str] = ()
+    access: Access = field(default_factory=Access)
+    profile: str | None = None  # of native GPUs
+    managed_bytes: int | None = None
+    wait: bool = True
+    name: Sequence[str] = ()  # what the appliance shows
+
+    def words(self) -> list[str]:
+        """Returns the options of `remotegpu-run`, without the token: all users can read a command line."""
+        ask = self.ask
+        words = ["-n", str(ask.count)]
+        words += ["-m", str(ask.memory_bytes)] if ask.memory_bytes else ["-p", format_milli(ask.milli_per_gpu)]
+        if ask.compute.milli:
+            words += ["--compute", format_milli(ask.compute.milli)]
+        if ask.compute.limit_milli != MILLI_PER_GPU:
+            words += ["--compute-limit", format_milli(ask.compute.limit_milli)]
+        if self.managed_bytes is not None:
+            words += ["--managed-memory", str(self.managed_bytes)]
+        words += [] if self.wait else ["--no-wait"]
+        if not self.appliances:
+            return [*words, "--native", *(["--profile", self.profile] if self.profile else [])]
+        words += ["-a", ",".join(self.appliances)]
+        words += [] if self.access.ca is None else ["--ca", str(self.access.ca)]
+        words += [] if self.access.server_name is None else ["--server-name", self.access.server_name]
+        return [*words, "--", *self.name] if self.name else words
+
+
+@dataclass(slots=True)
+class Held:
+    """The environment in which a program uses the share, and the places of the leases."""
+
+    environment: dict[str, str]
+    places: dict[str, str]
+    """The endpoint of each lease, by the lease's id; a lease may move."""
+
+
+@contextlib.contextmanager
+def held(wish: Wish, base: Mapping[str, str], dist: Dist, tell: Callable[[str], None] | None = None) -> Iterator[Held]:
+    """Holds a share until the block ends. `base` is the environment of the program that will use it.
+
+    The reason for a wait goes to stderr, or to `tell`, line by line. Raises CliError if the share cannot be had, and
+    StoppedError if a signal asked this process to end before that.
+    """
+    environment = {name: value for name, value in base.items() if name not in _ACCESS}
+    if wish.access.token is not None:
+        environment[names.TOKEN_ENV] = wish.access.token
+    process = subprocess.Popen(
+        [dist.program(PROGRAM), "--hold", *wish.words()],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None if tell is None else subprocess.PIPE,
+        # Ctrl-C is for the command: the share must outlive the command's reaction.
+        start_new_session=True,
+    )
+    said: list[str] = []
+    readers: list[threading.Thread] = []
+    if tell is not None:
+        readers.append(threading.Thread(target=_listen, args=(process.stderr, said, tell), daemon=True))
+        readers[0].start()
+    try:
+        first = _first_line(process)
+        if first is None:
+            code = process.wait()
+            if tell is None:
+                raise exits.SaidError(code)
+            readers[0].join()
+            raise exits.CliError(code, " ".join(said[-1:]) or f"{PROGRAM} ended with {code}")
+        changes = json.loads(first)["environment"]
+        result = dict(base) | {name: value for name, value in changes.items() if value is not None}
+        for name in (*_TOKENS, *(name for name, value in changes.items() if value is None)):
+            result.pop(name, None)
+        shares = json.loads(result.get(names.SHARES_ENV) or "[]") if wish.appliances else []
+        share = Held(result, {each["lease_id"]: each["endpoint"] for each in shares})
+        readers.append(threading.Thread(target=_follow, args=(process.stdout, share.places), daemon=True))
+        readers[-1].start()
+        yield share
+    finally:
+        _end(process, readers)
+
+
+def _end(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(_GIVE_BACK_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for reader in readers:
+        reader.join()
+    for stream in filter(None, (process.stdout, process.stderr)):
+        stream.close()
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes | None:
+    """Reads the first line; None if the program ended instead. Raises StoppedError."""
+    assert process.stdout is not None
+    line = b""
+    while not line.endswith(b"\n"):
+        try:
+            stop_if_interrupted()
+        except StoppedError:
+            process.terminate()
+            raise
+        readable, _, _ = select.select([process.stdout], [], [], _LOOK_SECONDS)
+        if readable:
+            piece = os.read(process.stdout.fileno(), 1)
+            if not piece:
+                return None
+            line += piece
+    return line
+
+
+def _listen(stream: IO[bytes] | None, said: list[str], tell: Callable[[str], None] | None) -> None:
+    assert stream is not None
+    assert tell is not None
+    for line in stream:
+        text = line.decode(errors="replace").strip().removeprefix("remotegpu: ")
+        said.append(text)
+        if text.startswith("waiting "):
+            tell(text)
+
+
+def _follow(stream: IO[bytes] | None, places: dict[str, str]) -> None:
+    assert stream is not None
+    for line in stream:
+        moved = json.loads(line)
+        places[moved["lease_id"]] = moved["endpoint"]

@@ -1,0 +1,59 @@
+//! Software GPUs in the process of the command: what they are like, and how much memory they have.
+
+use remotegpu_client::connect::LeaseWish;
+
+use crate::exits::{Failure, USAGE};
+use crate::placement::bytes;
+use crate::quantities::memory;
+
+/// The values of `REMOTEGPU_SOFTGPU_PROFILE`, which `remotegpu.api.modes` has, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Profile {
+    #[default]
+    Normal,
+    Hostile,
+    Slow,
+    NullH100,
+}
+
+const ALL: [Profile; 4] = [Profile::Normal, Profile::Hostile, Profile::Slow, Profile::NullH100];
+
+impl Profile {
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Normal => "normal",
+            Profile::Hostile => "hostile",
+            Profile::Slow => "slow",
+            Profile::NullH100 => "null-h100",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Profile> {
+        ALL.into_iter().find(|profile| profile.name() == name)
+    }
+
+    pub fn read(name: &str) -> Result<Profile, Failure> {
+        Profile::named(name).ok_or_else(|| {
+            let names = ALL.map(Profile::name).join(", ");
+            Failure::new(USAGE, format!("--profile {name} is none of {names}; see `remotegpu-run --help`"))
+        })
+    }
+
+    /// No kernel runs: such a GPU takes machine code, and all its results are meaningless.
+    pub fn is_null(self) -> bool {
+        self == Profile::NullH100
+    }
+
+    /// The memory of each GPU, where `REMOTEGPU_SOFTGPU_MEMORY` says nothing.
+    fn memory_bytes(self) -> u64 {
+        if self.is_null() { 80 << 30 } else { 8 << 30 }
+    }
+}
+
+/// Bytes of each GPU: the share's part of what the environment says (`given`), else the profile, and always enough.
+pub fn memory_of(wish: &LeaseWish, profile: Profile, given: Option<&str>) -> Result<u64, Failure> {
+    let whole = given
+        .map_or(Ok(profile.memory_bytes()), memory)
+        .map_err(|Failure { code, message }| Failure::new(code, format!("REMOTEGPU_SOFTGPU_MEMORY: {message}")))?;
+    Ok(bytes(wish, whole.max(wish.memory_bytes)))
+}
