@@ -14,7 +14,7 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
+.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -236,9 +236,14 @@ test-null-frameworks: build target/null-frameworks/.installed ## torch, transfor
 	@echo "==> Frameworks on a null GPU: accepted calls, round trips and bytes per step"
 	@$(PYTHON) -m pytest -m null_frameworks tests/null
 
-test-null-serving: build target/null-serving/.installed ## vLLM from its wheel on a share of a null GPU, which runs no kernel: accepted calls, round trips of each step
-	@echo "==> vLLM on a null GPU"
-	@$(PYTHON) -m pytest -m null_serving tests/null
+test-null-serving: shard-serving-null ## vLLM from its wheel on a share of a null GPU, which runs no kernel: accepted calls, round trips of each step
+
+# One process: the tests have one compile cache, and one of them measures time. No hash chooses it (.ci/shards.toml).
+shard-serving-null: build null-serving
+	@$(PYTHON) -m pytest -m null_serving --part serving-null --durations=0 tests/null
+
+null-serving: .venv/.installed
+	@tools/null_serving.sh
 
 llama-cpp: build ## llama.cpp with CUDA into target/serving, by the kernels that shard serving-values calls: some minutes, once
 	@tools/llama_cpp.sh few
@@ -247,12 +252,6 @@ test-serving-values: build ## llama.cpp's whole test of its own operations on th
 	@tools/llama_cpp.sh all
 	@echo "==> Every operation of llama.cpp on the software GPU"
 	@$(PYTHON) -m pytest -m serving_values tests/llama_cpp
-
-target/null-serving/.installed: tests/null/serving.txt
-	@echo "==> vLLM and torch into target/null-serving: 4 GB to load, 7 GB on the disk"
-	@test -x target/null-serving/bin/python || python3 -m venv target/null-serving
-	@target/null-serving/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r tests/null/serving.txt
-	@touch $@
 
 torch-bed: .venv/.installed ## torch 2.6 with CUDA 12.4 of Debian trixie into target/torch-bed, whose kernels the software GPU runs: 1.45 GB to fetch, 4.2 GB on the disk; CUDNN=1 adds cuDNN, 0.6 GB more
 	@PYTHONPATH=tools $(PYTHON) -m torch_bed target/torch-bed $(if $(CUDNN),--cudnn)
@@ -309,7 +308,7 @@ bench-all: build ## Everything that `remotegpu bench` measures, into benchmarks/
 bench-check: build ## Measure three times; what is slower by 15 % than the last run in benchmarks/ fails
 	@$(PYTHON) tools/ledger.py check
 
-bench-serving: build target/null-serving/.installed ## What clients of vLLM wait for, natively and on a share of a null GPU: some 15 minutes
+bench-serving: build null-serving ## What clients of vLLM wait for, natively and on a share of a null GPU: some 15 minutes
 	@PYTHONPATH=tests $(PYTHON) tools/bench_serving.py
 
 bench-kubernetes: cluster images ## Claims and pods per second, and how much later a pod with a share starts

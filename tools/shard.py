@@ -29,7 +29,8 @@ def left_out(table: Table, turn: Turn) -> None:
     print(f"==> What ran: core, and {f'shard {turn.shard.name}' if turn.shard else 'no shard'}. Left out of this run:")
     for shard in table.shards:
         if shard != turn.shard:
-            print(f"    shard {table.number(shard)}, {shard.name}: {shard.what}")
+            never = f" (only by `make shard-{shard.name}`: {shard.by_hand})" if shard.by_hand else ""
+            print(f"    shard {table.number(shard)}, {shard.name}: {shard.what}{never}")
     for each in table.by_hand:
         print(f"    make {each.target}: {each.what}")
     print("    make test-all runs core, every shard and all of these but those on a real GPU")

@@ -1,4 +1,10 @@
-"""remotegpu: unmodified CUDA programs on a share of a GPU in another machine."""
+"""remotegpu: unmodified CUDA programs on a share of a GPU in another machine.
+
+`api` has names and types for all parts, `rpc` calls the control service of an appliance, `appliance` serves GPUs, `cli`
+is the command line, `dashboard` the page. `extensions` finds the packages remotegpu_offload and remotegpu_operator by
+their entry points; no module here imports them, except that a notebook's magics are loaded by name. Importing this
+package loads none of its parts.
+"""
 
 import importlib
 from typing import Any

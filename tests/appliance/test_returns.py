@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +14,9 @@ from support.stand_in import LOST, Session, StandIn, Tenant
 from support.system import MIB, until
 
 from remotegpu.appliance.sessions import returns
+from remotegpu.appliance.sessions.clients import Client
 from remotegpu.appliance.sessions.exports import Exports
-from remotegpu.appliance.sessions.sessions import Sessions
+from remotegpu.appliance.sessions.sessions import Sessions, _note_end
 from remotegpu.appliance.sessions.state import Lease, SessionProcess
 from remotegpu.appliance.sessions.state import Session as SessionState
 from remotegpu.appliance.shares.allocation import LeasedGpus
@@ -165,6 +167,73 @@ def test_a_lost_session_that_ends_by_itself_is_not_ended_for_another(tenant: Ten
     lost.tell(ENDING)
     assert granted.result(10) == SHARE
     assert "needed its place" not in lost.rest()
+
+
+def test_memory_of_an_ended_client_is_waited_for_though_its_worker_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gets no processor, or stands still: the kernel has told that its client is gone."""
+    monkeypatch.setattr(returns, "_SETTLE_SECONDS", 0.01)
+
+    async def ask() -> tuple[returns.Got, list[SessionState]]:
+        family, gave_way = Family(), list[SessionState]()
+        family.first.leaving = False
+        family.first.client = client = Client(7, "boot pid:[1] 5")
+
+        async def give_way(session: SessionState) -> None:
+            gave_way.append(session)
+            family.quota.forget(session.session_id)
+            returns.note_change(session.lease)
+
+        client.ended = True
+        _note_end(family.first, seen=True)
+        return await returns.Returns(give_way).grant(family.heir, 0, SHARE, SHARE), gave_way
+
+    got, gave_way = asyncio.run(ask())
+    assert got == returns.Got(SHARE, 0, "")
+    assert [each.session_id for each in gave_way] == ["first"]
+
+
+@pytest.mark.parametrize("how", ["it ends", "it is lost"])
+def test_a_place_is_waited_for_no_longer_than_until_its_session_has_gone(how: str) -> None:
+    """Opening a session waits for one that ends or has no connection, and for no time that nothing cuts short."""
+
+    async def turns() -> int:
+        family, sessions = Family(), Sessions.__new__(Sessions)
+        lease = family.first.lease
+        family.first.leaving = how == "it ends"
+        family.first.lost_since = time.monotonic()
+        waiting = asyncio.create_task(sessions._make_room(lease, None))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        del lease.sessions["first"]
+        returns.note_change(lease)
+        for turn in range(10):
+            if waiting.done():
+                assert waiting.result(), "the caller looks again"
+                return turn
+            await asyncio.sleep(0)
+        raise AssertionError("it sleeps on")
+
+    assert asyncio.run(turns()) < 10
+
+
+@pytest.mark.parametrize("wanted", [False, True], ids=["nobody wants it", "somebody wants it"])
+def test_one_that_only_offers_its_memory_ends_for_its_place(wanted: bool) -> None:
+    """Short programs of a small share, one after the other, wait for no offer that nobody takes."""
+
+    async def told() -> list[tuple[str, int]]:
+        family, sessions = Family(), Sessions.__new__(Sessions)
+        if wanted:
+            family.first.heir = family.heir, 0
+        waiting = asyncio.create_task(sessions._make_room(family.first.lease, None))
+        await asyncio.sleep(0)
+        returns.note_change(family.first.lease)
+        assert await waiting
+        return family.told["first"].packets
+
+    assert asyncio.run(told()) == ([] if wanted else [("end", 0)])
 
 
 class Told:

@@ -60,6 +60,10 @@ def test_every_test_is_run_by_a_part_that_can_run_it(collected: dict[str, list[s
         if ("frameworks" in marks) != (TABLE.part_of(test) in TORCH) and not by_hand & set(marks)
     ]
     assert nowhere == []
+    for shard in TABLE.shards:
+        own = {test for test in collected if TABLE.part_of(test) == shard.name}
+        if shard.mark:
+            assert own == {test for test, marks in collected.items() if shard.mark in marks}
     assert {TABLE.part_of(test) for test in collected} | TORCH == PARTS
     # An entry is a process, and torch keeps a device for good: each file is an entry.
     entries = {entry: part for entry, part in TABLE.entries() if part in TORCH}
@@ -71,7 +75,12 @@ def test_what_pytest_leaves_out_by_itself_has_a_command() -> None:
     options = re.search(r'"-m", "(not [^"]+)"\]', (ROOT / "pyproject.toml").read_text())
     assert options
     deselected = {each.removeprefix("not ") for each in options[1].split(" and ")}
-    assert deselected == {"e2e", "frameworks", *(each.mark for each in TABLE.by_hand)}
+    assert deselected == {
+        "e2e",
+        "frameworks",
+        *(each.mark for each in TABLE.by_hand),
+        *(each.mark for each in TABLE.shards if each.mark),
+    }
 
 
 def test_every_entry_names_a_test_once(collected: dict[str, list[str]]) -> None:
@@ -107,7 +116,8 @@ def test_pytest_takes_the_parts_from_the_table() -> None:
 @pytest.mark.parametrize("shard", TABLE.shards, ids=lambda shard: shard.name)
 def test_a_shard_has_a_command_of_its_own(shard: Shard) -> None:
     ran = commands(f"shard-{shard.name}")
-    assert f"-m pytest --part {shard.name}" in ran or f"-m pytest -q -m frameworks --part {shard.name}" in ran
+    marks = "-q -m frameworks " if shard.name in TORCH else f"-m {shard.mark} " if shard.mark else ""
+    assert f"-m pytest {marks}--part {shard.name}" in ran
 
 
 def test_make_test_runs_core_and_make_test_all_everything() -> None:
@@ -128,6 +138,8 @@ def test_make_test_runs_core_and_make_test_all_everything() -> None:
         own = [line for line in commands(each.target).splitlines() if f"-m {each.mark}" in line]
         assert own
         assert each.mark == "gpu" or all(line in every for line in own)
+    for shard in TABLE.shards:
+        assert not shard.by_hand or f"--part {shard.name} " in every
 
 
 def test_what_is_alike_up_to_its_last_hyphen_stays_in_one_process(tmp_path: Path) -> None:
@@ -155,6 +167,7 @@ SHARDS = (
     Shard("one", "", ("a",), ("src/one",)),
     Shard("two", "", ("b",), ("src/two", "one.py")),
     Shard("three", "", ("c",), ()),
+    Shard("four", "", ("d",), ("src/four",), by_hand="it is large"),
 )
 SMALL = Table(SHARDS, ("a/x.py::test", "a/x.py::kind[1]", "b/y.py::test[fast-*"), (ByHand("gpu", "test-gpu", ""),))
 
@@ -188,9 +201,22 @@ def test_the_hash_chooses_unless_a_change_forces() -> None:
     assert [chosen(tree, "src/one/x", "src/two/x") for tree in range(2)] == ["one", "two"]
     assert [chosen(tree, "src/onerous", "README.md") for tree in range(2)] == ["one", "two"]
     assert [chosen(tree, "b/y.py") for tree in range(2)] == ["two", "two"], "a change of its own tests"
-    assert [chosen(0, asked=asked) for asked in ("2", "three", "none")] == ["two", "three", None]
-    with pytest.raises(ShardError, match="4"):
-        chosen(0, asked="4")
+    assert [chosen(tree, "src/four/x", "d/y.py") for tree in range(4)] == ["one", "two", "three", "one"], "by hand"
+    asked = ("2", "three", "4", "four", "none")
+    assert [chosen(0, asked=each) for each in asked] == ["two", "three", "four", "four", None]
+    with pytest.raises(ShardError, match="5"):
+        chosen(0, asked="5")
+
+
+def test_a_shard_by_hand_says_why_where_it_is_left_out() -> None:
+    printed = subprocess.run(
+        [sys.executable, ROOT / "tools" / "shard.py", "--left-out"], cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests"), "REMOTEGPU_SHARD": "none"},
+        capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    for shard in TABLE.shards:
+        (line,) = [line for line in printed if f", {shard.name}: " in line]
+        assert line.endswith(f"(only by `make shard-{shard.name}`: {shard.by_hand})") == bool(shard.by_hand)
 
 
 class Repository:

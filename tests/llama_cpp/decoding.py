@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy
+from support import proxied
 from support.system import REMOTEGPU, ROOT, Appliance
 
 FOLDER: Final = ROOT / "target" / "serving"
@@ -55,6 +56,11 @@ class Decoded:
         found: int = (self.statistics | self.statistics["functions"]).get(name, 0)
         return found
 
+    def milliseconds(self) -> list[float]:
+        """Returns the milliseconds of each step."""
+        *_, told = (line for line in self.stderr.splitlines() if line.startswith("ms:"))
+        return [float(word) for word in told.split()[1:]]
+
 
 @dataclass(frozen=True)
 class Decoder:
@@ -77,6 +83,7 @@ class Decoder:
         other: Appliance | None = None,
         cache: str | None = None,
         settings: Mapping[str, str] | None = None,
+        delay_ms: float | None = None,
     ) -> Decoded:
         """Decodes on software GPUs in the program itself, or on those of the appliance and the other one. Uses flash
         attention if a type of the cache is given.
@@ -89,7 +96,11 @@ class Decoder:
         else:
             both = ("--appliance", f"{appliance.endpoint},{other.endpoint}") if other else ()
             whole = appliance.command(*command, options=("-n", str(gpus), *both))
-        return self.run(whole, {"REMOTEGPU_STATS": str(statistics)} | caching(cache) | dict(settings or {}))
+        environment = {"REMOTEGPU_STATS": str(statistics)} | caching(cache) | dict(settings or {})
+        if appliance is None or delay_ms is None:
+            return self.run(whole, environment)
+        with proxied.delayed(appliance, delay_ms / 2):
+            return self.run(proxied.command(appliance, *command), environment | {"REMOTEGPU_CARRIER": "direct"})
 
     def on_the_cpu(self, model: Path, tokens: list[int], cache: str | None = None) -> Decoded:
         """The same tokens by llama.cpp's own CPU back end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ TOLERANCE: Final = 1e-4
 # it undoes the offset of q4_0, before it rounds them, and so is farther from unrounded values than the CPU.
 TOLERANCE_OF_FOUR_BITS: Final = 9 * 5e-4
 WARM, STEPS, FEW = 20, 100, 12
+# There and back; steps of a run, and runs with each delay: more on a busy machine.
+DELAY_MS, TIMED_STEPS, ROUNDS = 5, 40, 10
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,34 @@ def test_a_token_makes_few_round_trips(
     assert graphs == (0 if "GGML_CUDA_DISABLE_GRAPHS" in settings else 1)
     managed = long.count("cuMemAllocManaged")
     assert (managed > 0) == ("GGML_CUDA_ENABLE_UNIFIED_MEMORY" in settings)
+
+
+def test_many_sequences_make_no_more_round_trips(models: dict[str, Path], decoder: Decoder, share: Appliance) -> None:
+    """32 that are decoded together, as a server does; each has the tokens that one has by itself."""
+    many = {"DECODE_SEQUENCES": "32"}
+    short, long = (decoder.decode(models["f16"], steps, share, settings=many) for steps in (4, FEW))
+    round_trips = (long.count("round_trips") - short.count("round_trips")) / (FEW - 4)
+    print(f"{round_trips} round trips for a step of 32 sequences")
+    assert 1 <= round_trips <= 8
+    right = decoder.on_the_cpu(models["f16"], long.tokens)
+    assert error(long.logits, right.logits) < TOLERANCE
+
+
+def test_a_token_takes_the_time_of_its_round_trips(models: dict[str, Path], decoder: Decoder, share: Appliance) -> None:
+    """A slower network delays a step once for each round trip."""
+    short, long = (decoder.decode(models["f16"], WARM + more, share, delay_ms=0) for more in (0, TIMED_STEPS))
+    counted = (long.count("round_trips") - short.count("round_trips")) / TIMED_STEPS
+    best = {0: inf, DELAY_MS: inf}
+    for _ in range(ROUNDS):
+        for delay in best:
+            found = decoder.decode(models["f16"], WARM + TIMED_STEPS, share, delay_ms=delay).milliseconds()
+            # Other work makes steps longer, and never shorter.
+            best[delay] = min(best[delay], *found[WARM:])
+        waited = (best[DELAY_MS] - best[0]) / DELAY_MS
+        print(f"{waited} delays for {counted} round trips, by {best} ms")
+        if waited == pytest.approx(counted, abs=0.5):
+            break
+    assert waited == pytest.approx(counted, abs=0.5)
 
 
 @pytest.mark.parametrize("cache", ["f16", "q8_0"])

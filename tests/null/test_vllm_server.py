@@ -44,7 +44,10 @@ def test_servers_survive_cuts_and_give_back_what_killed_ones_had(tmp_path: Path)
             serve(folder, ports[1], EAGER, "--kv-cache-dtype=fp8"),
             serve(folder, ports[2], EAGER, "--cpu-offload-gb=1"),
         ]
-        near = it.command("sh", "-c", f"{shlex.join(both[0])}; exec {shlex.join(both[1])}", share=HALF)
+        # The second one would look for memory before this test has ended the first one's engine.
+        go = tmp_path / "go"
+        between = f"until [ -e {shlex.quote(str(go))} ]; do sleep 0.1; done"
+        near = it.command("sh", "-c", f"{shlex.join(both[0])}; {between}; exec {shlex.join(both[1])}", share=HALF)
         old = {"REMOTEGPU_CARRIER": "direct", "REMOTEGPU_STATS": str(statistics), "VLLM_USE_V2_MODEL_RUNNER": "0"}
         logs = [tmp_path / name for name in ("old", "two", "last")]
         with started(far, logs[0], **old) as of_old, started(near, logs[1]) as of_two:
@@ -59,6 +62,7 @@ def test_servers_survive_cuts_and_give_back_what_killed_ones_had(tmp_path: Path)
             loses_what_answers(first, it)
             assert second.tokens(8) == 8
             leaves_its_engine(second, it)
+            go.touch()
             third.wait_until_healthy()
             answers(third)
             assert "Offloader set to UVAOffloader" in logs[1].read_text()

@@ -1,4 +1,6 @@
-"""Random programs with memory that host and device share: `random_mirrors.py FIRST COUNT [ROUNDS]`.
+"""Random programs with memory that host and device share: `random_mirrors.py FIRST COUNT [ROUNDS] [elsewhere]`.
+
+With the last argument a second device and a second process wait, too.
 
 Each word is compared with what CUDA's documentation says must be there. Prints a line of JSON for each program: its
 seed, what it did, and what was not as it must be.
@@ -14,10 +16,12 @@ import traceback
 import numpy as np
 from cu import cu, ok, start
 from mirrors.commands import Commands
+from mirrors.elsewhere import Elsewhere
 from mirrors.kernels import EXCHANGE_AND_BUMP
 from mirrors.memories import CONCURRENT, KINDS, Registered
 
-ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 else 12
+HAS_OTHERS = sys.argv[-1] == "elsewhere"
+ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 + HAS_OTHERS else 12
 SIZES = 48, 640, 1024, 3000, 16384
 STRIPES = 1, 3, 128
 #: A program that hangs says where.
@@ -25,7 +29,7 @@ SECONDS = 60
 
 
 class Program:
-    def __init__(self, seed, context, functions):
+    def __init__(self, seed, context, functions, elsewhere):
         self.chance, self.context, self.done = np.random.default_rng(seed), context, set()
         self.failed = []
         threads = int(self.chance.choice([1, 1, 2, 3]))
@@ -41,7 +45,7 @@ class Program:
             memories = [memory for memory, has in zip(self.memories, has_words, strict=True) if has]
             owned = [words for words in owned if len(words)]
             if memories:
-                self.threads.append(Commands(chance, memories, owned, functions, self.done))
+                self.threads.append(Commands(chance, memories, owned, functions, self.done, elsewhere))
 
     def memory(self, kind):
         self.done.add(kind.__name__)
@@ -86,10 +90,11 @@ def main():
     context = start()
     module = ok(cu.cuModuleLoadData(EXCHANGE_AND_BUMP))
     functions = [ok(cu.cuModuleGetFunction(module, name)) for name in (b"exchange", b"bump")]
+    elsewhere = Elsewhere(context) if HAS_OTHERS else None
     failed = []
     for seed in range(first, first + count):
         faulthandler.dump_traceback_later(SECONDS, exit=True)
-        program = Program(seed, context, functions)
+        program = Program(seed, context, functions, elsewhere)
         program.run()
         if not program.failed:
             program.end()
@@ -98,8 +103,11 @@ def main():
         if failed:
             # What is left of the program would disturb the next one.
             break
+    if elsewhere and not failed:
+        elsewhere.end()
     sys.stdout.flush()
     os._exit(1 if failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

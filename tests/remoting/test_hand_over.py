@@ -11,13 +11,14 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from support.certificates import certificate
-from support.system import PROGRAMS, REMOTEGPU, Appliance, until
+from support.system import MIB, PROGRAMS, REMOTEGPU, Appliance, line, until
 
 ONE_AFTER_THE_OTHER = ("return", "exit", "kill", "exec")
 IN_TURN = ("free", "unmap", "trim", "reset")
@@ -180,3 +181,20 @@ def test_a_killed_ones_memory_counts_as_free(small: Share, program: Path) -> Non
     """No process needs its memory, so nothing ends its session: it ends by itself, or counts as free before."""
     small.run(str(program), "kill", "1", str(PERCENT), "0")
     until(lambda: small.appliance.cli("ls", "--json", *small.options).stdout.count('"used_bytes": 0'), 20, "it is free")
+
+
+@pytest.mark.parametrize("small", ["socket"], indirect=True)
+def test_nothing_else_waits_while_a_request_waits_for_memory(small: Share) -> None:
+    """The worker that has the memory stands still, and is not gone for seconds. The request gets it in the end."""
+    command = small.command(sys.executable, str(PROGRAMS / "beside_waiting.py"), str(160 * MIB))
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=small.environment
+    ) as running:
+        assert line(running) == "holds"
+        (worker,) = small.appliance.workers()
+        os.kill(worker, signal.SIGSTOP)
+        out, err = running.communicate("\n", timeout=60)
+    assert running.returncode == 0, err
+    code, rounds = map(int, out.split())
+    assert code == 0, err
+    assert rounds >= 10, "each round is four answers, of which none waits for the memory"

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -137,9 +138,16 @@ def through(directory: Path, appliance: ClaimAppliance, host: str) -> Callable[[
     return lambda: [FaultProxy(there, number, listen_host=host, listen_port=number) for number in numbers]
 
 
-@pytest.mark.parametrize("before", ["nobody listens", "connections break", "nothing comes back"])
+# Longer than anything else waits for a network.
+LONG = 5.5
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds"),
+    [("nobody listens", LONG), ("connections break", 0.0), ("nothing comes back", LONG)],
+)
 def test_a_program_waits_for_its_pods_network(
-    appliance: ClaimAppliance, claim: Claim, pod: Pod, tmp_path: Path, before: str
+    appliance: ClaimAppliance, claim: Claim, pod: Pod, tmp_path: Path, before: str, seconds: float
 ) -> None:
     """A network policy learns of the pod late, or a sidecar starts next to it: then the program continues."""
     directory = appliance.pod_directory(tmp_path, claim, pod)
@@ -155,12 +163,15 @@ def test_a_program_waits_for_its_pods_network(
             assert running.stderr
             told = running.stderr.readline()
             assert "is not reached yet" in told
+            heard = time.monotonic()  # it says so after two seconds
             assert f"kubectl describe gpuclaim {claim.name} -n {claim.namespace}" in told
+            until(lambda: time.monotonic() - heard > seconds - 2, 60, "the network has been away for long")
             for way in ways or [opened.enter_context(way) for way in make()]:
                 (way.accept if before == "connections break" else way.carry)()
             out, err = running.communicate(timeout=90)
     assert (running.returncode, out) == (0, "ok\n"), err
-    assert "is reached after" in err
+    reached = re.search(r"is reached after ([\d.]+) s", err)
+    assert reached and float(reached[1]) > seconds, err
 
 
 def test_a_session_of_offload_waits_for_its_pods_network(

@@ -45,17 +45,25 @@ WAITS = {
     "in_stream", "in_context", "by_event", "by_event_query", "by_stream_query", "by_copy_to_the_host",
     "by_copy_to_the_device", "by_fill", "by_host_function", "by_callback", "by_written_word", "by_unregistering",
 }  # fmt: skip
+# With a second device and a second process. A share that processes have events of is not moved.
+ELSEWHERE = {"wait_by_device", "wait_by_process"}
+OTHERS = ["elsewhere"]
 ALL = MEMORY | HOST | DEVICE | WAITS
 
 
-def check(run: subprocess.CompletedProcess[str], programs: int = PROGRAMS, but: Collection[str] = ()) -> None:
+def check(
+    run: subprocess.CompletedProcess[str],
+    programs: int = PROGRAMS,
+    but: Collection[str] = (),
+    also: Collection[str] = (),
+) -> None:
     results = [json.loads(line) for line in run.stdout.splitlines()]
     wrong = [result for result in results if result["differs"]]
     assert not wrong, f"`random_mirrors.py {wrong[0]['seed']} 1` repeats it: {wrong[0]['differs']}\n{run.stderr}"
     assert (run.returncode, len(results)) == (0, programs), run.stderr
     # No word was written by both sides at once, and no memory was taken away. A connection may be lost.
     assert not re.search("(value|write) is lost", run.stderr), run.stderr
-    assert {what for result in results for what in result["did"]} == ALL - set(but)
+    assert {what for result in results for what in result["did"]} == (ALL | set(also)) - set(but)
 
 
 @contextlib.contextmanager
@@ -66,15 +74,28 @@ def patient() -> Iterator[Appliance]:
 
 @pytest.mark.timeout(SECONDS + 30)
 def test_natively() -> None:
-    command = [REMOTEGPU, "run", "--native", "--", sys.executable, PROGRAM, str(FIRST), str(PROGRAMS)]
-    check(subprocess.run(command, capture_output=True, text=True, timeout=SECONDS))
+    command = [
+        REMOTEGPU,
+        "run",
+        "--native",
+        "-n",
+        "2",
+        "--",
+        sys.executable,
+        PROGRAM,
+        str(FIRST),
+        str(PROGRAMS),
+        *OTHERS,
+    ]
+    check(subprocess.run(command, capture_output=True, text=True, timeout=SECONDS), also=ELSEWHERE)
 
 
 @pytest.mark.timeout(SECONDS + 30)
 @pytest.mark.parametrize("profile", ["normal", "hostile"])
 def test_on_a_share(profile: str) -> None:
-    with appliance(profile=profile) as remote:
-        check(remote.run(PROGRAM, str(FIRST), str(PROGRAMS), timeout=SECONDS))
+    with appliance("--gpus", "2", profile=profile) as remote:
+        done = remote.run(PROGRAM, str(FIRST), str(PROGRAMS), *OTHERS, timeout=SECONDS, options=("-n", "2"))
+    check(done, also=ELSEWHERE)
 
 
 @pytest.mark.timeout(SECONDS + 30)
@@ -83,9 +104,21 @@ def test_on_a_share_otherwise(setting: str) -> None:
     name, value = setting.split("=")
     # A launch that is waited for cannot wait for a word that is written after it.
     but = ["exchange_behind_a_word"] if name == "CUDA_LAUNCH_BLOCKING" else []
-    with appliance() as remote:
-        done = remote.run(PROGRAM, str(FIRST), str(DISTURBED), timeout=SECONDS, env={name: value})
-    check(done, DISTURBED, but)
+    with appliance("--gpus", "2") as remote:
+        program = (PROGRAM, str(FIRST), str(DISTURBED), *OTHERS)
+        done = remote.run(*program, timeout=SECONDS, env={name: value}, options=("-n", "2"))
+    check(done, DISTURBED, but, ELSEWHERE)
+
+
+@pytest.mark.timeout(SECONDS + 30)
+def test_beside_a_device_of_another_appliance() -> None:
+    """The program's own process carries the waits of a stream there."""
+    with appliance() as one, appliance() as other:
+        where = f"{one.endpoint},{other.endpoint}"
+        command = [REMOTEGPU, "run", "--appliance", where, "-n", "2", "-p", "0.25", "--", sys.executable]
+        program = [PROGRAM, str(FIRST), str(DISTURBED), *OTHERS]
+        done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=SECONDS)
+    check(done, DISTURBED, also=ELSEWHERE)
 
 
 @pytest.mark.timeout(SECONDS + 30)

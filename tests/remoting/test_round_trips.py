@@ -106,6 +106,19 @@ def test_a_late_error_is_told_once_by_whatever_tells_that_work_is_complete(how: 
     assert 2 in codes[:2], codes
 
 
+def test_an_error_is_told_once_or_by_everything_natively() -> None:
+    run = native("told_once.py")
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+@pytest.mark.parametrize("carrier", ["auto", "direct", "grpc"])
+@pytest.mark.parametrize(("profile", "argument"), [("normal", ()), ("hostile", ("late",))])
+def test_an_error_is_told_once_or_by_everything(profile: str, argument: tuple[str, ...], carrier: str) -> None:
+    with appliance(profile=profile) as one:
+        run = one.run("told_once.py", *argument, env={"REMOTEGPU_CARRIER": carrier})
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
 def test_a_known_module_is_not_sent_again(remote: Appliance, tmp_path: Path) -> None:
     def loads(times: int) -> dict[str, Any]:
         return statistics(remote, tmp_path / "counted", "load_again.py", str(times))

@@ -13,6 +13,7 @@ from support.system import Appliance, native
         (("share_events.py",), "in order\n"),
         (("share_events.py", "killed"), "went on\n"),
         (("share_many.py",), "room\n"),
+        (("waits_elsewhere.py", "process"), "seen\n"),
     ],
 )
 def test_the_same_natively(program: tuple[str, ...], printed: str) -> None:
@@ -33,6 +34,12 @@ def test_memory_outlives_its_exporter_and_is_charged_once(remote: Appliance) -> 
 def test_streams_of_two_processes_wait_for_each_other(remote: Appliance) -> None:
     run = remote.run("share_events.py")
     assert (run.returncode, run.stdout) == (0, "in order\n"), run.stderr
+
+
+@pytest.mark.parametrize("carrier", ["auto", "direct", "grpc"])
+def test_words_of_a_device_are_seen_after_a_wait_for_another_process(remote: Appliance, carrier: str) -> None:
+    run = remote.run("waits_elsewhere.py", "process", env={"REMOTEGPU_CARRIER": carrier})
+    assert (run.returncode, run.stdout) == (0, "seen\n"), run.stderr
 
 
 def test_what_waits_for_a_killed_process_goes_on(remote: Appliance) -> None:

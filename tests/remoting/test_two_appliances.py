@@ -14,7 +14,8 @@ from support.system import PROGRAMS, REMOTEGPU, Appliance, appliance, line, unti
 def command(program: str, *appliances: Appliance) -> list[str]:
     where = ",".join(a.endpoint for a in appliances)
     share = ["-n", "2", "-p", "0.25"]
-    return [REMOTEGPU, "run", "--appliance", where, *share, "--", sys.executable, str(PROGRAMS / program)]
+    name, *arguments = program.split()
+    return [REMOTEGPU, "run", "--appliance", where, *share, "--", sys.executable, str(PROGRAMS / name), *arguments]
 
 
 PROGRAMS_FOR_TWO = ("two_devices.py", "numba_two_devices.py")
@@ -43,6 +44,24 @@ def test_two_devices_natively(program: str) -> None:
     native = [REMOTEGPU, "run", "--native", "-n", "2", "--", sys.executable, str(PROGRAMS / program)]
     run = subprocess.run(native, capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+def test_words_of_a_device_are_seen_after_a_wait_for_another_natively() -> None:
+    program = [sys.executable, str(PROGRAMS / "waits_elsewhere.py"), "device"]
+    run = subprocess.run([REMOTEGPU, "run", "--native", "-n", "2", "--", *program], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "seen\n"), run.stderr
+
+
+@pytest.mark.parametrize("carrier", ["auto", "direct", "grpc"])
+def test_words_of_a_device_are_seen_after_a_wait_for_another(monkeypatch: pytest.MonkeyPatch, carrier: str) -> None:
+    """The other device is of the same appliance, or of another, whose streams the process of the program makes wait."""
+    monkeypatch.setenv("REMOTEGPU_CARRIER", carrier)
+    with appliance("--gpus", "2") as one, appliance() as other:
+        for appliances in ((one,), (one, other)):
+            run = subprocess.run(
+                command("waits_elsewhere.py device", *appliances), capture_output=True, text=True, timeout=120
+            )
+            assert (run.returncode, run.stdout) == (0, "seen\n"), (len(appliances), run.stderr)
 
 
 @pytest.mark.parametrize("what", ["worker", "appliance"])

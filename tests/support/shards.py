@@ -34,6 +34,10 @@ class Shard:
     tests: tuple[str, ...]
     # Folders and files; a change there forces this shard.
     forced_by: tuple[str, ...]
+    # Why it is nobody's turn to run it, if so: it runs only where somebody asks for it by name.
+    by_hand: str = ""
+    # What its tests are marked with, if pytest leaves them out by itself.
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,10 @@ class Table:
     def number(self, shard: Shard) -> int:
         return self.shards.index(shard) + 1
 
+    def in_turn(self) -> list[Shard]:
+        """Returns the shards that a hash or a change may choose."""
+        return [shard for shard in self.shards if not shard.by_hand]
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -95,8 +103,12 @@ def names(entry: str, test: str) -> bool:
 def load(file: Path = TABLE) -> Table:
     content = tomllib.loads(file.read_text())
     shards = [
-        Shard(each["name"], each["what"], tuple(each["tests"]), tuple(each["forced_by"])) for each in content["shard"]
-    ]
+        Shard(
+            each["name"], each["what"], tuple(each["tests"]), tuple(each.get("forced_by", ())),
+            each.get("by_hand", ""), each.get("mark", ""),
+        )
+        for each in content["shard"]
+    ]  # fmt: skip
     return Table(tuple(shards), tuple(content["core"]["tests"]), tuple(ByHand(**each) for each in content["by_hand"]))
 
 
@@ -108,8 +120,8 @@ def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn
         return Turn(None, "REMOTEGPU_SHARD=none")
     if asked:
         return Turn(table.find(asked), f"REMOTEGPU_SHARD={asked}")
-    forced = [shard for shard in table.shards if table.forced(shard, changed)]
-    among = forced or list(table.shards)
+    forced = [shard for shard in table.in_turn() if table.forced(shard, changed)]
+    among = forced or table.in_turn()
     shard = among[int(tree, 16) % len(among)]
     why = f"by the hash {tree[:12]} of the tree, of {', '.join(each.name for each in among)}"
     return Turn(shard, f"{why}, which the last changes force" if forced else why)

@@ -31,8 +31,11 @@ def wish(config: Config, versions: Mapping[str, str]) -> Wish:
 
 
 def moved(original: Wish, *, backend: str | None, environment: str | None) -> Wish:
-    """Returns the wish for a move that a person asks for: unspecified fields are free, but the order of preference
-    stays."""
+    """Returns the wish for a move that a person asks for.
+
+    With neither a back end nor an environment, back ends and share stay as they were wished for. Else what is not given
+    may be any.
+    """
     if backend is None and environment is None:
         return replace(original, environment="")
     return replace(

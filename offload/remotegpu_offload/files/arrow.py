@@ -10,7 +10,7 @@ from pyarrow.fs import FileInfo, FileSystemHandler, FileType
 
 
 class ClientFiles(FileSystemHandler):  # type: ignore[misc]
-    """Takes absolute paths, and asks the functions of `os` and `open`, which the layer has replaced."""
+    """Arrow's access to the client's files, by absolute paths and the functions that the layer has replaced."""
 
     def get_type_name(self) -> str:
         return "remotegpu"

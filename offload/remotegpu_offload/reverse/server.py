@@ -112,8 +112,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Reports errors, except those of connections: a client that went away, or that rejects the certificate, is no
-        error of this server."""
+        """Reports errors, except OSError: most of these mean that a client went away or rejected the certificate."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

@@ -1,5 +1,9 @@
 //! The program behind `remotegpu bench`: latency and bandwidth of a CUDA driver, compared with raw TCP on the same
 //! machine. Prints one JSON object. Microseconds are medians, bandwidths are 10^9 bits of data per second.
+//!
+//! `driver` loads any libcuda by its path, and `measurements`, `bulk`, `backlog`, `scenarios` and `softgpu` measure it.
+//! `tcp` is the reference, and `delay` a slow network. Started by `remotegpu.cli.bench`. It links nothing of client,
+//! worker or software GPU.
 
 mod backlog;
 mod bulk;

@@ -1,5 +1,9 @@
 //! Shared by both ends of a data connection: the services of `control.proto`, the settings of a TCP connection, and the
 //! ways in which the bytes of a session pass through TLS or gRPC.
+//!
+//! `pump` passes bytes where a connection cannot be handed over, and `pieces` puts them into gRPC messages. Used by
+//! client, `remotegpu-connect`, gateway and worker. It must not know a message of a session: the bytes that it passes
+//! have no meaning here.
 
 mod hex;
 mod pieces;

@@ -147,6 +147,23 @@ fn commands_leave_although_nobody_waits() {
 }
 
 #[test]
+fn what_is_done_beside_a_wait_begins_when_the_question_has_left_and_is_sent() {
+    let (session, mut worker) = start();
+    let (tell, has_left) = mpsc::channel();
+    let waiting = thread::spawn(move || {
+        session.synchronise_stream_beside(5, || {
+            has_left.recv_timeout(Duration::from_secs(10)).expect("the question has left");
+            session.post(6, &launch(9)).map(drop)
+        })
+    });
+    let question = worker.expect::<StreamSynchronize>().0;
+    tell.send(()).expect("a thread that waits");
+    assert_eq!(worker.expect::<Launch>().1.kernel, 9);
+    reply(&mut worker, question.seq, 0);
+    assert_eq!(waiting.join().expect("a wait"), Ok(()));
+}
+
+#[test]
 fn a_frame_tells_how_many_bytes_were_received() {
     let (session, mut worker) = start();
     let player = thread::spawn(move || {

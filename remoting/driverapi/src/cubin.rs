@@ -74,7 +74,7 @@ const STO_CUDA_ENTRY: u8 = 0x10;
 /// Found by compiling a `__managed__` variable with nvcc 13.
 const STO_CUDA_MANAGED: u8 = 0x04;
 
-/// The value of a record stands in its header (two bytes) or in a payload of that length.
+/// A record has its value in the last two bytes of its header, or in a payload whose length those bytes give.
 const FORMAT_HEADER_VALUE: u8 = 3;
 const FORMAT_PAYLOAD: u8 = 4;
 

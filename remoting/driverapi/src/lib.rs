@@ -1,6 +1,9 @@
 //! A CUDA driver's interface, without an implementation: types, codes, and the pure parts that every replacement of
 //! `libcuda.so.1` needs (symbol versions, private tables, images). Knows neither the remoting client nor the software
 //! GPU; no I/O but the lines of `report` and the environment of `settings`.
+//!
+//! There is one file for each subject of the interface, or each group of the CUDA driver API's functions, so there are
+//! more than twenty. Used by client, worker, software GPU, `graphs`, `trace`, `smi` and `bench`.
 
 pub mod arrays;
 pub mod attributes;

@@ -199,7 +199,7 @@ messages! {
     0x801e ArrayCreate {
         context: u64, array: u64, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32
     }
-    /// Sent only when nothing uses it.
+    /// Sent only when nothing uses the array any more.
     0x801f ArrayDestroy { array: u64 }
     /// `CUDA_RESOURCE_DESC`, of an array with its name in the first word, and `CUDA_TEXTURE_DESC` for a texture. Replies
     /// `TextureMade`.

@@ -1,4 +1,9 @@
-"""The command line: `remotegpu run/ls/smi/health/bench/appliance/version`. No logic of shares."""
+"""The command line: `remotegpu` and `kubectl remotegpu` (`kubectl`).
+
+`app` has the commands and their options; the work of each is in a module or folder next to it. `main` lets `run` start
+before the other commands are imported. The installed programs begin here; offload's command line and a notebook's share
+use some modules. Nothing else imports it. It has no logic of shares: appliances and the operator decide.
+"""
 
 import sys
 

@@ -1,4 +1,8 @@
 //! seccomp: the system calls that a process may not make any more. It may make all others.
+//!
+//! [`Process`] says which calls: a worker and a session of offload need different ones. Called by the worker's
+//! `guard::sandbox`, and by acceptors through `exports`. The folder `calls` has only tests. `files` restricts which
+//! files can be reached.
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,

@@ -1,5 +1,8 @@
-//! A small `nvidia-smi`: what scripts and people ask of it most, from whatever `libnvidia-ml.so.1` is loaded.
-//! Tools that call NVIDIA's program find this one in a pod that has no GPU of its own.
+//! A small `nvidia-smi`: what scripts and people ask of it most, from whatever `libnvidia-ml.so.1` is loaded. Tools
+//! that call NVIDIA's program find this one in a pod that has no GPU of its own.
+//!
+//! `library` loads NVML, `snapshot` reads it once, and `table`, `query`, `details`, `monitor` and `topology` print. It
+//! must not know whose NVML that is: the client's, the software GPU's or NVIDIA's.
 
 mod clock;
 mod details;

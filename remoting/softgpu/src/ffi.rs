@@ -51,8 +51,8 @@ pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
     }
 }
 
-/// Whether this is an appliance's worker. It asks for every attribute of a kernel before a program does, and that
-/// program's client reports what the program does not get.
+/// Whether this process is an appliance's worker. Its failed calls are not reported: it asks for all attributes of a
+/// kernel in advance, and the client reports those that a program asked for and did not get.
 fn is_of_worker() -> bool {
     static WORKER: OnceLock<bool> = OnceLock::new();
     *WORKER.get_or_init(|| {
@@ -124,7 +124,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// Reads an argument that is read and then answered, such as a size or a version.
+    /// Reads an in/out argument, such as a size or a version, before the answer is written to it.
     pub fn get(self) -> R<T> {
         In(self.0.cast_const()).get()
     }

@@ -1,5 +1,8 @@
 //! A libcuda.so.1 that writes down what a program asks the driver below and what it answers (`record`), or answers as
 //! was written down (`replay`). The format: `docs/trace-format.md`.
+//!
+//! `stub` has the exported functions, and a generated table describes their arguments. `below` finds the driver.
+//! `remotegpu trace` puts this library in front of it. It must not know client, worker or software GPU: only the table.
 
 #![allow(non_snake_case)]
 

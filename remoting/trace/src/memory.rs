@@ -1,4 +1,4 @@
-//! The program's memory, as its pointers and the driver's answers name it.
+//! Reads and writes the program's memory at addresses that the program or the driver gave.
 
 use crate::value::{Hash, Value, to_hex};
 use std::ffi::{CStr, c_void};

@@ -81,7 +81,7 @@ pub enum Type {
     /// Kernel parameters of the function at that place.
     Params(usize),
     Extra,
-    /// Whether it is given stream and status.
+    /// A host function. True: the driver also passes it the stream and a status.
     Callback(bool),
     Entry,
     Table,

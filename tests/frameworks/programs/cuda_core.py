@@ -101,20 +101,17 @@ def separate_programs_are_linked():
     return [got]
 
 
-def machine_code_is_ptx():
-    """A program that asks NVRTC for machine code gets PTX, which the software GPU runs."""
+def machine_code_of_nvrtc_runs():
+    """A program that asks NVRTC for machine code gets PTX where the GPU executes only that."""
     it = _device()
     stream = it.create_stream()
-    code = Program(
-        'extern "C" __global__ void fill(int* a) { a[threadIdx.x] += 5; }',
-        code_type="c++",
-        options=ProgramOptions(arch=f"sm_{it.arch}"),
-    ).compile("cubin")
+    source = 'extern "C" __global__ void fill(int* a) { a[threadIdx.x] = 3 * a[threadIdx.x] + 1; }'
+    code = Program(source, code_type="c++", options=ProgramOptions(arch=f"sm_{it.arch}")).compile("cubin")
     numbers = np.arange(64, dtype=np.int32)
     buffer = _from_host(stream, numbers)
     launch(stream, LaunchConfig(grid=1, block=64), code.get_kernel("fill"), buffer)
     got = _to_host(stream, buffer, np.int32, 64)
-    assert np.array_equal(got, numbers + 5)
+    assert np.array_equal(got, 3 * numbers + 1)
     return [got]
 
 

@@ -30,8 +30,9 @@ class Slot:
 class Commands:
     """One thread of a program. Each owns some words of each memory, in stripes; `done` gets the names of its steps."""
 
-    def __init__(self, chance, memories, owned, functions, done):
+    def __init__(self, chance, memories, owned, functions, done, elsewhere):
         self.chance, self.memories, self.owned, self.done = chance, memories, owned, done
+        self.elsewhere = elsewhere
         #: The steps of this round so far.
         self.steps = []
         self.exchange, self.bump = functions
@@ -52,6 +53,8 @@ class Commands:
             # Such a launch would wait for a word that this thread writes after it.
             self.commands.append(self.exchange_behind_a_word)
         self.waits = [name for name in dir(self) if name.startswith(("in_", "by_"))]
+        if elsewhere:
+            self.waits += ["wait_by_device", "wait_by_process"]
 
     # ---- choices
 
@@ -328,6 +331,13 @@ class Commands:
         ok(cu.cuStreamWriteValue32(self.stream, self.flag_device + 4, value, 0))
         while self.flag[1] != value:
             pass
+
+    def wait_by_device(self):
+        ok(cu.cuEventRecord(self.event, self.stream))
+        self.elsewhere.wait_by_device(self.event, self.any(3))
+
+    def wait_by_process(self):
+        self.elsewhere.wait_by_process(self.stream, self.any(2))
 
     # ---- a program
 

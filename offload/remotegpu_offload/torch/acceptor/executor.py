@@ -135,8 +135,8 @@ class Executor:
         return number << SHIFT
 
     def bytes_at(self, address: int, count: int) -> Any:
-        """Returns `count` bytes of a storage, as a tensor of them. Raises as `tensor`, and ValueError beyond the
-        end."""
+        """Returns `count` bytes at an address as a uint8 tensor. Raises what `tensor` raises, and ValueError if they
+        go beyond the end of the storage."""
         held = self.storages.get(address >> SHIFT)
         if type(held) is not Storage:
             raise _absent(held, address)

@@ -92,7 +92,7 @@ class Operation:
         return None
 
     def has_written(self, made: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        """Whether a result is an argument that was written to."""
+        """Whether the operation writes to an argument, and this result is one of its arguments."""
         return bool(self._written) and any(made is leaf for leaf in flat([*args, *kwargs.values()]))
 
     def _collect(self, value: Any) -> None:

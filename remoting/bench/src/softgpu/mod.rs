@@ -1,5 +1,8 @@
 //! How fast the software GPU executes: lane-instructions (one PTX instruction on one active thread) per second of
 //! processor time, which does not depend on how many cores there are or who else uses them.
+//!
+//! `kernels` has the workloads with their results, and `ptx` the pieces that they are made of. Called by `main`. It
+//! only calls the driver's interface, and knows nothing of the interpreter.
 
 mod kernels;
 mod ptx;

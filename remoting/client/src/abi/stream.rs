@@ -6,7 +6,6 @@ use crate::boundary::{write, write_optional};
 use crate::graphs::graph::{self, GRAPHS, Work};
 use crate::memory::mapped;
 use crate::objects::host_function::HostCall;
-use crate::objects::stream::Target;
 use crate::objects::{context, event, stream};
 use crate::session::Known;
 use crate::{exports, stream_exports};
@@ -37,16 +36,17 @@ exports! {
 
 stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
-        let target = asked(stream, default)?;
+        let target = stream::find(stream, default)?;
         graph::check_stream(&target)?;
         target.live.wait_for_stream(target.stream_id)?;
         mapped::after_wait(&target.live.session)
     }
 
     fn cuStreamQuery | cuStreamQuery_ptsz(stream: CUstream) |default| {
-        let target = asked(stream, default)?;
-        graph::check_stream(&target)?;
+        let target = stream::find(stream, default)?;
         let session = &target.live.session;
+        mapped::send(session)?;
+        graph::check_stream(&target)?;
         if !target.live.is_stream_complete(target.stream_id, Known::Complete) {
             let before = session.newest_in_streams();
             session.call(target.stream_id, &StreamQuery {})?.success()?;
@@ -153,13 +153,6 @@ fn destroy(stream: CUstream) -> Result<(), Code> {
     let id = stream::destroy(stream)?;
     GRAPHS.with(|captures| captures.forget_stream(id));
     Ok(())
-}
-
-/// Finds a stream to wait for or to query, without giving it work.
-fn asked(stream: CUstream, default: DefaultStream) -> Result<Target, Code> {
-    let target = stream::find(stream, default)?;
-    mapped::send(&target.live.session)?;
-    Ok(target)
 }
 
 fn launch_host_function(

@@ -1,4 +1,8 @@
 //! Launches: checked as far as the driver would refuse them at the call, then sent without waiting.
+//!
+//! `check` has the driver's checks (pure), and `events` the events that a launch records itself. A launch that was
+//! checked is [`Prepared`], which graphs keep. Called by `abi` and `graphs`. `module` knows the kernel, and `session`
+//! sends the command: neither is done here.
 
 pub mod check;
 pub mod events;

@@ -1,5 +1,9 @@
 //! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
 //! handed out again only after everything that could use them has completed.
+//!
+//! The folder `device` has the parts: `quota` for memory outside the heap, `graph_memory` and `shared_memory` for
+//! memory of graphs and of several processes, `bounds` for a driver that checks accesses. Each of `objects::devices`
+//! has a [`DeviceMemory`], through which the others call it. Where a piece lies in a slab is decided by `heap`.
 
 mod bounds;
 mod graph_memory;

@@ -1,4 +1,8 @@
-//! Modules and their functions.
+//! Modules and their functions: loading, attributes, variables, unloading.
+//!
+//! `image` finds device code and sends it to workers that lack it, `jit` has the compiler's options, and `limits` what
+//! a launch of a function is checked against. Called by `abi`, `launch`, `copies` and `objects`. It compiles nothing:
+//! the worker's driver does.
 
 mod image;
 mod jit;

@@ -1,6 +1,7 @@
 //! Contexts, and which one each thread uses.
 
 use crate::Code;
+use crate::memory::mapped;
 use crate::objects::answers::Answers;
 use crate::objects::devices::{self, Access, Device};
 use crate::objects::handles::{Kind, Table};
@@ -175,15 +176,18 @@ impl Live {
         }
     }
 
-    /// Waits for all earlier work of a stream for the program, without a round trip if all is known and reported.
+    /// Waits for all earlier work of a stream for the program, without a round trip if all is known and reported. Sends
+    /// the program's changes while the GPU does that work.
     ///
     /// # Errors
     /// The code of work that failed.
     pub fn wait_for_stream(&self, stream_id: u64) -> Result<(), Code> {
-        match self.is_stream_complete(stream_id, Known::Told) && self.has_told_all() {
-            true => self.session.wait_for_nothing(),
-            false => self.session.synchronise_stream(stream_id),
+        let send = || mapped::send(&self.session);
+        if self.is_stream_complete(stream_id, Known::Told) && self.has_told_all() {
+            send()?;
+            return self.session.wait_for_nothing();
         }
+        self.session.synchronise_stream_beside(stream_id, send)
     }
 
     /// Like [`Live::wait_for_stream`], for all earlier work of the context.

@@ -90,7 +90,7 @@ impl Session {
         Ok(())
     }
 
-    /// Fetches bytes that the worker asked for from the session that has them.
+    /// Gets bytes from the session that has them, and sends them to the worker that asked for them.
     pub(super) fn fetch(
         command: u64,
         from: Arc<PeerSource>,

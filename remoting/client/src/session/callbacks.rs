@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A host function with its argument; the parameter is the session's sticky error, or 0.
+/// A host function or a wait, with its argument bound. It is called with the session's sticky error, or 0.
 pub type HostCall = Box<dyn FnOnce(Code) + Send>;
 
 #[derive(Clone, Copy)]

@@ -171,7 +171,7 @@ pub struct Session {
     news: Mutex<Vec<News>>,
     news_bytes: AtomicUsize,
     landings: Landings,
-    /// The number of commands in streams that are not known to be complete.
+    /// The commands of all streams that are not known to be complete; a long command counts several times (`weight`).
     queued: AtomicU32,
     stripes: Stripes,
     arena: OnceLock<Arena>,
@@ -437,12 +437,27 @@ impl Session {
     /// Waits for the earlier work of a stream.
     ///
     /// # Errors
-    /// As [`Session::synchronise`].
+    /// Like [`Session::synchronise`], for one stream.
     pub fn synchronise_stream(&self, stream_id: u64) -> Result<(), Code> {
+        self.synchronise_stream_beside(stream_id, || Ok(()))
+    }
+
+    /// Synchronises a stream; `meanwhile` is done when the question, and all work before it, has been sent.
+    ///
+    /// # Errors
+    /// As [`Session::synchronise`], or that of `meanwhile`.
+    pub fn synchronise_stream_beside(
+        &self,
+        stream_id: u64,
+        meanwhile: impl FnOnce() -> Result<(), Code>,
+    ) -> Result<(), Code> {
         let before = self.last_command();
-        let reply = self.call_frame(StreamSynchronize::CODE, stream_id, |w| {
+        let slot = self.ask(StreamSynchronize::CODE, stream_id, |w| {
             w.put(&StreamSynchronize { launches: self.launches.load(SeqCst) });
         })?;
+        meanwhile()?;
+        self.flush()?;
+        let reply = self.wait(&slot)?;
         self.synchronised(&reply)?;
         self.note_complete(stream_id, Known::Told, before);
         Ok(())
@@ -556,10 +571,15 @@ impl Session {
     }
 
     fn call_frame(&self, code: u32, stream_id: u64, body: impl FnOnce(&mut protocol::Writer)) -> Result<Reply, Code> {
+        self.wait(&self.ask(code, stream_id, body)?)
+    }
+
+    /// Sends a command, and all before it; its answer comes to the slot.
+    fn ask(&self, code: u32, stream_id: u64, body: impl FnOnce(&mut protocol::Writer)) -> Result<Arc<Slot>, Code> {
         let slot = Slot::new();
         self.append(code, stream_id, &[], Some(Pending::Reply(Waiter::Thread(Arc::clone(&slot)))), true, body)?;
         stats::round_trip();
-        self.wait(&slot)
+        Ok(slot)
     }
 
     /// Waits until something is delivered to the slot.

@@ -47,7 +47,7 @@ class Room:
 
 @cache
 def own_room() -> Room | None:
-    """Returns the room of our group; None if only the machine limits us."""
+    """Returns the group with the lowest memory limit, of our cgroups and those above them; None if none has one."""
     found = [room for parent in own_groups() for room in _rooms(parent.folder, second=parent.second)]
     return min(found, key=lambda room: room.limit, default=None)
 

@@ -1,4 +1,4 @@
-"""Finds out whether descriptors or memory are used up, so that no session can be opened."""
+"""Finds out whether too few descriptors or too little memory is left to open a session."""
 
 import os
 import re

@@ -119,10 +119,10 @@ def _make() -> tuple[Path, int | None]:
 
 
 def _hold(path: Path) -> int | None:
-    """Returns a descriptor that holds a folder of this user; None if it is missing, another user's, or held.
+    """Opens and locks a folder of this user; None if it is missing, belongs to another user, or is locked.
 
-    The kernel releases the lock with the last process that has the descriptor, however that ends. Raises OSError: the
-    folder cannot be opened (a link never is), or its file system has no locks.
+    The kernel releases the lock when the last process that has the descriptor ends, even if it is killed. Raises
+    OSError if the folder cannot be opened (a link is refused), or if its file system has no locks.
     """
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

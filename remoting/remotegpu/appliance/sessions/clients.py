@@ -1,8 +1,8 @@
 """Identifies the process of a session's client, and notices its end.
 
 A closed connection proves little: a tunnel or a sidecar may have closed it. The kernel of this machine knows which of
-its processes live, however they reach the appliance. A client names its own process; one that lies ends only its own
-session. The end of a process that we cannot see is reported by another one of its lease that can.
+its processes live, however they reach the appliance. A client names its own process; a client that lies can
+end only its own session. Where we cannot see a process, another client of the same lease that sees it reports its end.
 """
 
 import asyncio

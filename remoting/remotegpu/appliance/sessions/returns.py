@@ -197,6 +197,13 @@ def _want_no_more(session: Session, device: int) -> None:
             other.heir = None
 
 
+def let_go(session: Session) -> None:
+    """One that only waits for who wants its memory ends now: its place is wanted more."""
+    if session.offers and session.heir is None and session.process is not None:
+        session.offers = False
+        session.process.send({"op": "end", "code": 0, "reason": "its place is needed"})
+
+
 def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, zeroed: bool) -> None:
     """Hands memory that a session leaves or returned on to its heir, if that still wants it.
 

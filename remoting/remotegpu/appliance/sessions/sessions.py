@@ -34,6 +34,7 @@ from remotegpu.appliance.sessions.returns import (
     hand_on,
     is_going,
     is_lost,
+    let_go,
     note_change,
     settled,
 )
@@ -313,7 +314,7 @@ class Sessions:
             for other in session.lease.sessions.values():
                 if other is not session and session.client.is_same(other.client):
                     _note_end(other)
-            self._spawn(session.client.watch(functools.partial(_note_end, session)))
+            self._spawn(session.client.watch(functools.partial(_note_end, session, seen=True)))
 
     def client_has_ended(self, session: Session) -> None:
         """Handles the report of another process of the lease that the session's client has ended."""
@@ -329,7 +330,9 @@ class Sessions:
         """
         lost = [(gives_way_in(each, client), each) for each in filter(is_lost, lease.sessions.values())]
         left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
-        if any(map(is_going, lease.sessions.values())):
+        if going := list(filter(is_going, lease.sessions.values())):
+            for session in going:
+                let_go(session)
             await changed(lease, left)
         elif first is None:
             return False
@@ -608,9 +611,14 @@ class Sessions:
         return task
 
 
-def _note_end(session: Session) -> None:
-    """Tells a session that its client's process has ended or called exec: it gives way, and ends soon."""
+def _note_end(session: Session, *, seen: bool = False) -> None:
+    """Tells a session that its client's process has ended or called exec: it gives way, and ends soon.
+
+    `seen`: the kernel says so, and the memory is waited for though the worker may get no processor to say the same.
+    """
     if session.process is not None and not is_going(session):
+        if seen:
+            session.lost_since = session.lost_since or time.monotonic()
         session.process.send({"op": "clientended"})
     note_change(session.lease)
 

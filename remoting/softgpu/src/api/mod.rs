@@ -1,4 +1,9 @@
 //! The entry points of `libcuda.so.1`, in files by subject. Their names, arguments and meaning are CUDA's.
+//!
+//! There is one file for each group of the CUDA driver API's functions, so there are more than twenty. `refused` has
+//! the functions that exist and are refused. Called by programs, or by a worker that loaded this library. The files
+//! read arguments and store results; `process`, `memory`, `kernels` and `streams` do the work. What PTX means is
+//! `engine`'s.
 
 #![allow(non_snake_case)]
 

@@ -142,7 +142,9 @@ entry_points! {
         let event = event(which)?;
         driver()?.graphs.ask(|captures| captures.check_event(event.id as u64))?;
         driver()?.graphs.check_call()?;
-        event.synchronise()
+        event.synchronise()?;
+        // Also of an event that was never recorded, as when its record failed.
+        driver()?.contexts.get(event.context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.check()
     }
 
     fn cuEventElapsedTime | cuEventElapsedTime_v2(milliseconds: Out<f32>, from: CUevent, to: CUevent) {

@@ -15,7 +15,7 @@ pub struct Heap {
 }
 
 struct Arena {
-    /// 16-byte units, never touched through this handle after creation.
+    /// The heap's memory, in units of 16 bytes for their alignment. Kernels use it by address.
     _memory: Box<[u128]>,
     map: MemoryMap,
     state: Mutex<State>,

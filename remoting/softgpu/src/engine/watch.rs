@@ -44,7 +44,7 @@ pub trait Watch: Send + Sync {
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// From here on programs are compiled to be watched.
+/// Programs that are compiled after this call report their memory accesses to the observer.
 pub fn switch_on() {
     ON.store(true, Ordering::Release);
 }

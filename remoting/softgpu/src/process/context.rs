@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub struct StreamQueue {
     pub queue: Arc<Queue>,
     pub blocking: bool,
-    /// Its stream was destroyed; it stays until its work is done.
+    /// Whether its stream was destroyed. The queue stays until its work is done.
     pub retired: bool,
 }
 

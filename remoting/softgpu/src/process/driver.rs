@@ -157,7 +157,7 @@ pub fn in_callback(function: impl FnOnce()) {
     IN_CALLBACK.set(false);
 }
 
-/// The calling thread's context, usable.
+/// Returns the calling thread's context; an error if there is none or it has failed.
 pub fn current() -> R<Arc<Context>> {
     let context = current_even_if_faulted()?;
     context.check()?;
@@ -231,7 +231,7 @@ impl Driver {
         })
     }
 
-    /// The GPU that all devices show themselves to be.
+    /// The GPU model that every device reports.
     pub fn model(&self) -> &'static Model {
         self.config.profile.model
     }

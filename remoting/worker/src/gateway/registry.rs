@@ -157,7 +157,7 @@ impl<W> Registry<W> {
         }
     }
 
-    /// Revokes the ticket of a session or lease; connections that hold the lease end.
+    /// Revokes the ticket of a session or lease, and ends the connections that hold the lease.
     pub fn forget(&mut self, id: &Id) {
         self.sessions.remove(id);
         self.joined.remove(id);

@@ -178,7 +178,7 @@ impl Connection {
     }
 }
 
-/// Whether this is a Unix socket with a name. From a gateway that ends TLS comes one without a name.
+/// Whether this is a Unix socket with a path. A connection that the gateway decodes (TLS, gRPC) arrives on one without.
 fn is_local(socket: &OwnedFd) -> bool {
     let name = getsockname(socket).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());
     name.is_some_and(|name| name.path().is_some())

@@ -14,8 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Time that an ending session waits for a process that wants its memory: by then the next process of a script has
-/// asked, even on a busy machine.
-pub const OFFER: Duration = Duration::from_millis(400);
+/// asked, also on a machine with ten busy processes. A later one waits for the end of this process, and its memory is
+/// zeroed again.
+pub const OFFER: Duration = Duration::from_millis(1500);
 /// Limit on how much larger the memory may be than asked for: as much as a process is granted in advance.
 pub const SLACK: u64 = 64 << 20;
 
@@ -44,8 +45,7 @@ pub enum Offer {
 impl Session {
     /// Begins to offer the session's memory, if nothing will write to it any more. Returns whether it does.
     pub fn offers_memory(&mut self) -> bool {
-        let has = self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none());
-        let offers = has && self.memory.offer.is_none() && self.is_quiet();
+        let offers = self.has_something_to_offer() && self.memory.offer.is_none() && self.is_quiet();
         if offers {
             self.begin_overwriting();
         }
@@ -54,7 +54,15 @@ impl Session {
     }
 
     pub fn is_offering(&self) -> bool {
-        matches!(self.memory.offer, Some(Offer::Open | Offer::Handed(_)))
+        match self.memory.offer {
+            Some(Offer::Open) => self.has_something_to_offer(),
+            Some(Offer::Handed(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn has_something_to_offer(&self) -> bool {
+        self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none())
     }
 
     /// Whether memory was handed on and its owner is not known yet.

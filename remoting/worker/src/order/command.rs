@@ -135,7 +135,7 @@ pub enum StreamKind {
     NonBlocking,
 }
 
-/// The streams that exist, known from the moment their creation arrives.
+/// The streams that commands may name. One is added when the command that creates it arrives.
 #[derive(Debug, Default)]
 pub struct Topology {
     streams: HashMap<u64, (u64, StreamKind)>,

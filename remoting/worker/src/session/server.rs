@@ -150,6 +150,7 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     // Whatever fails here, the session is over; what remains is to give its memory back.
     let _ = run(session, connection, control);
     let offers = session.offers_memory();
+    let offered = Instant::now();
     // Sent before steps that may last, because this process may be killed meanwhile.
     session.requests.stats(session.stats, session.out.bytes_out);
     session.requests.push(Request::Ending { offers });
@@ -161,7 +162,7 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     session.part_with_everything();
     let _ = hear(session, control, GOODBYE, Session::is_parting);
     if offers {
-        let _ = hear(session, control, OFFER, Session::is_offering);
+        let _ = hear(session, control, OFFER.saturating_sub(offered.elapsed()), Session::is_offering);
     }
     // Until its owner is known, nothing may write to it. If the appliance is gone, the watchdog ends this process.
     let _ = hear(session, control, FOR_EVER, Session::is_handing_on);

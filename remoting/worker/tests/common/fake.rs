@@ -33,6 +33,8 @@ pub struct World {
     physical: HashMap<u64, Vec<u8>>,
     mapped: BTreeMap<u64, u64>,
     pub launches: Vec<(usize, Vec<u8>)>,
+    /// The address from which each copy to the host was to read.
+    pub copied_to_host: Vec<u64>,
     /// The edges of each graph and each executable, by its handle.
     pub graphs: HashMap<usize, Vec<Edge>>,
     /// Parameters of kernel nodes.
@@ -169,6 +171,7 @@ fake! {
         if world().slice(address, bytes).is_none() {
             return 1;
         }
+        world().copied_to_host.push(address);
         world().submit(stream, move |world| {
             if let Some(source) = world.slice(address, bytes) {
                 unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(host), bytes) }.copy_from_slice(source);

@@ -10,7 +10,10 @@ const AT: u64 = 4096;
 
 /// Starts a session with a mirror of 4,096 zeros at `AT`, and the stream that carries its changes, which is the newest.
 fn start_mirrored() -> Test {
-    let mut t = start();
+    mirrored(start())
+}
+
+fn mirrored(mut t: Test) -> Test {
     t.client.stream(CARRIER, NON_BLOCKING, 0);
     t.write(CARRIER, AT, &[0; 4096]);
     let add = MirrorAdd { mirror: MIRROR, context: CONTEXT, address: t.base + AT, size: 4096 };
@@ -36,6 +39,11 @@ impl Test {
             }
         }
         all
+    }
+
+    /// How often the mirror was read.
+    fn readings(&self) -> usize {
+        fake::world().copied_to_host.iter().filter(|address| **address == self.base + AT).count()
     }
 
     fn applied(&self) -> Option<u64> {
@@ -165,4 +173,45 @@ fn changes_that_are_in_no_mirror_are_refused_and_of_one_that_has_ended_ignored()
     assert_eq!(t.told(), []);
     let read = t.read(B, AT, 4);
     assert_eq!(t.client.host_bytes(read), (0, vec![0; 4]));
+}
+
+#[test]
+fn one_reading_serves_all_that_is_complete_when_it_begins_and_is_the_only_one() {
+    let streams = 30..36;
+    let mut t = start();
+    streams.clone().for_each(|id| t.client.stream(id, NON_BLOCKING, 0));
+    let mut t = mirrored(t);
+    let before = t.readings();
+    fake::world().stop_newest();
+    let wait = |t: &mut Test, id: u64, byte: u8| {
+        t.write(id, AT + 8 * id, &[byte; 4]);
+        t.client.send(id, &StreamSynchronize { launches: UNCOUNTED }, &[])
+    };
+    let first = wait(&mut t, B, 1);
+    t.turn();
+    assert_eq!(t.readings() - before, 1);
+    // As several threads do that wait for several streams at a time.
+    let mut later: Vec<u64> = streams.clone().map(|id| wait(&mut t, id, 2)).collect();
+    later.extend(streams.clone().map(|id| wait(&mut t, id, 3)));
+    t.turn();
+    assert_eq!(t.readings() - before, 1, "one is read at a time");
+    assert!(!t.client.has_reply(first) && later.iter().all(|seq| !t.client.has_reply(*seq)));
+    fake::world().go_on();
+    for seq in std::iter::once(first).chain(later) {
+        assert_eq!(t.client.reply(seq).0, 0);
+    }
+    assert_eq!(t.readings() - before, 2, "the second one for all twelve");
+    assert!(t.client.inbox.iter().filter(|r| r.code == MirrorsTold::CODE).count() <= 2);
+    assert!(streams.into_iter().all(|id| t.told().contains(&(8 * id, vec![3; 4]))));
+}
+
+#[test]
+fn without_mirrors_nothing_is_read_and_nothing_held_up() {
+    let mut t = start_mirrored();
+    t.client.send(0, &MirrorEnd { mirror: MIRROR }, &[]);
+    let before = t.readings();
+    fake::world().stop_newest();
+    t.write(B, AT, b"more");
+    assert_eq!(t.synchronize(B), 0);
+    assert_eq!(t.readings(), before);
 }

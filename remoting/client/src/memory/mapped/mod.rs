@@ -452,6 +452,24 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
     }
+    // What was waited for may itself have waited for a stream of another appliance, whose own errors its own calls tell.
+    for other in others(session) {
+        let _ = take_back(&other);
+    }
+    take_back(session)
+}
+
+/// The other sessions that have mirrors.
+fn others(session: &Arc<Session>) -> Vec<Arc<Session>> {
+    let mirror = lock(&MIRROR);
+    let sessions = mirror.carriers.iter().map(|carrier| &carrier.live.session);
+    let mut others: Vec<_> = sessions.filter(|other| !Arc::ptr_eq(other, session)).map(Arc::clone).collect();
+    others.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    others
+}
+
+/// Takes in what devices of the session wrote: what was told, and all of what the worker does not tell of.
+fn take_back(session: &Arc<Session>) -> Result<(), Code> {
     let newest = session.newest_in_streams();
     let all_live = context::all_live();
     let lives = all_live.iter().filter(|live| Arc::ptr_eq(&live.session, session));

@@ -1,4 +1,7 @@
 //! Lowering one function: operands to registers and constants, statements to instructions with virtual registers.
+//!
+//! It goes through a body, has `decode` make each instruction, and then `flow` and `allocate` order the blocks and
+//! replace virtual registers by slots. Called by `link`, for one function at a time. It knows no opcode: `decode` does.
 
 mod operands;
 
