@@ -151,7 +151,8 @@ impl Source {
             "the image holds no PTX, only machine code ({found}), which the software GPU cannot execute. CuPy: set \
              CUPY_COMPILE_WITH_PTX=1; Triton: point TRITON_PTXAS_PATH at a program that copies the PTX; numba: \
              uninstall nvidia-nvjitlink; NVRTC: compile for compute_80 and load what nvrtcGetPTX gives; \
-             nvcc: add -gencode arch=compute_80,code=compute_80"
+             nvcc: add -gencode arch=compute_80,code=compute_80; torch's own kernels: Debian's torch has them as PTX \
+             (docs/frameworks.md)"
         );
         CompileError { code: CUDA_ERROR_NO_BINARY_FOR_GPU, log }
     }
