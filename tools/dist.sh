@@ -59,7 +59,7 @@ for name in libnvJitLink.so.12 libnvJitLink.so.13; do
 done
 for name in libnvrtc.so.12 libnvrtc.so.13; do
     made=$server_built/$name
-    echo "$name { global: nvrtc*; __nvrtc*; __asan_default_options; local: *; };" >"$made.versions"
+    echo "$name { global: nvrtc*; __nvrtc*; remotegpu_stand_in; __asan_default_options; local: *; };" >"$made.versions"
     python -m ziglang cc -target x86_64-linux-gnu.2.17 -O2 -Wall -Wextra -shared -fPIC -fvisibility=hidden "-DSONAME=\"$name\"" \
         "-Wl,-soname,$name,--version-script,$made.versions" remoting/softgpu/nvrtc.c remoting/client/sanitizer.c -ldl -lpthread -o "$made"
     put "$made" "$dist/native/stand-ins/$name"

@@ -40,18 +40,27 @@ static const char *const names[COUNT] = {FORWARDED(NAME) CHANGED(NAME)};
 static function found[COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Whether the file is there, and not ourselves. */
+/* The name that is looked for: our own, then that of the other version. Who asks for no version, as `dlsym(RTLD_DEFAULT)`
+ * does, gets the first stand-in that is loaded, whichever version is installed. */
+static char wanted[] = SONAME;
+
+/* By this a stand-in knows another one, of whichever copy of remotegpu. */
+__attribute__((visibility("default"))) const char remotegpu_stand_in[] = SONAME;
+
+/* Whether the file is there, and not a stand-in: those that matter are loaded. */
 static int is_real(const char *file)
 {
-    Dl_info own;
-    struct stat one, other;
-    if (stat(file, &one) != 0) return 0;
-    return !dladdr((void *)names, &own) || stat(own.dli_fname, &other) != 0 || one.st_dev != other.st_dev || one.st_ino != other.st_ino;
+    struct stat of;
+    if (stat(file, &of) != 0) return 0;
+    void *handle = dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
+    int is_stand_in = handle && dlsym(handle, "remotegpu_stand_in");
+    if (handle) dlclose(handle);
+    return !is_stand_in;
 }
 
 static int in_folder(const char *folder, char *file)
 {
-    return snprintf(file, PATH_MAX, "%s/" SONAME, folder) < PATH_MAX && is_real(file);
+    return snprintf(file, PATH_MAX, "%s/%s", folder, wanted) < PATH_MAX && is_real(file);
 }
 
 /* Where NVIDIA's wheels have it, for a library of some package beside them: .../site-packages/nvidia/cu13/lib. */
@@ -62,7 +71,7 @@ static int beside_package(const char *library, char *file)
         const char *end = strstr(library, kinds[kind]);
         char pattern[PATH_MAX];
         glob_t list;
-        if (!end || snprintf(pattern, sizeof pattern, "%.*s%snvidia/*/lib/" SONAME, (int)(end - library), library, kinds[kind]) >= PATH_MAX) continue;
+        if (!end || snprintf(pattern, sizeof pattern, "%.*s%snvidia/*/lib/%s", (int)(end - library), library, kinds[kind], wanted) >= PATH_MAX) continue;
         int none = glob(pattern, 0, NULL, &list);
         if (none) continue;
         for (size_t at = 0; at < list.gl_pathc; at++)
@@ -94,21 +103,23 @@ static int list(struct dl_phdr_info *library, size_t size, void *data)
     return 0;
 }
 
-/* A library that is loaded: it may be the real one itself, have a search path that leads to it, or be a package's. */
-static int by_library(const char *path, char *file)
+/* A library that is loaded: it may be the real one itself, have a search path that leads to it, or be a package's. Its own
+ * search path comes before what all libraries have in common, as for the loader. */
+static int by_library(const char *path, int own, char *file)
 {
     const char *base = strrchr(path, '/');
-    if (base && !strncmp(base + 1, SONAME, strlen(SONAME)) && is_real(path)) return snprintf(file, PATH_MAX, "%s", path) < PATH_MAX;
+    if (base && !strncmp(base + 1, wanted, strlen(wanted)) && is_real(path)) return snprintf(file, PATH_MAX, "%s", path) < PATH_MAX;
     void *handle = dlopen(*path ? path : NULL, RTLD_LAZY | RTLD_NOLOAD);
     int is_found = 0;
     Dl_serinfo head, *all;
     if (handle && dlinfo(handle, RTLD_DI_SERINFOSIZE, &head) == 0 && (all = malloc(head.dls_size))) {
         if (dlinfo(handle, RTLD_DI_SERINFOSIZE, all) == 0 && dlinfo(handle, RTLD_DI_SERINFO, all) == 0)
-            for (unsigned at = 0; at < all->dls_cnt && !is_found; at++) is_found = in_folder(all->dls_serpath[at].dls_name, file);
+            for (unsigned at = 0; at < all->dls_cnt && !is_found; at++)
+                is_found = own == !!(all->dls_serpath[at].dls_flags & LA_SER_RUNPATH) && in_folder(all->dls_serpath[at].dls_name, file);
         free(all);
     }
     if (handle) dlclose(handle);
-    return is_found || beside_package(path, file);
+    return is_found || (own && beside_package(path, file));
 }
 
 static int by_libraries(char *file)
@@ -116,9 +127,10 @@ static int by_libraries(char *file)
     struct loaded *all = NULL;
     int is_found = 0;
     dl_iterate_phdr(list, &all);
+    for (int own = 1; own >= 0; own--)
+        for (struct loaded *one = all; one && !is_found; one = one->next) is_found = by_library(one->path, own, file);
     while (all) {
         struct loaded *next = all->next;
-        is_found = is_found || by_library(all->path, file);
         free(all);
         all = next;
     }
@@ -134,7 +146,9 @@ static int by_cache(char *file)
     char *text = fstat(cache, &of) == 0 && of.st_size > 0 ? mmap(NULL, of.st_size, PROT_READ, MAP_PRIVATE, cache, 0) : MAP_FAILED;
     close(cache);
     if (text == MAP_FAILED) return 0;
-    for (char *at = text, *end = text + of.st_size; !is_found && (at = memmem(at, end - at, "/" SONAME, sizeof("/" SONAME)));) {
+    char name[] = "/" SONAME;
+    strcpy(name + 1, wanted);
+    for (char *at = text, *end = text + of.st_size; !is_found && (at = memmem(at, end - at, name, sizeof name));) {
         char *begin = at++;
         while (begin > text && begin[-1]) begin--;
         is_found = *begin == '/' && snprintf(file, PATH_MAX, "%s", begin) < PATH_MAX && is_real(file);
@@ -158,6 +172,11 @@ static void find(void)
 {
     char file[PATH_MAX];
     int is_found = by_libraries(file) || by_toolkit(file) || by_cache(file);
+    if (!is_found) {
+        char *version = wanted + strlen(wanted) - 1;
+        *version = *version == '2' ? '3' : '2';
+        is_found = by_libraries(file) || by_toolkit(file) || by_cache(file);
+    }
     void *real = is_found ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!real) {
         char line[2 * PATH_MAX];
