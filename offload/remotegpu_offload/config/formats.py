@@ -44,7 +44,7 @@ def _period(text: str) -> int | None:
 
 def _module(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is no name of a module: write it as in an import, as onnxruntime")
+        raise ValueError(f"{text!r} is no name of a module: write it as in an import, as sklearn")
     return text
 
 

@@ -1,6 +1,6 @@
 //! The private tables that `cuGetExportTable` gives to NVIDIA's own libraries (cudart, cuBLAS, cuFFT, ...).
 //!
-//! The tables, their slots and the effect of each were measured (docs/architecture.md names the notes) and agree with
+//! The tables, their slots and the effect of each were measured (docs/licences.md says how) and agree with
 //! what ZLUDA publishes in `dark_api` (MIT or Apache-2.0). A table is given only if every slot that is known to be
 //! called works; any other slot answers CUDA_ERROR_NOT_SUPPORTED and is reported to the host.
 

@@ -1,4 +1,4 @@
-//! Functions that exist and are refused: kinds of graph nodes, IPC, mipmaps and texture references, cooperative
+//! Functions that exist and are refused: kinds of graph nodes, mipmaps and texture references, cooperative
 //! launches on several GPUs, green contexts, the old 32-bit forms of the first driver, and what else is not provided.
 //! The device's attributes say the same, so that programs choose other ways.
 
