@@ -375,3 +375,27 @@ def test_the_end_of_a_lease_by_the_appliance_is_reported(run: list[str], dist: P
         assert process.stderr is not None
         assert appliance.endpoint in process.stderr.readline()
         assert process.poll() is None, "what the command makes of it is its own affair"
+
+
+def test_a_holder_that_waits_ends_with_its_input(appliance: StandIn) -> None:
+    """Also while the share is not free: else a request of a program that was killed would stay in the queue."""
+    holder = appliance.lease(Ask(count=2, milli_per_gpu=900))
+    command = [REMOTEGPU_RUN, "--hold", "-a", appliance.endpoint, "-p", "0.5"]
+    process = subprocess.Popen(
+        command, env=appliance.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    assert b"waiting" in process.stderr.readline()
+    output, _ = process.communicate(timeout=5)
+    assert (process.returncode, output) == (-signal.SIGTERM, b"")
+    holder.close()
+    until(lambda: appliance.leased == 0, 5, "nobody waits any more")
+
+
+def test_what_is_no_utf_8_passes_through(run: list[str], appliance: StandIn, dist: Path) -> None:
+    script = "import os; print(os.environb[b'PYTHONPATH'].hex())"
+    command = [*run, "-a", appliance.endpoint, "-p", "0.1", "--", sys.executable, "-c", script]
+    own = {**{os.fsencode(name): os.fsencode(value) for name, value in appliance.environment.items()}}
+    own[b"PYTHONPATH"] = b"/home/jos\xe9/lib"
+    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=20)
+    assert bytes.fromhex(done.stdout) == b"/home/jos\xe9/lib:" + bytes(dist / "frameworks"), done.stderr

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +95,24 @@ def test_an_nvrtc_that_is_not_there_is_one_line(nvrtc_cubin: list[str], tmp_path
     )
     assert run.stdout == "11 NVRTC_ERROR_INTERNAL_ERROR\n", run.stderr
     assert run.stderr.count("libnvrtc.so.12 is not to be found; install NVRTC") == 1, run.stderr
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("version", ["12", "13"])
+def test_a_stand_in_finds_the_version_that_is_installed(tmp_path: Path, version: str, copies: int) -> None:
+    """A program that asks for no version gets the first stand-in, and a pod's program may have those of a wheel, too."""
+    if toolkit() is None:
+        pytest.skip("no nvcc wheels")
+    own = DIST / "native" / "stand-ins" / f"libnvrtc.so.{version}"
+    further = [shutil.copy(own, tmp_path / own.name)] if copies == 2 else []
+    program = (
+        "from cuda.bindings import nvrtc; error, found = nvrtc.nvrtcGetSupportedArchs(); print(int(error), 80 in found)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"LD_PRELOAD": ":".join(map(str, [own, *further]))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "0 True\n", done.stderr

@@ -133,8 +133,11 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cudnn", action="store_true")
     arguments = parser.parse_args()
-    final: Path = arguments.folder.absolute()
+    # A link may lead to another disk.
+    final: Path = arguments.folder.resolve()
     text, mark = LIST.read_text(), final / MARK
+    if final.exists() and not mark.exists() and any(final.iterdir()):
+        raise SystemExit(f"{final} has files that are not of a torch bed: name a folder that is empty or not there")
     if not mark.exists() or mark.read_text() != text:
         unpack(packages.parse(text), final)
     try:

@@ -242,7 +242,7 @@ class Appliance:
         )
         self._leases = Leases(gpus, allocator, gateway, self._sessions, limits, settings.grace_seconds, self._counters)
         self._shortage = Shortage(self._own_processes, own_room())
-        self._leases.shortage = self._shortage
+        self._leases.shortage, self._leases.look_for_shortage = self._shortage, self._shortage.look
         self._suspensions = Suspensions(self._leases, self._sessions, Images(settings.images))
         snapshot = hardware.snapshot
         self._arrivals = Arrivals(self._leases, self._sessions, gateway, snapshot)

@@ -8,6 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use libc::{c_int, pid_t, sigset_t};
 
@@ -37,6 +40,8 @@ pub enum Ended {
 /// The signals are blocked; the command gets the mask from before.
 pub struct Signals {
     before: sigset_t,
+    /// Standard input has ended, which asks us to end as a signal does.
+    input_ended: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -50,7 +55,21 @@ impl Signals {
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, before.as_mut_ptr());
             before.assume_init()
         };
-        Signals { before }
+        Signals { before, input_ended: Arc::default() }
+    }
+
+    /// From now on the end of standard input asks us to end: the program that the share is held for has the other end.
+    pub fn end_with_input(&self) {
+        let ended = Arc::clone(&self.input_ended);
+        thread::spawn(move || {
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            ended.store(true, Ordering::Release);
+        });
+    }
+
+    /// Whether standard input has ended, where that asks us to end.
+    pub fn has_input_ended(&self) -> bool {
+        self.input_ended.load(Ordering::Acquire)
     }
 
     /// A signal that has asked us to end. The caller has to poll while the command does not run yet.
@@ -58,7 +77,8 @@ impl Signals {
         let (wanted, at_once) = (set(ENDING), libc::timespec { tv_sec: 0, tv_nsec: 0 });
         // SAFETY: reads a set and a time; nothing is asked about the signal but its number.
         let number = unsafe { libc::sigtimedwait(&raw const wanted, ptr::null_mut(), &raw const at_once) };
-        (number > 0).then_some(number)
+        let ended = || self.has_input_ended().then_some(libc::SIGTERM);
+        (number > 0).then_some(number).or_else(ended)
     }
 
     /// The number of the next one, and whether the kernel sent it.

@@ -1,6 +1,7 @@
 //! The environment of a command that uses a share, or software GPUs of its own process.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use remotegpu_client::connect::{Ca, Lease};
@@ -73,13 +74,16 @@ pub fn native(
 }
 
 /// Returns the differences of `environment` from `inherited` as JSON: a value for each name, null for a name that is gone.
+/// A character stands for each byte (Latin-1), since neither names nor values need to be UTF-8.
 pub fn changes(inherited: &Environment, environment: &Environment) -> Value {
-    let text = |value: &OsString| Value::from(value.to_string_lossy());
-    let gone = inherited.iter().filter(|(name, _)| get(environment, &name.to_string_lossy()).is_none());
-    let changed = environment.iter().filter(|(name, value)| get(inherited, &name.to_string_lossy()) != Some(value));
-    gone.map(|(name, _)| (name, Value::Null))
-        .chain(changed.map(|(name, value)| (name, text(value))))
-        .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
+    let text = |bytes: &OsString| bytes.as_bytes().iter().map(|&byte| char::from(byte)).collect::<String>();
+    let find = |environment: &Environment, name: &OsString| {
+        environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    };
+    let gone = inherited.iter().filter(|(name, _)| find(environment, name).is_none());
+    let changed = environment.iter().filter(|(name, value)| find(inherited, name).as_ref() != Some(value));
+    gone.map(|(name, _)| (text(name), Value::Null))
+        .chain(changed.map(|(name, value)| (text(name), text(value).into())))
         .collect::<serde_json::Map<_, _>>()
         .into()
 }

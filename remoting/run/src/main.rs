@@ -17,7 +17,6 @@ mod waiting;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -55,7 +54,9 @@ fn run(signals: &Signals) -> Result<Ended, Failure> {
     let dist = dist();
     let inherited: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let path = environment::path(&inherited, &dist);
-    if !options.hold {
+    if options.hold {
+        signals.end_with_input();
+    } else {
         // Before a share is taken, or waited for.
         child::find(&options.command[0], &path)?;
     }
@@ -90,7 +91,7 @@ fn run(signals: &Signals) -> Result<Ended, Failure> {
     };
     let ended = if hold {
         print(&json!({ "environment": environment::changes(&inherited, &environment) }));
-        Ok(wait_for_end_of_input(signals))
+        Ok(wait_for_end(signals))
     } else {
         child::run(&command, &path, &environment, signals)
     };
@@ -143,20 +144,12 @@ fn print_place(lease: &Lease) {
 }
 
 /// Waits for a signal or the end of standard input: the program that had this one hold the share has the other end.
-fn wait_for_end_of_input(signals: &Signals) -> Ended {
-    let (sender, ended) = mpsc::channel();
-    thread::spawn(move || {
-        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        let _ = sender.send(());
-    });
+fn wait_for_end(signals: &Signals) -> Ended {
     loop {
-        match ended.recv_timeout(Duration::from_millis(100)) {
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                if let Some(number) = signals.ending() {
-                    return Ended::Signal(number);
-                }
-            }
-            Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => return Ended::Code(0),
+        match signals.ending() {
+            Some(_) if signals.has_input_ended() => return Ended::Code(0),
+            Some(number) => return Ended::Signal(number),
+            None => thread::sleep(Duration::from_millis(100)),
         }
     }
 }

@@ -62,6 +62,7 @@ class Leases:
         self.draining = False
         # Why no session could be opened; empty if one could. Set by the appliance.
         self.shortage: Callable[[], str] = str
+        self.look_for_shortage: Callable[[], str] = str
         self._gateway = gateway
         self._release_listeners: list[Callable[[], None]] = []
         self._gpus = gpus
@@ -213,7 +214,7 @@ class Leases:
         if self.draining:
             message = "this appliance is draining and opens no new lease; try another one"
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
-        if shortage := self.shortage():
+        if shortage := self.look_for_shortage():
             message = f"this appliance opens no lease now: {shortage}; or use another appliance"
             raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         if len(self._live) + len(self._waiting) >= self._limits.leases:

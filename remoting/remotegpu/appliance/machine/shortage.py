@@ -28,7 +28,8 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class Shortage:
-    """Tells why no session can be opened; looks once a second however often it is asked. For any thread.
+    """Tells why no session can be opened; looks once a second however often it is asked. For any thread. `look` looks
+    now, for the one who is about to open a lease.
 
     `processes`: the appliance's own that a session takes descriptors of.
     """
@@ -45,7 +46,11 @@ class Shortage:
     def __call__(self) -> str:
         if (now := self._now()) >= self._until:
             self._until = now + _LOOK_SECONDS  # before the look: others who ask meanwhile get what was found last
-            self._found = shortage(self._processes(), self._room, before=bool(self._found))
+            self.look()
+        return self._found
+
+    def look(self) -> str:
+        self._found = shortage(self._processes(), self._room, before=bool(self._found))
         return self._found
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from remotegpu.api import names
+from remotegpu.api.modes import Profile
 from remotegpu.api.quantities import Ask
 from remotegpu.cli import exits
 from remotegpu.cli.bench.matrix import Configuration, ends
@@ -78,7 +79,7 @@ class Lab:
         return run if site.reference else Run(run.figures, {}, {})
 
     def measure_without_wire(self, configuration: Configuration, *, quick: bool) -> Run:
-        with held(Wish(), os.environ, self.dist) as share:
+        with held(Wish(profile=str(Profile.NORMAL)), os.environ, self.dist) as share:
             return self._measure(configuration, share.environment, quick=quick)
 
     def _measure(self, configuration: Configuration, environment: Mapping[str, str], *options: str, quick: bool) -> Run:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from remotegpu.api.modes import Profile
 from remotegpu.cli import exits
 from remotegpu.cli.output import console, print_json
 from remotegpu.cli.run.holding import Wish, held
@@ -19,7 +20,7 @@ NO_CUPY: Final = "CuPy is not installed beside remotegpu"
 
 def bench(*, as_json: bool) -> None:
     dist = find_dist()
-    with held(Wish(), os.environ, dist) as share:
+    with held(Wish(profile=str(Profile.NORMAL)), os.environ, dist) as share:
         result = _measured(dist, share.environment)
     if as_json:
         print_json(result)

@@ -5,6 +5,7 @@ import json
 import os
 import select
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ _LOOK_SECONDS: Final = 0.1
 # After this time the program counts as stuck, and its end ends the lease.
 _GIVE_BACK_SECONDS: Final = 10.0
 _TOKENS: Final = (names.TOKEN_ENV, names.TOKEN_FILE_ENV)
-_ACCESS: Final = (*_TOKENS, names.CA_ENV, names.SERVER_NAME_ENV)
+# Variables that the options stand for, or that are the program's own.
+_NOT_PASSED: Final = (*_TOKENS, names.CA_ENV, names.SERVER_NAME_ENV, names.CHECK_ENV)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def held(wish: Wish, base: Mapping[str, str], dist: Dist, tell: Callable[[str], 
     The reason for a wait goes to stderr, or to `tell`, line by line. Raises CliError if the share cannot be had, and
     StoppedError if a signal asked this process to end before that.
     """
-    environment = {name: value for name, value in base.items() if name not in _ACCESS}
+    environment = {name: value for name, value in base.items() if name not in _NOT_PASSED}
     if wish.access.token is not None:
         environment[names.TOKEN_ENV] = wish.access.token
     process = subprocess.Popen(
@@ -87,36 +89,45 @@ def held(wish: Wish, base: Mapping[str, str], dist: Dist, tell: Callable[[str], 
     )
     said: list[str] = []
     readers: list[threading.Thread] = []
+    granted, ending = threading.Event(), threading.Event()
     if tell is not None:
-        readers.append(threading.Thread(target=_listen, args=(process.stderr, said, tell), daemon=True))
+        readers.append(threading.Thread(target=_listen, args=(process.stderr, said, tell, granted), daemon=True))
         readers[0].start()
     try:
         first = _first_line(process)
         if first is None:
             code = process.wait()
+            if code < 0:
+                raise exits.CliError(exits.SOFTWARE, f"{PROGRAM} was ended by signal {-code} before it had the share")
             if tell is None:
                 raise exits.SaidError(code)
             readers[0].join()
             raise exits.CliError(code, " ".join(said[-1:]) or f"{PROGRAM} ended with {code}")
-        changes = json.loads(first)["environment"]
+        granted.set()
+        told = json.loads(first)["environment"]
+        changes = {_text(name): None if value is None else _text(value) for name, value in told.items()}
         result = dict(base) | {name: value for name, value in changes.items() if value is not None}
         for name in (*_TOKENS, *(name for name, value in changes.items() if value is None)):
             result.pop(name, None)
         shares = json.loads(result.get(names.SHARES_ENV) or "[]") if wish.appliances else []
         share = Held(result, {each["lease_id"]: each["endpoint"] for each in shares})
-        readers.append(threading.Thread(target=_follow, args=(process.stdout, share.places), daemon=True))
+        readers.append(threading.Thread(target=_follow, args=(process.stdout, share.places, ending), daemon=True))
         readers[-1].start()
         yield share
     finally:
+        ending.set()
         _end(process, readers)
 
 
 def _end(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
     assert process.stdin is not None
     process.stdin.close()
+    # A process that this one forked may have the pipe open, too.
+    process.terminate()
     try:
-        process.wait(_GIVE_BACK_SECONDS)
-    except subprocess.TimeoutExpired:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GIVE_BACK_SECONDS)
+    finally:
         process.kill()
         process.wait()
     for reader in readers:
@@ -144,18 +155,28 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes | None:
     return line
 
 
-def _listen(stream: IO[bytes] | None, said: list[str], tell: Callable[[str], None] | None) -> None:
+def _text(latin: str) -> str:
+    """Returns as Python has it in `os.environ` what the program writes with a character for each byte."""
+    return os.fsdecode(latin.encode("latin-1"))
+
+
+def _listen(
+    stream: IO[bytes] | None, said: list[str], tell: Callable[[str], None] | None, granted: threading.Event
+) -> None:
+    """Tells why the share is waited for and, once it is there, everything; a refusal becomes an error instead."""
     assert stream is not None
     assert tell is not None
     for line in stream:
         text = line.decode(errors="replace").strip().removeprefix("remotegpu: ")
         said.append(text)
-        if text.startswith("waiting "):
+        if granted.is_set() or text.startswith("waiting "):
             tell(text)
 
 
-def _follow(stream: IO[bytes] | None, places: dict[str, str]) -> None:
+def _follow(stream: IO[bytes] | None, places: dict[str, str], ending: threading.Event) -> None:
     assert stream is not None
     for line in stream:
         moved = json.loads(line)
         places[moved["lease_id"]] = moved["endpoint"]
+    if not ending.is_set():
+        sys.stderr.write(f"remotegpu: {PROGRAM}, which held the share, has ended: CUDA calls will fail\n")
