@@ -100,7 +100,7 @@ def test_an_nvrtc_that_is_not_there_is_one_line(nvrtc_cubin: list[str], tmp_path
 @pytest.mark.parametrize("copies", [1, 2])
 @pytest.mark.parametrize("version", ["12", "13"])
 def test_a_stand_in_finds_the_version_that_is_installed(tmp_path: Path, version: str, copies: int) -> None:
-    """Who asks for no version gets the first stand-in, and the program of a pod may have those of a wheel, too."""
+    """A program that asks for no version gets the first one; that of a pod may have the stand-ins of a wheel, too."""
     if toolkit() is None:
         pytest.skip("no nvcc wheels")
     own = DIST / "native" / "stand-ins" / f"libnvrtc.so.{version}"
