@@ -73,6 +73,9 @@ class Ports:
             self._take_block()
         for port in itertools.islice(self._next, self.BLOCK // 2):
             with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+                # As servers do: connections that have ended keep nobody from listening there again.
+                for each in (first, second):
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.1", port + 1))
                 return port
