@@ -395,7 +395,7 @@ def test_a_holder_that_waits_ends_with_its_input(appliance: StandIn) -> None:
 def test_what_is_no_utf_8_passes_through(run: list[str], appliance: StandIn, dist: Path) -> None:
     script = "import os; print(os.environb[b'PYTHONPATH'].hex())"
     command = [*run, "-a", appliance.endpoint, "-p", "0.1", "--", sys.executable, "-c", script]
-    own = {**{os.fsencode(name): os.fsencode(value) for name, value in appliance.environment.items()}}
+    own = {os.fsencode(name): os.fsencode(value) for name, value in appliance.environment.items()}
     own[b"PYTHONPATH"] = b"/home/jos\xe9/lib"
     done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=20)
     assert bytes.fromhex(done.stdout) == b"/home/jos\xe9/lib:" + bytes(dist / "frameworks"), done.stderr

@@ -77,11 +77,8 @@ pub fn native(
 /// A character stands for each byte (Latin-1), since neither names nor values need to be UTF-8.
 pub fn changes(inherited: &Environment, environment: &Environment) -> Value {
     let text = |bytes: &OsString| bytes.as_bytes().iter().map(|&byte| char::from(byte)).collect::<String>();
-    let find = |environment: &Environment, name: &OsString| {
-        environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
-    };
-    let gone = inherited.iter().filter(|(name, _)| find(environment, name).is_none());
-    let changed = environment.iter().filter(|(name, value)| find(inherited, name).as_ref() != Some(value));
+    let gone = inherited.iter().filter(|(name, _)| get(environment, name).is_none());
+    let changed = environment.iter().filter(|(name, value)| get(inherited, name) != Some(value));
     gone.map(|(name, _)| (text(name), Value::Null))
         .chain(changed.map(|(name, value)| (text(name), text(value).into())))
         .collect::<serde_json::Map<_, _>>()
@@ -137,7 +134,8 @@ fn shares(leases: &[&Lease]) -> String {
     Value::from(leases.iter().map(share).collect::<Vec<_>>()).to_string()
 }
 
-fn get<'a>(environment: &'a Environment, name: &str) -> Option<&'a OsStr> {
+fn get(environment: &Environment, name: impl AsRef<OsStr>) -> Option<&OsStr> {
+    let name = name.as_ref();
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
 }
 

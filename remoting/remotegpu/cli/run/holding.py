@@ -14,11 +14,11 @@ from typing import IO, Final
 from remotegpu.api import names
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_milli
 from remotegpu.cli import exits
-from remotegpu.cli.run.child import StoppedError, stop_if_interrupted
+from remotegpu.cli.run.child import stop_if_interrupted
+from remotegpu.cli.run.plain import PROGRAM
 from remotegpu.paths import Dist
 from remotegpu.rpc.client import Access
 
-PROGRAM: Final = "remotegpu-run"
 _LOOK_SECONDS: Final = 0.1
 # After this time the program counts as stuck, and its end ends the lease.
 _GIVE_BACK_SECONDS: Final = 10.0
@@ -141,11 +141,7 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes | None:
     assert process.stdout is not None
     line = b""
     while not line.endswith(b"\n"):
-        try:
-            stop_if_interrupted()
-        except StoppedError:
-            process.terminate()
-            raise
+        stop_if_interrupted()
         readable, _, _ = select.select([process.stdout], [], [], _LOOK_SECONDS)
         if readable:
             piece = os.read(process.stdout.fileno(), 1)
@@ -160,12 +156,9 @@ def _text(latin: str) -> str:
     return os.fsdecode(latin.encode("latin-1"))
 
 
-def _listen(
-    stream: IO[bytes] | None, said: list[str], tell: Callable[[str], None] | None, granted: threading.Event
-) -> None:
+def _listen(stream: IO[bytes] | None, said: list[str], tell: Callable[[str], None], granted: threading.Event) -> None:
     """Tells why the share is waited for and, once it is there, everything; a refusal becomes an error instead."""
     assert stream is not None
-    assert tell is not None
     for line in stream:
         text = line.decode(errors="replace").strip().removeprefix("remotegpu: ")
         said.append(text)

@@ -10,7 +10,7 @@ from typing import Final
 from remotegpu.api.names import APPLIANCE_ENV, NULL_RULES_ENV
 from remotegpu.paths import find_dist
 
-_PROGRAM: Final = "remotegpu-run"
+PROGRAM: Final = "remotegpu-run"
 _APPLIANCE: Final = {"-a", "--appliance"}
 _COUNT: Final = {"-n", "--count"}
 _SIZE: Final = {"-p", "--fraction", "-m", "--memory", "--compute", "--compute-limit", "--managed-memory"}
@@ -24,7 +24,7 @@ def start(words: Sequence[str]) -> None:
     """Executes `remotegpu-run` if the command line is a plain run; else returns."""
     if not is_plain(words, os.environ):
         return
-    program = find_dist().bin / _PROGRAM
+    program = find_dist().bin / PROGRAM
     try:
         os.execv(program, [str(program), *words[1:]])  # noqa: S606 (there is no shell)
     except OSError:
