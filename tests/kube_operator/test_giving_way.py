@@ -7,9 +7,10 @@ import contextlib
 import datetime
 import threading
 import time
+import zoneinfo
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import urllib3
 from support.apiserver import ApiServer
@@ -20,6 +21,7 @@ from support.system import until
 
 from remotegpu.rpc import pb
 
+BERLIN: Final = zoneinfo.ZoneInfo("Europe/Berlin")
 KEPT = 2 * MIB
 
 
@@ -102,14 +104,16 @@ ALLOCATED, BY_SCHEDULE, FOR_PRIORITY = (
 
 def test_desks_by_day_and_training_by_night_for_three_days(server: ApiServer, kube: Kube, folder: Path) -> None:
     clock = ShiftedClock(folder / "clock")
-    midnight = datetime.datetime.combine(datetime.date(2026, 11, 30), datetime.time(), datetime.UTC)
+    # Ahead of the real day on every day: an operator whose clock is behind trusts no certificate that was made today.
+    first = datetime.datetime.now(BERLIN).date() + datetime.timedelta(days=2)
 
     def it_is(day: int, hour: int) -> None:
-        clock.jump(int((midnight + datetime.timedelta(days=day, hours=hour)).timestamp() - time.time()))
+        """Set the operator's clock to an hour in Berlin."""
+        wanted = datetime.datetime.combine(first + datetime.timedelta(days=day), datetime.time(hour), BERLIN)
+        clock.jump(int(wanted.timestamp() - time.time()))
 
-    it_is(0, 12)
-    # In Berlin it is an hour later.
-    window = {"timeZone": "Europe/Berlin"}
+    it_is(0, 13)
+    window = {"timeZone": BERLIN.key}
     schedules = [
         {"name": "night", "from": "20:00", "to": "06:00", "namespaces": ["desks"], **window},
         {"name": "day", "from": "06:00", "to": "20:00", "matchLabels": {"app": "model"}, **window},
@@ -122,13 +126,13 @@ def test_desks_by_day_and_training_by_night_for_three_days(server: ApiServer, ku
         make(kube, "training", "model", "0.9", labels={"app": "model"}, suspendable=True)
         becomes(kube, "training", "model", ("Pending", "WaitingForCapacity"))
         for day in range(3):
-            it_is(day, 19)  # 20:00
+            it_is(day, 20)
             for name in ("ann", "bob"):
                 becomes(kube, "desks", name, BY_SCHEDULE)
             becomes(kube, "training", "model", ALLOCATED)
-            it_is(day + 1, 4)
+            it_is(day + 1, 5)
             assert state(kube, "desks", "ann") == BY_SCHEDULE
-            it_is(day + 1, 5)  # 06:00
+            it_is(day + 1, 6)
             becomes(kube, "training", "model", BY_SCHEDULE)
             for name in ("ann", "bob"):
                 becomes(kube, "desks", name, ALLOCATED)
