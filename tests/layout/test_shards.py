@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from support import shards
-from support.shards import CORE, ByHand, Shard, ShardError, Table
+from support.shards import API, CORE, ByHand, Shard, ShardError, Table
 
 ROOT = shards.ROOT
 TABLE = shards.load()
-PARTS = {CORE, *(shard.name for shard in TABLE.shards)}
+PARTS = {CORE, API, *(shard.name for shard in TABLE.shards)}
 TORCH = {"torch-a", "torch-b"}
 # Tests that are collected only where torch is installed.
 TORCH_FILES = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "offload" / "tests" / "torch").glob("test_*.py"))
@@ -57,14 +57,14 @@ def test_every_test_is_run_by_a_part_that_can_run_it(collected: dict[str, list[s
     nowhere = [
         test
         for test, marks in collected.items()
-        if ("frameworks" in marks) != (TABLE.part_of(test) in TORCH) and not by_hand & set(marks)
+        if ("frameworks" in marks) != (TABLE.part_of(test, marks) in TORCH) and not by_hand & set(marks)
     ]
     assert nowhere == []
     for shard in TABLE.shards:
         own = {test for test in collected if TABLE.part_of(test) == shard.name}
         if shard.mark:
             assert own == {test for test, marks in collected.items() if shard.mark in marks}
-    assert {TABLE.part_of(test) for test in collected} | TORCH == PARTS
+    assert {TABLE.part_of(test, marks) for test, marks in collected.items()} | TORCH == PARTS
     # An entry is a process, and torch keeps a device for good: each file is an entry.
     entries = {entry: part for entry, part in TABLE.entries() if part in TORCH}
     assert [file for file in TORCH_FILES if file not in entries] == []
@@ -107,10 +107,11 @@ def test_what_forces_a_shard_exists() -> None:
 
 
 def test_pytest_takes_the_parts_from_the_table() -> None:
-    every = listed("tests/remoting/test_faults.py", "tests/cli/test_run.py")
-    taken = {part: set(listed("--part", part, *{test.split("::")[0] for test in every})) for part in (CORE, "survival")}
-    for part, tests in taken.items():
-        assert tests == {test for test in every if TABLE.part_of(test) == part} != set()
+    every = listed("tests/remoting/test_faults.py", "tests/cli/test_run.py", "tests/webhook/test_pods.py")
+    files = {test.split("::")[0] for test in every}
+    for part in (CORE, API, "survival"):
+        asked = set(listed("--part", part, *files))
+        assert asked == {test for test, marks in every.items() if TABLE.part_of(test, marks) == part} != set()
 
 
 @pytest.mark.parametrize("shard", TABLE.shards, ids=lambda shard: shard.name)
@@ -120,15 +121,17 @@ def test_a_shard_has_a_command_of_its_own(shard: Shard) -> None:
     assert f"-m pytest {marks}--part {shard.name}" in ran
 
 
-def test_make_test_runs_core_and_make_test_all_everything() -> None:
+def test_make_test_runs_core_make_test_longer_the_rest_and_make_test_all_everything() -> None:
     core = commands("test")
-    assert "-m pytest --part core -n 2 " in core
-    in_process = re.findall(r"for files in (.+); do", core)
+    assert "-m pytest --part core -n 2 " in core and "cargo test" in core and "clippy" in core
+    assert not any(other in core for other in ("frameworks", "--part api", "cluster programs", "e2e"))
+    longer = commands("test-longer")
+    assert "-m pytest --part api -n 2 " in longer and "cluster programs" in longer and "remoting/fuzz" in longer
+    in_process = re.findall(r"for files in (.+); do", longer)
     files = {f"offload/tests/torch/test_{name}.py" for group in shlex.split(in_process[0]) for name in group.split()}
     assert files == {entry.partition("::")[0] for entry in TABLE.core} & set(TORCH_FILES)
     # Files of one test each, which the shard has: the demo takes over a minute, the other is about files.
     assert set(TORCH_FILES) - files == {f"offload/tests/torch/test_{name}.py" for name in ("demo", "parquet")}
-    assert "cargo test" in core and "remoting/fuzz" in core and "clippy" in core
     assert "-m pytest -m e2e e2e --part core --part" in commands("test-e2e")
     every = commands("test-all")
     for options in ("", " -m e2e e2e", " -m frameworks tests/frameworks_torch", " -m thorough"):
@@ -158,9 +161,10 @@ def test_what_is_alike_up_to_its_last_hyphen_stays_in_one_process(tmp_path: Path
     assert len(set.union(*workers.values())) == 2
 
 
-def test_ci_runs_both() -> None:
+def test_ci_runs_all_three() -> None:
     script = (ROOT / ".ci" / "run").read_text()
-    assert "make test || status" in script and "make test-e2e >" in script and "--left-out" in script
+    assert "make test || status" in script and "make test-longer || status" in script
+    assert "make test-e2e >" in script and "--left-out" in script
 
 
 SHARDS = (

@@ -1,7 +1,8 @@
 """Assigns each test to a part of CI, and chooses the shard of a run. The table is `.ci/shards.toml`.
 
-A part is `core`, which every run has, or a shard, of which a run has one. The longest entry of the table that names a
-test decides, and a test that no entry names is in core: so each test is in exactly one part.
+A part is `core`, which `make test` runs, `api`, which each run of CI has besides, or a shard, of which a run has one.
+The longest entry of the table that names a test decides. A test that no entry names is in `api` if it starts an API
+server, else in core: so each test is in exactly one part.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +20,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / ".ci" / "shards.toml"
 CORE: Final = "core"
+API: Final = "api"
 NONE: Final = "none"
 # How long before the newest commit a commit still belongs to the same change: a session of work makes many.
 CHANGE_SECONDS: Final = 12 * 3600
@@ -66,10 +69,11 @@ class Table:
         """Each path or test id with its part."""
         return [*((test, CORE) for test in self.core), *((test, s.name) for s in self.shards for test in s.tests)]
 
-    def part_of(self, test: str) -> str:
-        """The part of a test id, like `tests/cli/test_run.py::test_signals[1]`."""
+    def part_of(self, test: str, marks: Collection[str] = ()) -> str:
+        """The part of a test id, like `tests/cli/test_run.py::test_signals[1]`, with the names of the test's marks."""
         naming = [(len(entry), part) for entry, part in self.entries() if names(entry, test)]
-        return max(naming)[1] if naming else CORE
+        part = max(naming)[1] if naming else CORE
+        return API if part == CORE and "apiserver" in marks else part
 
     def find(self, asked: str) -> Shard:
         """Finds a shard by name, or by number from 1."""
