@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import shards
-from support.shards import API, CORE, ByHand, Shard, ShardError, Table
+from support.shards import API, CORE, ByHand, Pass, Shard, ShardError, Table
 
 ROOT = shards.ROOT
 TABLE = shards.load()
@@ -106,6 +106,19 @@ def test_what_forces_a_shard_exists() -> None:
     assert [path for each in TABLE.shards for path in each.forced_by if not (ROOT / path).exists()] == []
 
 
+def test_each_product_file_forces_a_shard() -> None:
+    product = ("operator", "deviceplugin", "remoting", "offload/remotegpu_offload", "charts", "crds", "Dockerfile")
+    files = shards.git("ls-files", *product).splitlines()
+    assert len(files) > 1000
+    assert [file for file in files if not any(TABLE.forced(shard, [file]) for shard in TABLE.in_turn())] == []
+
+
+def test_passes_are_of_commits_that_the_history_has() -> None:
+    for name, last in shards.load_passes(TABLE).items():
+        if shards.git("rev-parse", "--is-shallow-repository") == "false":
+            assert shards.git("cat-file", "-t", last.commit) == "commit", name
+
+
 def test_pytest_takes_the_parts_from_the_table() -> None:
     every = listed("tests/remoting/test_faults.py", "tests/cli/test_run.py", "tests/webhook/test_pods.py")
     files = {test.split("::")[0] for test in every}
@@ -194,22 +207,41 @@ def test_the_longest_entry_decides(test: str, part: str) -> None:
     assert SMALL.part_of(test) == part
 
 
-def test_the_hash_chooses_unless_a_change_forces() -> None:
-    def chosen(tree: int, *changed: str, asked: str = "") -> str | None:
-        turn = shards.choose(SMALL, f"{tree:040x}", list(changed), asked)
-        return turn.shard.name if turn.shard else None
+PASSES = {"one": Pass("c1", "2026-11-03"), "two": Pass("c2", "2026-11-02"), "three": Pass("c3", "2026-11-01")}
 
-    assert [chosen(tree) for tree in range(4)] == ["one", "two", "three", "one"]
-    assert [chosen(tree, "src/two/deep/file.rs") for tree in range(2)] == ["two", "two"]
-    assert [chosen(tree, "src/two.rs", "one.py") for tree in range(2)] == ["two", "two"]
-    assert [chosen(tree, "src/one/x", "src/two/x") for tree in range(2)] == ["one", "two"]
-    assert [chosen(tree, "src/onerous", "README.md") for tree in range(2)] == ["one", "two"]
-    assert [chosen(tree, "b/y.py") for tree in range(2)] == ["two", "two"], "a change of its own tests"
-    assert [chosen(tree, "src/four/x", "d/y.py") for tree in range(4)] == ["one", "two", "three", "one"], "by hand"
+
+def chosen(passes: dict[str, Pass], *changed: str, asked: str = "") -> str | None:
+    turn = shards.choose(SMALL, passes, list(changed), asked)
+    return turn.shard.name if turn.shard else None
+
+
+@pytest.mark.parametrize(
+    ("changed", "shard"),
+    [
+        ([], "three"),
+        (["src/two/deep/file.rs"], "two"),
+        (["src/two.rs", "one.py"], "two"),
+        (["src/one/x", "src/two/x"], "two"),
+        (["src/one/x"], "one"),
+        (["src/onerous", "README.md"], "three"),
+        (["b/y.py"], "two"),
+        (["src/four/x", "d/y.py"], "three"),
+    ],
+)
+def test_the_forced_shard_that_passed_longest_ago_has_its_turn(changed: list[str], shard: str) -> None:
+    assert chosen(PASSES, *changed) == shard
+
+
+def test_a_shard_that_never_passed_comes_first() -> None:
+    assert chosen({"two": PASSES["two"]}, "src/one/x", "src/two/x") == "one"
+    assert chosen({"three": PASSES["three"]}) == "one"
+
+
+def test_a_shard_that_is_asked_for_has_its_turn() -> None:
     asked = ("2", "three", "4", "four", "none")
-    assert [chosen(0, asked=each) for each in asked] == ["two", "three", "four", "four", None]
+    assert [chosen(PASSES, asked=each) for each in asked] == ["two", "three", "four", "four", None]
     with pytest.raises(ShardError, match="5"):
-        chosen(0, asked="5")
+        chosen(PASSES, asked="5")
 
 
 def test_a_shard_by_hand_says_why_where_it_is_left_out() -> None:
@@ -259,6 +291,21 @@ def test_a_session_s_commits_are_what_changed(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     repository("clone", "--quiet", "--depth=1", f"file://{tmp_path}", str(clone))
     assert set(shards.changed_files(shards.tree_hash(clone), clone)) == {"a", "b", "c", "d"}
+
+
+def test_a_shard_is_due_once_what_it_guards_has_changed(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    (tmp_path / "src").mkdir()
+    first = repository.commit("src/one", hour=0)
+    second = repository.commit("one.py", hour=1)
+    passes = {"one": Pass(first, "2026-11-01"), "two": Pass(first, "2026-11-01"), "three": Pass(first, "2026-11-01")}
+
+    def names_due() -> list[str]:
+        return [each.name for each in shards.due(SMALL, passes, shards.tree_hash(tmp_path), tmp_path)]
+
+    assert names_due() == ["two", "four"], "one.py is two's, and four never passed"
+    passes["two"] = Pass(second, "2026-11-02")
+    assert names_due() == ["four"]
 
 
 def test_a_branch_s_commits_are_what_changed_however_old(tmp_path: Path) -> None:
