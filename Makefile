@@ -14,10 +14,17 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
+.PHONY: help help-all set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
-help: ## Show the targets
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+# What a person needs first; `make help-all` shows the rest.
+MAIN := build demo demo-torch demo-kubernetes test test-longer test-e2e test-all lint generate docs bench clean
+
+help: ## Show the main targets
+	@$(MAKE) --no-print-directory help-all | awk -v main="$(MAIN)" 'BEGIN { split(main, names); for (n in names) shown[names[n]] = 1 } $$1 in shown'
+	@echo "make help-all shows all targets"
+
+help-all: ## Show all targets
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 set-up: .venv/.installed headers ## Create .venv with everything the project and its tests need
 
