@@ -204,6 +204,23 @@ def decode(data: bytes) -> Packet | None:
     return packet if isinstance(packet, dict) else None
 
 
+def text(packet: Packet, key: str) -> str:
+    """Returns a packet's text; "" for anything else."""
+    value = packet.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def flag(packet: Packet, key: str) -> bool:
+    """Returns whether a packet's value is true; False for anything else."""
+    return packet.get(key) is True
+
+
+def items(packet: Packet, key: str) -> list[Any]:
+    """Returns a packet's list; an empty one for anything else."""
+    value = packet.get(key)
+    return value if isinstance(value, list) else []
+
+
 def whole_number(packet: Packet, key: str) -> int:
     """Returns a packet's number from 0 to 2^63 - 1; 0 for anything else."""
     value = packet.get(key)

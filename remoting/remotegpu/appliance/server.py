@@ -17,24 +17,14 @@ import grpc.aio
 from remotegpu.api.lines import one_line
 from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_bytes
+from remotegpu.appliance._generated import gateway_events as events
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.backends.xids import Effect, classify
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claims.authority import ClaimAuthority, audiences
 from remotegpu.appliance.claims.leases import ClaimLeases
 from remotegpu.appliance.claims.reviews import Reviews
-from remotegpu.appliance.gateway import (
-    Event,
-    Gateway,
-    GatewayError,
-    LeaseGone,
-    LeaseHeld,
-    Refused,
-    RefusedMore,
-    Restarted,
-    SessionConnected,
-    Used,
-)
+from remotegpu.appliance.gateway import Event, Gateway, GatewayError, Restarted
 from remotegpu.appliance.gpus.hardware import Hardware, SelfTest, probe, self_test, worker_environment
 from remotegpu.appliance.gpus.health import GpuHealth
 from remotegpu.appliance.handover import NoHandoverError, State, check_new_code, execute, received
@@ -461,20 +451,21 @@ class Appliance:
 
     def _gateway_event(self, event: Event) -> None:
         match event:
-            case SessionConnected(session_id):
+            case events.SessionConnected(session_id):
                 self._sessions.connected(session_id)
-            case LeaseHeld(lease_id):
+            case events.LeaseHeld(lease_id):
                 self._leases.held(lease_id)
-            case LeaseGone(lease_id):
+            case events.LeaseGone(lease_id):
                 self._leases.gone(lease_id)
-            case Refused(peer, reason):
+            case events.Refused(peer, reason):
                 self._counters.refusals.labels(reason="door").inc()
                 _log.info("the gateway refused %s: %s", one_line(peer, _MOST_LINE), one_line(reason, _MOST_LINE))
-            case RefusedMore(count):
+            case events.RefusedMore(count):
                 self._counters.refusals.labels(reason="door").inc(count)
                 _log.info("the gateway refused %d more, which are not listed", count)
-            case Used():
-                self._leases.used(event)
+            case events.Used(times):
+                for used in times:
+                    self._leases.used(used)
             case Restarted():
                 self._counters.gateway_restarts.inc()
                 self._leases.readmit()

@@ -12,7 +12,9 @@ from typing import Final
 import grpc
 
 from remotegpu.api.quantities import Ask, Compute, format_bytes
-from remotegpu.appliance.gateway import Gateway, Part, Used
+from remotegpu.appliance._generated.gateway_events import UsedTime
+from remotegpu.appliance._generated.gateway_orders import Place
+from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.handover import State
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
@@ -462,14 +464,18 @@ class Leases:
         self._gateway.set_parts(
             lease.lease_id,
             [
-                Part(gpu, self.allocator.guaranteed(gpu, size, placement.compute), placement.compute.limit_milli)
+                Place(
+                    gpu=gpu,
+                    weight=self.allocator.guaranteed(gpu, size, placement.compute),
+                    limit=placement.compute.limit_milli,
+                )
                 for gpu, size in zip(placement.gpus, placement.sizes, strict=True)
             ],
         )
 
-    def used(self, used: Used) -> None:
+    def used(self, used: UsedTime) -> None:
         """Counts what a lease has used of a GPU, as the gateway reports."""
-        lease = self._live.get(used.lease_id) or self._ended.get(used.lease_id)
+        lease = self._live.get(used.lease) or self._ended.get(used.lease)
         if lease is None or used.gpu not in lease.placement.gpus:
             return
         lease.busy[lease.placement.gpus.index(used.gpu)].add(used.nanoseconds)

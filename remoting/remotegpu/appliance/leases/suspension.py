@@ -14,9 +14,10 @@ import grpc
 
 from remotegpu.api.lines import one_line
 from remotegpu.api.quantities import format_bytes
+from remotegpu.appliance._generated import worker_orders as orders
+from remotegpu.appliance._generated import worker_requests as requests
 from remotegpu.appliance.leases.leases import Leases, Waiting
 from remotegpu.appliance.machine.images import Images, NoRoomError
-from remotegpu.appliance.packets import Packet, whole_number
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions.budgets import tenant_of
 from remotegpu.appliance.sessions.sessions import DRAIN_SECONDS, Sessions
@@ -153,17 +154,18 @@ class Suspensions:
         # The image of a session that ends goes with it.
         if image is None or image.closed:
             return ""
-        order = {"op": "suspend", "reason": reason, "seconds": DRAIN_SECONDS}
+        order = orders.suspend(reason=reason, seconds=DRAIN_SECONDS)
         fds, size = [image.file.fileno()], image.bytes
         answer = await self._sessions.ask(session, order, fds, size=size, seconds=DRAIN_SECONDS)
-        match answer.get("op"):
-            case "suspended" if not image.closed:
-                image.trim(whole_number(answer, "bytes"))
-                session.kept = _kept(answer, len(session.lease.quotas))
+        match answer:
+            case requests.Suspended(size, kept) if not image.closed:
+                image.trim(size)
+                # A worker may be under its tenant's control, and name fewer or more devices.
+                session.kept = (*kept, *([0] * len(session.lease.quotas)))[: len(session.lease.quotas)]
                 return ""
-            case "notsuspended":
+            case requests.NotSuspended(why):
                 _drop(session)
-                return one_line(answer.get("reason"), _MOST_REASON)
+                return one_line(why, _MOST_REASON)
             case _:
                 _drop(session)
                 return ""
@@ -186,18 +188,11 @@ class Suspensions:
         image = session.image
         if image is None:
             return ""
-        answer = await self._sessions.ask(session, {"op": "resume"}, size=image.bytes)
-        if answer.get("op") == "notresumed":
-            return one_line(answer.get("reason"), _MOST_REASON)
+        answer = await self._sessions.ask(session, orders.resume(), size=image.bytes)
+        if isinstance(answer, requests.NotResumed):
+            return one_line(answer.reason, _MOST_REASON)
         _drop(session)
         return ""
-
-
-def _kept(answer: Packet, devices: int) -> tuple[int, ...]:
-    """Parses the bytes of each device. A worker may be under its tenant's control: a bad number counts as 0."""
-    told = answer.get("kept")
-    numbers = {str(device): number for device, number in enumerate(told if isinstance(told, list) else [])}
-    return tuple(whole_number(numbers, str(device)) for device in range(devices))
 
 
 def _drop(session: Session) -> None:

@@ -15,14 +15,14 @@ import grpc
 
 from remotegpu.api.lines import one_line
 from remotegpu.api.quantities import Ask
+from remotegpu.appliance._generated.worker_requests import Adopted
 from remotegpu.appliance.claims.leases import ClaimLeases
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.gpus.hardware import Snapshot
 from remotegpu.appliance.leases.leases import Leases
-from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
-from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.sessions.state import Answer, Lease, Session
 from remotegpu.appliance.shares.asks import ask_of, compute_of
 from remotegpu.appliance.shares.claims import Claim
 from remotegpu.rpc import pb
@@ -57,7 +57,7 @@ class Arrival:
     used: bool = False
     lease: Lease | None = None
     # With the ticket of its client, and the future for its worker's report.
-    sessions: list[tuple[Session, str, asyncio.Future[Packet]]] = field(default_factory=list)
+    sessions: list[tuple[Session, str, asyncio.Future[Answer | None]]] = field(default_factory=list)
     # Set once there is a worker for each session.
     watch: asyncio.Task[None] | None = None
 
@@ -229,7 +229,7 @@ class Arrivals:
         answers = [answer for _, _, answer in arrival.sessions]
         if answers:
             await asyncio.wait(answers, timeout=_ADOPT_SECONDS)
-        missing = [answer for answer in answers if not answer.done() or answer.result().get("op") != "adopted"]
+        missing = [answer for answer in answers if not answer.done() or not isinstance(answer.result(), Adopted)]
         return f"{len(missing)} of its {len(answers)} sessions are not complete" if missing else ""
 
     async def _watch(self, arrival: Arrival, lease: Lease) -> None:

@@ -23,16 +23,17 @@ import grpc
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.lines import one_line
+from remotegpu.appliance._generated import worker_orders as orders
+from remotegpu.appliance._generated.worker_requests import Ahead, Moved, NotMoved
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.gpus.hardware import Snapshot
 from remotegpu.appliance.leases.leases import Leases, Waiting
 from remotegpu.appliance.leases.suspension import Bytes, Suspensions
 from remotegpu.appliance.moving.destinations import SECRET, Destination
-from remotegpu.appliance.packets import Packet, whole_number
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions.budgets import tenant_of
 from remotegpu.appliance.sessions.sessions import DRAIN_SECONDS, Sessions
-from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.sessions.state import Answer, Lease, Session
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 
@@ -133,7 +134,7 @@ class Departures:
         self._leases.moved(lease, text)
         seconds = time.monotonic() - paused
         _log.info("lease %s has moved to %s: it stood still for %.2f s", lease.lease_id[:8], to.endpoint, seconds)
-        return sum(whole_number(answer, "bytes") for answer in answers)
+        return sum(answer.bytes for answer in answers if isinstance(answer, Moved))
 
     def _described(self, lease: Lease, workers: list[Session], invitation: str) -> pb.ReceiveLeaseRequest:
         return pb.ReceiveLeaseRequest(
@@ -159,7 +160,7 @@ class Departures:
 
     async def _send_all(
         self, workers: list[Session], other: ApplianceClient, place: pb.ReceiveLeaseReply
-    ) -> tuple[float, list[Packet]]:
+    ) -> tuple[float, list[Answer | None]]:
         """Sends all sessions; returns since when they are paused (monotonic), and their workers' answers."""
         async with contextlib.AsyncExitStack() as stack:
             connections = []
@@ -171,42 +172,42 @@ class Departures:
             pairs = zip(workers, connections, strict=True)
             ahead = await asyncio.gather(*(self._send_ahead(session, ours) for session, ours in pairs))
             paused = time.monotonic()
-            if any(answer.get("op") != "ahead" for answer in ahead):
+            if any(not isinstance(answer, Ahead) for answer in ahead):
                 return paused, ahead
             return paused, await asyncio.gather(*(self._send(session) for session in workers))
 
-    async def _send_ahead(self, session: Session, connection: socket.socket) -> Packet:
+    async def _send_ahead(self, session: Session, connection: socket.socket) -> Answer | None:
         """Sends a session's memory while the program runs, however slow the network is."""
         late = asyncio.get_running_loop().call_later(_AHEAD_SECONDS, _break, connection)
         try:
-            order = {"op": "ahead"}
+            order = orders.ahead()
             return await self._sessions.ask(session, order, [connection.fileno()], size=0, seconds=_AHEAD_SECONDS)
         finally:
             late.cancel()
 
-    async def _send(self, session: Session) -> Packet:
-        order = {"op": "move", "seconds": DRAIN_SECONDS}
+    async def _send(self, session: Session) -> Answer | None:
+        order = orders.move(seconds=DRAIN_SECONDS)
         size = session.granted_bytes
         # A transfer at the lowest allowed rate is not late.
         slowly = size * len(session.lease.sessions) / self._bytes_per_second if self._bytes_per_second else 0.0
         return await self._sessions.ask(session, order, size=size, seconds=DRAIN_SECONDS + slowly)
 
     async def _settle(
-        self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Packet]
+        self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Answer | None]
     ) -> None:
         """Settles the lease there. Raises RefusalError if it does not move; its sessions go on here then."""
         ended = "Ended: one of its processes ended meanwhile; move it again"
-        others = [answer for answer in answers if answer.get("op") != "moved"]
-        reasons = [one_line(answer.get("reason"), _MOST_REASON) if answer else ended for answer in others]
-        why = reasons[0] if reasons else ""
+        staying = [answer for answer in answers if not isinstance(answer, Moved)]
+        reasons = [one_line(answer.reason, _MOST_REASON) for answer in staying if isinstance(answer, NotMoved)]
+        why = [*reasons, ended][0] if staying else ""
         try:
             await _aside(other.settle_lease, invitation, keep=not why)
         except ApplianceError as error:
             why = why or str(error)
         if why:
             for session, answer in zip(workers, answers, strict=True):
-                if answer.get("op") in ("ahead", "moved") and session.process is not None:
-                    session.process.send({"op": "stay"})
+                if isinstance(answer, Ahead | Moved) and session.process is not None:
+                    session.process.send(orders.stay())
             raise refused(f"{why}; it stays here as it was")
 
 

@@ -13,6 +13,7 @@ from io import FileIO
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from remotegpu.appliance._generated import worker_orders as orders
 from remotegpu.appliance.sessions.clients import Client
 from remotegpu.appliance.sessions.state import Lease, Session
 
@@ -141,7 +142,7 @@ class Returns:
                 continue
             number = next(_ids)
             other.settling[number] = asyncio.get_running_loop().create_future()
-            other.process.send({"op": "settle", "id": number})
+            other.process.send(orders.settle(id=number))
             yield other.settling[number]
 
     def _have_one_give_way(self, session: Session, device: int) -> float:
@@ -187,7 +188,7 @@ def _want(session: Session, device: int, least: int) -> None:
         if other.heir is None and other.process is not None:
             other.offers_on.discard(device)
             other.heir = (session, device)
-            other.process.send({"op": "handon", "device": device, "least": least})
+            other.process.send(orders.hand_on(device=device, least=least))
             return
 
 
@@ -201,7 +202,7 @@ def let_go(session: Session) -> None:
     """One that only waits for who wants its memory ends now: its place is wanted more."""
     if session.offers and session.heir is None and session.process is not None:
         session.offers = False
-        session.process.send({"op": "end", "code": 0, "reason": "its place is needed"})
+        session.process.send(orders.end(code=0, reason="its place is needed"))
 
 
 def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, zeroed: bool) -> None:
@@ -219,8 +220,8 @@ def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, ze
         lives, names = not session.offers, (session.session_id, to.session_id)
         if wants and to.process is not None and (taken := quota.move(*names, size, leaves=lives)):
             to.inherited[device] = to.inherited.get(device, 0) + size
-            to.process.send({"op": "inherit", "device": device, "size": size, "zeroed": zeroed}, [file.fileno()])
-    session.process.send({"op": "handedon", "taken": taken})
+            to.process.send(orders.inherit(device=device, size=size, zeroed=zeroed), [file.fileno()])
+    session.process.send(orders.handed_on(taken=taken))
     note_change(session.lease)
 
 

@@ -12,6 +12,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from remotegpu.api.lines import one_line
+from remotegpu.appliance._generated import worker_orders as orders
+from remotegpu.appliance._generated import worker_requests as requests
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.handover import NoHandoverError, State
 from remotegpu.appliance.machine.cgroups import LeaseGroups
@@ -19,7 +21,7 @@ from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.machine.shortage import OF_SESSION, descriptors_of_tenant
 from remotegpu.appliance.machine.uids import NoUidsError, Uids
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.packets import Packet, whole_number
+from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.sessions.budgets import HostMemory, tenant_of
 from remotegpu.appliance.sessions.clients import Client
 from remotegpu.appliance.sessions.code_cache import CodeCache
@@ -38,7 +40,7 @@ from remotegpu.appliance.sessions.returns import (
     note_change,
     settled,
 )
-from remotegpu.appliance.sessions.state import Lease, Session, SessionProcess
+from remotegpu.appliance.sessions.state import Answer, Lease, Session, SessionProcess
 from remotegpu.appliance.sessions.workers import Worker
 from remotegpu.appliance.settings import Limits
 
@@ -56,7 +58,6 @@ DRAIN_SECONDS: Final = 60
 # A worker that copies more slowly counts as stuck.
 _SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
 _ANSWER_SECONDS: Final = 60.0
-_ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "ahead", "moved", "notmoved", "adopted")
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
 # For one session's whole life: a tenant must not fill the log.
@@ -67,6 +68,10 @@ _MOST_ARRIVALS: Final = 16
 _MOST_QUESTIONS: Final = 2048
 # Clients ask at once how a session ended.
 _MAX_ENDED: Final = 256
+
+
+AboutMemory = requests.Grant | requests.Leaving | requests.Return | requests.Memory | requests.Unhealthy
+AboutExports = requests.Export | requests.Import | requests.Release | requests.Freed | requests.HandOn
 
 
 class SessionRefusedError(Exception):
@@ -221,14 +226,14 @@ class Sessions:
 
     async def ask(
         self, session: Session, packet: Packet, fds: Sequence[int] = (), *, size: int, seconds: float = 0.0
-    ) -> Packet:
-        """Asks a worker to suspend, resume or move its session; returns its answer, or {} if it ends.
+    ) -> Answer | None:
+        """Asks a worker to suspend, resume or move its session; returns its answer, None if it ends.
 
         A worker that does not answer in time is ended: `seconds` for work on the GPU, and some for `size` bytes of
         memory.
         """
         if session.process is None or session.session_id not in self._live:
-            return {}
+            return None
         answer = self.expect(session)
         session.process.send(packet, fds)
         most = _ANSWER_SECONDS + seconds + size / _SLOWEST_BYTES_PER_SECOND
@@ -238,10 +243,10 @@ class Sessions:
         except TimeoutError:
             why = f"its worker did not {packet['op']} it within {most:.0f} s"
             await self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
-            return {}
+            return None
 
-    def expect(self, session: Session) -> asyncio.Future[Packet]:
-        """Returns a future for the worker's next answer about its session, {} if it ends."""
+    def expect(self, session: Session) -> asyncio.Future[Answer | None]:
+        """Returns a future for the worker's next answer about its session, None if it ends."""
         session.answer = asyncio.get_running_loop().create_future()
         return session.answer
 
@@ -249,7 +254,7 @@ class Sessions:
         """Ends a session that has moved away, without telling its client."""
         session.ended = True
         if session.process is not None:
-            session.process.send({"op": "leave"})
+            session.process.send(orders.leave())
 
     def handed(self) -> list[State]:
         """Returns the state for `adopt`. Raises NoHandoverError if there is state that cannot be handed over."""
@@ -351,7 +356,7 @@ class Sessions:
     async def _give_way(self, lost: Session) -> None:
         """Ends a session that has no connection, in favour of another one that wants its memory."""
         if lost.process is not None:
-            lost.process.send({"op": "giveway"})
+            lost.process.send(orders.give_way())
         await self._end_lost(lost)
 
     async def settle(self, lease: Lease) -> None:
@@ -399,6 +404,9 @@ class Sessions:
                 "processes that use CUDA"
             )
 
+    def _has_all_descriptors(self, tenant: str) -> bool:
+        return self._descriptors_of(tenant) >= self._descriptors_for(tenant)
+
     def _descriptors_for(self, tenant: str) -> float:
         """Returns how many of the appliance's descriptors a tenant may have; no limit if there are no tenants."""
         return self._most_descriptors if tenant else math.inf
@@ -410,63 +418,56 @@ class Sessions:
 
     def _receive(self, session: Session, packet: Packet, file: FileIO | None) -> None:
         """Answers a packet of a worker, which may be under its tenant's control: nothing in it is trusted."""
-        process = session.process
-        operation = packet.get("op")
-        if operation == "log":
-            _note(session, packet)
-        elif operation == "stats":
-            self._count(session, packet)
-        elif operation in _ANSWERS:
-            if session.answer is not None and not session.answer.done():
-                session.answer.set_result(packet)
-        elif operation == "connection":
-            session.lost_since = None if packet.get("connected") is True else time.monotonic()
-            session.hung_up = packet.get("closed") is True
-            note_change(session.lease)
-        elif operation == "settled":
-            settled(session, whole_number(packet, "id"))
-        elif operation == "ending" and process is not None and not session.leaving:
-            session.leaving, session.offers = True, packet.get("offers") is True
-            all_settled(session)
-            note_change(session.lease)
-            # A worker that announces its end and does not end is killed.
-            self._spawn(_see_off(process, "" if session.offers else "it ends"))
-        elif operation == "left":
-            self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
-        elif operation in ("grant", "leaving", "return", "memory", "unhealthy") and process is not None:
-            device = whole_number(packet, "device")
-            if device >= len(session.lease.quotas):
-                return
-            self._account(session, process, operation, device, packet)
-        elif operation in ("export", "import", "release", "freed", "handon") and process is not None:
-            self._share(session, process, operation, packet, file)
-        elif operation in ("code", "offer") and process is not None:
-            self._share_code(session, process, operation, packet, file)
+        match request := requests.read(packet):
+            case requests.Log(line):
+                _note(session, line)
+            case requests.Stats():
+                self._count(session, request)
+            case request if isinstance(request, Answer):
+                if session.answer is not None and not session.answer.done():
+                    session.answer.set_result(request)
+            case requests.Connection(connected, closed):
+                session.lost_since = None if connected else time.monotonic()
+                session.hung_up = closed
+                note_change(session.lease)
+            case requests.Settled(number):
+                settled(session, number)
+            case requests.Left(size):
+                self._counters.left_bytes.inc(size)
+            case _ if request is not None and session.process is not None:
+                self._answer(session, session.process, request, file)
 
-    def _share(
-        self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
+    def _answer(
+        self, session: Session, process: SessionProcess, request: requests.WorkerRequest, file: FileIO | None
     ) -> None:
-        tenant = tenant_of(session.lease)
-        if operation == "export" and self._descriptors_of(tenant) >= self._descriptors_for(tenant):
-            # The worker learns that there is no room.
-            if file is not None:
+        """Answers a request about the end of a session, its memory, its exports or its code."""
+        match request:
+            case requests.Ending(offers) if not session.leaving:
+                session.leaving, session.offers = True, offers
+                all_settled(session)
+                note_change(session.lease)
+                # A worker that announces its end and does not end is killed.
+                self._spawn(_see_off(process, "" if session.offers else "it ends"))
+            case (
+                requests.Grant() | requests.Leaving() | requests.Return() | requests.Memory() | requests.Unhealthy()
+            ) if request.device < len(session.lease.quotas):
+                self._account(session, process, request)
+            case requests.Export() if self._has_all_descriptors(tenant_of(session.lease)):
+                # The worker learns that there is no room.
+                if file is not None:
+                    file.close()
+                _share(session, process, request, None)
+            case requests.Export() | requests.Import() | requests.Release() | requests.Freed() | requests.HandOn():
+                _share(session, process, request, file)
+            case requests.Code(number, name):
+                image = self._code.find(tenant_of(session.lease), name)
+                self._counters.code_asked.labels("miss" if image is None else "hit").inc()
+                process.send(orders.code(id=number), [] if image is None else [image.fileno()])
+            case requests.Offer(name, size) if file is not None and session.arriving < _MOST_ARRIVALS:
+                self._spawn(self._arrive(session, self._code.offer(tenant_of(session.lease), name, size, file)))
+            case requests.Offer() if file is not None:
+                # The worker gets EPIPE, and learns that the image is not kept.
                 file.close()
-            file = None
-        _share(session, process, operation, packet, file)
-
-    def _share_code(
-        self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
-    ) -> None:
-        tenant, name = tenant_of(session.lease), str(packet.get("hash"))
-        if operation == "code":
-            image = self._code.find(tenant, name)
-            self._counters.code_asked.labels("miss" if image is None else "hit").inc()
-            process.send({"op": "code", "id": whole_number(packet, "id")}, [] if image is None else [image.fileno()])
-        elif file is not None and session.arriving < _MOST_ARRIVALS:
-            self._spawn(self._arrive(session, self._code.offer(tenant, name, whole_number(packet, "size"), file)))
-        elif file is not None:
-            # The worker gets EPIPE, and learns that the image is not kept.
-            file.close()
 
     async def _arrive(self, session: Session, offer: Coroutine[Any, Any, None]) -> None:
         session.arriving += 1
@@ -475,28 +476,28 @@ class Sessions:
         finally:
             session.arriving -= 1
 
-    def _account(self, session: Session, process: SessionProcess, operation: str, device: int, packet: Packet) -> None:
+    def _account(self, session: Session, process: SessionProcess, request: AboutMemory) -> None:
+        device = request.device
         quota = session.lease.quotas[device]
-        gpu = session.lease.placement.gpus[device]
-        match operation:
-            case "grant":
-                self._grant(session, process, device, packet)
-            case "leaving":
-                quota.leave(session.session_id, whole_number(packet, "size"))
-                if packet.get("offers") is True:
+        match request:
+            case requests.Grant():
+                self._grant(session, process, request)
+            case requests.Leaving(_, size, offers):
+                quota.leave(session.session_id, size)
+                if offers:
                     session.offers_on.add(device)
                 note_change(session.lease)
-            case "return":
-                quota.give_back(session.session_id, whole_number(packet, "size"))
+            case requests.Return(_, size):
+                quota.give_back(session.session_id, size)
                 session.offers_on.discard(device)
                 note_change(session.lease)
-            case "memory":
-                self._ask(session, self._tell_memory(session, process, device, whole_number(packet, "id")))
-            case "unhealthy":
+            case requests.Memory(number):
+                self._ask(session, self._tell_memory(session, process, device, number))
+            case requests.Unhealthy(_, code, message):
                 if session.complaints < _MOST_COMPLAINTS:
                     session.complaints += 1
-                    message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
-                    self._on_unhealthy(gpu, message)
+                    gpu = session.lease.placement.gpus[device]
+                    self._on_unhealthy(gpu, f"error {code}: {one_line(message, _MAX_LOG_LINE)}")
 
     def _ask(self, session: Session, answer: Coroutine[Any, Any, None]) -> None:
         """Answers later. A worker's own limit of open questions is lower; one that exceeds it was taken over."""
@@ -519,36 +520,33 @@ class Sessions:
     async def _tell_memory(self, session: Session, process: SessionProcess, device: int, number: int) -> None:
         await self._returns.settle(session.lease, besides=session)
         limit, free = session.lease.quotas[device].limit, free_for(session, device)
-        process.send({"op": "memory", "id": number, "device": device, "limit": limit, "free": free})
+        process.send(orders.memory(id=number, limit=limit, free=free))
 
-    def _grant(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
-        least, want = whole_number(packet, "least"), whole_number(packet, "want")
-        quota = session.lease.quotas[device]
+    def _grant(self, session: Session, process: SessionProcess, grant: requests.Grant) -> None:
+        quota = session.lease.quotas[grant.device]
         # A session that is ending has given up its memory already.
-        size = 0 if session.ended else quota.grant(session.session_id, least, want)
-        if not size and not session.ended and 0 < least <= quota.limit:
-            self._ask(session, self._grant_later(session, process, device, packet))
+        size = 0 if session.ended else quota.grant(session.session_id, grant.least, grant.want)
+        if not size and not session.ended and 0 < grant.least <= quota.limit:
+            self._ask(session, self._grant_later(session, process, grant))
         else:
-            self._answer_grant(session, process, device, packet, Got(size, 0, ""))
+            self._answer_grant(session, process, grant, Got(size, 0, ""))
 
-    async def _grant_later(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
-        least, want = whole_number(packet, "least"), whole_number(packet, "want")
-        got = await self._returns.grant(session, device, least, want, maps=packet.get("maps") is True)
-        self._answer_grant(session, process, device, packet, got)
+    async def _grant_later(self, session: Session, process: SessionProcess, grant: requests.Grant) -> None:
+        got = await self._returns.grant(session, grant.device, grant.least, grant.want, maps=grant.maps)
+        self._answer_grant(session, process, grant, got)
 
-    def _answer_grant(self, session: Session, process: SessionProcess, device: int, packet: Packet, got: Got) -> None:
-        gpu = str(session.lease.placement.gpus[device])
+    def _answer_grant(self, session: Session, process: SessionProcess, grant: requests.Grant, got: Got) -> None:
+        gpu = str(session.lease.placement.gpus[grant.device])
         # A request for nothing: the worker only wants to know that all its packets were read.
-        if whole_number(packet, "least"):
+        if grant.least:
             (self._counters.grants if got.size else self._counters.grants_refused).labels(gpu=gpu).inc()
-        answer = {"op": "granted", "id": whole_number(packet, "id"), "size": got.size, "line": got.line}
-        process.send(answer | ({"inherited": got.inherited} if got.inherited else {}))
+        process.send(orders.granted(id=grant.id, size=got.size, line=got.line, inherited=got.inherited))
 
-    def _count(self, session: Session, packet: Packet) -> None:
+    def _count(self, session: Session, stats: requests.Stats) -> None:
         for name in _STATS:
-            value = whole_number(packet, name)
-            self._counters.stats[name].inc(max(0, value - session.stats.get(name, 0)))
-            session.stats[name] = max(value, session.stats.get(name, 0))
+            value, before = getattr(stats, name), session.stats.get(name, 0)
+            self._counters.stats[name].inc(max(0, value - before))
+            session.stats[name] = max(value, before)
 
     async def _watch(self, session: Session, process: SessionProcess) -> None:
         code = await process.wait()
@@ -594,7 +592,7 @@ class Sessions:
         all_settled(session)
         note_change(session.lease)
         if session.answer is not None and not session.answer.done():
-            session.answer.set_result({})
+            session.answer.set_result(None)
         if session.image is not None:
             session.image.close()
         self._uids.give_back(session.uid)
@@ -619,14 +617,14 @@ def _note_end(session: Session, *, seen: bool = False) -> None:
     if session.process is not None and not is_going(session):
         if seen:
             session.lost_since = session.lost_since or time.monotonic()
-        session.process.send({"op": "clientended"})
+        session.process.send(orders.client_ended())
     note_change(session.lease)
 
 
-def _note(session: Session, packet: Packet) -> None:
+def _note(session: Session, line: str) -> None:
     """Logs a session's line, up to a limit: the process has its own, but may be under its tenant's control."""
     if session.lines < _MOST_LINES:
-        _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
+        _log.info("session %s: %s", session.session_id[:8], one_line(line, _MAX_LOG_LINE))
     elif session.lines == _MOST_LINES:
         _log.info("session %s: says more than %d lines, of which no more are kept", session.session_id[:8], _MOST_LINES)
     session.lines = min(session.lines, _MOST_LINES) + 1
@@ -665,33 +663,29 @@ def _handed(session: Session) -> State:
     }
 
 
-def _share(session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None) -> None:
+def _share(session: Session, process: SessionProcess, request: AboutExports, file: FileIO | None) -> None:
     """Answers a worker's packet about memory that it shares with others of its lease."""
     exports, name = session.lease.exports, session.session_id
-    match operation:
-        case "export":
-            device, size = whole_number(packet, "device"), whole_number(packet, "size")
+    match request:
+        case requests.Export(number, device, size):
             token = None
             if file is not None and device < len(session.lease.quotas) and not session.ended:
                 token = exports.add(name, device, size, file)
-            process.send({"op": "exported", "id": whole_number(packet, "id"), "token": token})
-        case "import":
-            export = None if session.ended else exports.hold(name, str(packet.get("token")))
-            numbers = {"id": whole_number(packet, "id"), "device": 0, "size": 0}
+            process.send(orders.exported(id=number, token=token))
+        case requests.Import(number, token):
+            export = None if session.ended else exports.hold(name, token)
             if export is None:
-                process.send({"op": "imported", **numbers})
+                process.send(orders.imported(id=number, device=0, size=0))
             else:
-                numbers |= {"device": export.device, "size": export.size}
-                process.send({"op": "imported", **numbers}, [export.file.fileno()])
-        case "release":
-            token = str(packet.get("token"))
-            process.send({"op": "released", "token": token, "last": exports.release(name, token)})
+                answer = orders.imported(id=number, device=export.device, size=export.size)
+                process.send(answer, [export.file.fileno()])
+        case requests.Release(token):
+            process.send(orders.released(token=token, last=exports.release(name, token)))
             note_change(session.lease)
-        case "handon":
-            device, size = whole_number(packet, "device"), whole_number(packet, "size")
-            hand_on(session, device, size, file, zeroed=packet.get("zeroed") is True)
-        case "freed":
-            exports.freed(name, str(packet.get("token")))
+        case requests.HandOn(device, size, zeroed):
+            hand_on(session, device, size, file, zeroed=zeroed)
+        case requests.Freed(token):
+            exports.freed(name, token)
             note_change(session.lease)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from remotegpu.appliance._generated import worker_requests as requests
 from remotegpu.appliance.machine.images import ImageFile
 from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.sessions.clients import Client
@@ -17,6 +18,18 @@ from remotegpu.rpc import pb
 
 # The gateway reports usage every second.
 _BUSY_SECONDS: Final = 2.5
+
+# A worker's answer to the order to suspend, resume or move its session.
+Answer = (
+    requests.Suspended
+    | requests.NotSuspended
+    | requests.Resumed
+    | requests.NotResumed
+    | requests.Ahead
+    | requests.Moved
+    | requests.NotMoved
+    | requests.Adopted
+)
 
 
 class SessionProcess(Protocol):
@@ -135,7 +148,7 @@ class Session:
     complaints: int = 0  # how often it said that a GPU is broken
     arriving: int = 0  # images of its code that are on their way
     questions: int = 0  # unanswered questions of its worker
-    answer: asyncio.Future[Packet] | None = None  # the worker's answer to the last request
+    answer: asyncio.Future[Answer | None] | None = None  # the worker's answer to the last request
     image: ImageFile | None = None  # its GPU memory, while its lease is suspended
     kept: tuple[int, ...] = ()  # bytes of each GPU that the driver keeps meanwhile
 

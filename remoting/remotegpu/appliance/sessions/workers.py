@@ -9,6 +9,8 @@ from io import FileIO
 from pathlib import Path
 
 from remotegpu.api.names import VISIBLE_DEVICES_ENV
+from remotegpu.appliance._generated import worker_orders as orders
+from remotegpu.appliance._generated import worker_requests as requests
 from remotegpu.appliance.handover import Adopted, Process, State, kept, taken
 from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel, packet_pair
@@ -69,7 +71,7 @@ class Worker:
         return code
 
     async def end(self, code: int, reason: str) -> None:
-        self._channel.send({"op": "end", "code": code, "reason": reason})
+        self._channel.send(orders.end(code=code, reason=reason))
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self.wait()
@@ -97,7 +99,7 @@ class Worker:
         return worker
 
     def _receive(self, packet: Packet, file: FileIO | None) -> None:
-        if packet.get("op") == "ready" and not self._ready.done():
+        if not self._ready.done() and isinstance(requests.read(packet), requests.Ready):
             self._ready.set_result(None)
         else:
             self._on_packet(packet, file)
