@@ -1,4 +1,4 @@
-"""Objects of ours in the cluster, listed and watched. While the API server is away, what was last known stays."""
+"""Lists and watches this project's objects in the cluster."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from kubernetes.aio import client
 from remotegpu.api.kubernetes import GROUP, VERSION
 
 _LIST_SECONDS: Final = 10
-# The server ends a watch after this; one that does not end is a dead connection.
+# The server ends a watch after this time. A longer watch is a dead connection.
 _WATCH_SECONDS: Final = 120
 _PAUSE_SECONDS: Final = 3
 
@@ -22,7 +22,11 @@ Object = dict[str, Any]
 
 
 async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) -> AsyncIterator[list[Object]]:
-    """All that there are, again after each event; never ends. `selectors`: field_selector, label_selector."""
+    """Yields the list of all objects, and again after each event. The iterator never ends.
+
+    `selectors` are `field_selector` and `label_selector` of the list call. While the API server is unreachable, the
+    iterator waits and tries again.
+    """
     complaint = ""
     while True:
         try:
@@ -41,7 +45,7 @@ async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) ->
                 async for line in _lines(answer.content):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        break  # Its version is too old: list again.
+                        break  # The resource version is too old: list again.
                     if event["type"] == "DELETED":
                         known.pop(_key(event["object"]), None)
                     else:
@@ -61,7 +65,7 @@ def _key(thing: Object) -> tuple[str, str]:
 
 
 async def _lines(content: StreamReader) -> AsyncIterator[bytes]:
-    """Whole ones, of any length: a pool with many appliances is longer than aiohttp's lines may be."""
+    """Yields complete lines of any length: a pool with many appliances exceeds aiohttp's limit for a line."""
     rest = b""
     async for piece in content.iter_any():
         *whole, rest = (rest + piece).split(b"\n")
