@@ -112,8 +112,7 @@ class Walk:
         self._keeps: list[tuple[Group, int, str]] = []
 
     def keep(self, group: Group, mask: int, within: str) -> None:
-        """Keeps the GPUs in `mask` for a group: from later requests of namespace `within`, or from all if it is empty.
-        """
+        """Keeps the GPUs in `mask` for a group, from later requests of namespace `within`; from all if it is empty."""
         if within:
             self._kept_within[within] |= mask
         else:

@@ -10,8 +10,7 @@ _Place = tuple[str, str]  # appliance, GPU
 
 
 class Rooms:
-    """The free memory of each GPU in bytes, -1 for a closed GPU. Callers call `note` after each change of the ledger.
-    """
+    """The free memory of each GPU in bytes; -1 for a closed GPU. Callers call `note` when the ledger has changed."""
 
     def __init__(self, inventory: Inventory, ledger: Ledger) -> None:
         self._inventory = inventory
