@@ -1,6 +1,6 @@
-"""Creates the claims of pods, and removes a pod's scheduling gate when its claim is allocated and no node would reject
-the pod.
+"""Creates the claims of pods, and removes the scheduling gate of a pod that may start.
 
+A pod may start when its claim is allocated and no kubelet would reject the pod.
 The operator's gate is the last one to be removed: a pod that waits for another gate, such as Kueue's, has no share.
 """
 
@@ -85,9 +85,8 @@ class Gates:
         return bool(why)
 
     def ended(self, pod: Object) -> None:
-        """Handles an ended pod. If a kubelet rejected the pod, writes an Event while the pod is a consumer of the
-        claim.
-        """
+        """Handles an ended pod. Writes an Event if a kubelet rejected the pod and the claim still has it as
+        consumer."""
         self.forget(pod["metadata"]["uid"])
         claim = self._index.own_claim(pod) or self._index.named(*pods.named_claim(pod))
         sentence = pods.turned_away(pod)

@@ -74,8 +74,7 @@ class Suspensions:
                     self._look(uid)
 
     async def follow_schedules(self, changed: Callable[[GPUClaim], None]) -> None:
-        """Calls `changed` with each claim for which a schedule's window begins or ends. Checks every second, and never
-        returns."""
+        """Calls `changed` with each claim for which a schedule's window begins or ends. Never returns."""
         seen: dict[str, tuple[str, ...]] = {}
         while True:
             now = datetime.datetime.now(datetime.UTC)

@@ -138,6 +138,5 @@ def _name(thing: Object) -> tuple[str, str]:
 
 
 def _version(thing: Object) -> int:
-    """Returns the object's resource version as a number. Within a kind it grows; Kubernetes promises this since 1.35.
-    """
+    """Returns the object's resource version, a number that grows within a kind (guaranteed since Kubernetes 1.35)."""
     return int(thing["metadata"]["resourceVersion"])

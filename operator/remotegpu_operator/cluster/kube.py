@@ -178,8 +178,7 @@ class Api:
     async def patch(
         self, resource: Resource, namespace: str | None, name: str, body: Object, subresource: str | None = None
     ) -> Object:
-        """Applies a merge patch. With metadata.resourceVersion in `body` it fails if another client has written since.
-        """
+        """Applies a merge patch. With metadata.resourceVersion in `body` it fails if the object has changed since."""
         return await self._call("PATCH", resource, resource.path(namespace, name, subresource), {}, body, _MERGE)
 
     async def apply(self, resource: Resource, namespace: str | None, body: Object) -> Object:
