@@ -27,8 +27,7 @@ PATIENCE_SECONDS: Final = 15
 
 
 async def serve(options: argparse.Namespace, ending: asyncio.Event) -> None:
-    """Serves the kubelet until `ending` is set, and then until a successor takes over or `options.patience` seconds
-    have passed."""
+    """Serves the kubelet until `ending` is set, and then waits at most `options.patience` seconds for a successor."""
     version = files.install(find_dist().pod, options.files)
     this = node.Node(version, files.local_sockets(options.files), options.files / node.MEMORY)
     await this.start()

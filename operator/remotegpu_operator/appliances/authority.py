@@ -57,11 +57,11 @@ class CertificateAuthority:
         return {name: certificate for name, certificate in found.items() if certificate}
 
     async def refresh(self, leaves: list[str]) -> None:
-        """Loads or creates the authority, takes a step of its rotation if one is due, and renews the webhook's
-        certificate if needed.
+        """Loads or creates the authority, and takes a step of its rotation if one is due.
 
-        `leaves` are the certificates of appliances. After an exception the previous authority stays in use. Raises
-        AuthorityError if the Secret `given` is incomplete, and the errors of `Api`.
+        Also renews the webhook's certificate if needed. `leaves` are the certificates of appliances. After an exception
+        the previous authority stays in use. Raises AuthorityError if the Secret `given` is incomplete, and the errors
+        of `Api`.
         """
         now = self._clock()
         stored = await self._get(CA_SECRET)

@@ -172,8 +172,7 @@ class Claims:
         )
 
     def _longest_wait(self) -> float:
-        """Returns the longest wait for a share, in seconds. Another thread calls it, so the dict of claims is
-        copied."""
+        """Returns the longest wait for a share, in seconds. Another thread calls it, so it copies the dict first."""
         claims = list(self._index.claims.values())
         waiting = [each.created for each in claims if each.status.phase is Phase.PENDING]
         if not waiting:

@@ -85,8 +85,7 @@ class Gates:
         return bool(why)
 
     def ended(self, pod: Object) -> None:
-        """Handles an ended pod. Writes an Event if a kubelet rejected the pod and the claim still has it as
-        consumer."""
+        """Handles an ended pod. Writes an Event if a kubelet rejected a pod that the claim's status still lists."""
         self.forget(pod["metadata"]["uid"])
         claim = self._index.own_claim(pod) or self._index.named(*pods.named_claim(pod))
         sentence = pods.turned_away(pod)

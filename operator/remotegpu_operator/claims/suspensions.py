@@ -25,8 +25,7 @@ class Suspensions:
         allocator: Allocator,
         look: Callable[[str], None],
     ) -> None:
-        """`claims` by uid, `pools` by name and `priorities` by PriorityClass are live mappings. `look` queues a
-        claim."""
+        """`claims` by uid, `pools` by name, `priorities` by PriorityClass: live mappings. `look` queues a claim."""
         self._claims = claims
         self._pools = pools
         self._priorities = priorities
