@@ -203,7 +203,7 @@ class Pools:
         if present is None or mark(present) != mark(wanted):
             self._sets.store(await self._api.apply(STATEFUL_SETS, self._installation.namespace, wanted))
 
-    # Appliances that go.
+    # Removal and replacement of appliances.
 
     async def _replace(self, claims: Claims) -> None:
         """Drains and then deletes appliances that no pool selects, and those with an outdated pod template."""
@@ -268,7 +268,7 @@ class Pools:
                 answer = await self._api.patch(STATEFUL_SETS, self._installation.namespace, name, body)
                 self._sets.store(answer)
 
-    # Appliances as they are.
+    # The present state of appliances.
 
     async def _follow(self, claims: Claims) -> None:
         """Updates the statuses of appliances after each change, and every half second to find overdue answers."""

@@ -155,7 +155,8 @@ class Allocator:
         return decisions
 
     def place(self) -> list[Placed]:
-        """Places the same requests as `settle`. Requests that wait get no reason, in a later `settle` neither."""
+        """Places the same requests as `settle`, but reports no reasons. A later `settle` does not report them
+        either."""
         return list(self.placing())
 
     def placing(self) -> Iterator[Placed]:
@@ -453,7 +454,7 @@ class Allocator:
         return walk.kept_from(request.namespace) if reservations.heeds(group.stage) else 0
 
     def _keep(self, inventory: Inventory, request: Request, group: Group, mask: int, walk: Walk) -> None:
-        """Reserves the GPUs in `mask` for the group against later groups, if the group's wait reserves them now."""
+        """Reserves the GPUs in `mask` for the group against later groups, if `reservations` allows it at its stage."""
         # A suspended claim waits for its own GPUs, and not for other claims of its namespace.
         holds = not request.again and self._rooms_of(inventory).held(request.namespace, self._ledger) & mask != 0
         if reservations.reserves(group.stage, holds=holds):

@@ -84,7 +84,7 @@ def new_leaf(signer: Pair, names: tuple[str, ...], now: datetime.datetime) -> Pa
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_name(each) for each in names]), critical=False)
         .add_extension(_authority_key(authority), critical=False)
-        .sign(signing, hashes.SHA256())  # type: ignore[arg-type]  # an authority of RSA signs as well
+        .sign(signing, hashes.SHA256())  # type: ignore[arg-type]  # an RSA key works, too
     )
     return _pair(certificate, key)
 

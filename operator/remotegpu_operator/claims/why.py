@@ -84,7 +84,7 @@ class State:
 
 
 def wants(claim: GPUClaim) -> bool:
-    """Whether the claim waits for a share. A claim that was suspended for another claim's priority also waits."""
+    """Whether the claim waits for a share. A claim that was suspended for a claim of higher priority also waits."""
     gave_way = claim.status.phase is Phase.SUSPENDED and claim.status.reason is Reason.FOR_PRIORITY
     return gave_way or (claim.status.phase not in HOLDING and claim.status.phase is not Phase.EXPIRED)
 
