@@ -140,7 +140,7 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(
 def test_somebody_leads_again_within_20_seconds(
     server: ApiServer, kube: Kube, nodes: Nodes, folder: Path, how: str
 ) -> None:
-    """Of two operators, one leads again within 20 s after the leader was killed, stopped or asked to end."""
+    """A second operator leads within 20 s after the leader was killed, stopped or asked to end."""
     with operator(server.kubeconfig, folder, "first") as first, operator(server.kubeconfig, folder, "second") as second:
         ready(kube, 2)
         until(lambda: first.answers("/healthz") and second.answers("/healthz"), 30, "both serve metrics")
