@@ -101,7 +101,7 @@ class Successor:
 
 
 async def hand_over(folder: Path, sockets: Path, seconds: float) -> bool:
-    """Passes this process's connections to the kubelet on to another plugin of the node; returns False on timeout.
+    """Passes this process's kubelet connections to another plugin of the node. Returns False on timeout.
 
     `folder` has the successors' sockets, `sockets` the sockets on which plugins listen. The timeout is in `seconds`.
     After True the process must exit without closing its connections: gRPC would shut them down in the successor, too.

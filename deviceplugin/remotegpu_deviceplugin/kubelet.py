@@ -69,7 +69,8 @@ class Endpoint:
         self._socket.unlink(missing_ok=True)
 
     async def _look(self) -> bool:
-        """Restores the socket and the registration if one is missing. Returns whether it registered."""
+        """Restores the socket and the registration if one is missing. Returns whether the plugin was registered
+        again."""
         if self._server is None or not self._socket.exists():
             await self._serve()
         kubelet = _identity(self._kubelet)

@@ -155,8 +155,7 @@ class Allocator:
         return decisions
 
     def place(self) -> list[Placed]:
-        """Places the same requests as `settle`, but reports no reasons. A later `settle` does not report them
-        either."""
+        """Places the same requests as `settle`, but reports no reasons: a later `settle` does not report them."""
         return list(self.placing())
 
     def placing(self) -> Iterator[Placed]:

@@ -191,7 +191,10 @@ class Inventory:
 
 
 def bits(count: int, indices: Iterable[int]) -> int:
-    """Returns a number with the bits at `indices` set, all below `count`. A sum of bits would copy the number often."""
+    """Returns a number with the bits at `indices` set. All indices are below `count`.
+
+    It builds the bytes first, because setting bits one by one would copy the number each time.
+    """
     octets = bytearray(count // 8 + 1)
     for index in indices:
         octets[index >> 3] |= 1 << (index & 7)

@@ -1,4 +1,4 @@
-"""Chooses the claims to suspend for waiting claims of higher priority. Pure."""
+"""Chooses the claims to suspend for waiting claims of higher priority. All functions are pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -127,8 +127,8 @@ def advance(
 ) -> Authority:
     """Returns the authority after at most one step of a rotation that is due.
 
-    A rotation begins when `generation` changes or the signer is old; with `given`, an authority from another provider,
-    when that authority changes. `leaves` are all issued certificates as PEM.
+    A rotation begins when `generation` changes or when the signer is old. With `given`, an authority from another
+    provider, a rotation begins when `given` changes. `leaves` are all issued certificates as PEM.
     """
     over = now - authority.since >= OVERLAP
     if authority.previous:

@@ -32,7 +32,7 @@ class Tokens(Protocol):
 
 
 class FileToken:
-    """One token for all appliances, read from a file that another program renews. For an operator outside a cluster."""
+    """One token for all appliances, in a file that another program renews. An operator outside a cluster uses it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,6 +1,6 @@
 """Builds a claim's status after a decision about its share, a change of an appliance, or the end of its start deadline.
 
-Pure: each function takes the claim and returns its new status. `now` is the time as in Kubernetes objects.
+All functions are pure: they take the claim and return its new status. `now` is the time as in Kubernetes objects.
 """
 
 import datetime

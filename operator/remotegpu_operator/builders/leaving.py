@@ -1,7 +1,7 @@
 """Decides when a deleted pod loses its share: when the pod has ended, or when no kubelet can report its end.
 
-Pure. A pod may complete requests or write a checkpoint between SIGTERM and its end. So it keeps its GPU until its end,
-as it keeps any other device of Kubernetes.
+All functions are pure. A pod may complete requests or write a checkpoint between SIGTERM and its end. So it keeps its
+GPU until its end, as it keeps any other device of Kubernetes.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""Decides which allocations of a claim move to another appliance, and builds the claim's status during a move. Pure."""
+"""Pure functions that decide which allocations of a claim move, and build the claim's status during a move."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Builds a claim's status while its share grows or shrinks. Pure."""
+"""Builds a claim's status while its share grows or shrinks. All functions are pure."""
 
 from dataclasses import replace
 

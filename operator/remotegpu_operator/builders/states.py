@@ -1,4 +1,4 @@
-"""Derives an appliance's status from its StatefulSet, pod and report, and a pool's status from its appliances. Pure."""
+"""Pure functions that derive the status of an appliance from its StatefulSet, pod and report, and the status of a pool."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

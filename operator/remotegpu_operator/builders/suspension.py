@@ -1,4 +1,4 @@
-"""Decides whether a claim is to be suspended, and why. Pure."""
+"""Decides whether a claim is to be suspended, and why. All functions are pure."""
 
 import datetime
 from dataclasses import dataclass

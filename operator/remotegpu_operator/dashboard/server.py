@@ -110,7 +110,7 @@ class Dashboard:
         return _json({"events": [{key: each.get(key) for key in keys} for each in found], "problem": ""})
 
     async def _why(self, request: web.Request) -> web.Response:
-        """Explains why a claim waits, only to readers of all namespaces: the answer may name claims of any of them."""
+        """Explains why a claim waits. Only readers of all namespaces get an answer, because it may name any claim."""
         reader, namespace, name = await self._claim(request)
         if reader.scope.namespaces is not None:
             return _json(None)

@@ -1,4 +1,4 @@
-"""Builds the JSON of pools with their GPUs and of claims. Pure. The allocator computes claims' positions in queues."""
+"""Pure functions that build the JSON of pools and claims. The allocator computes the claims' positions in queues."""
 
 import datetime
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 When a plugin ends, the kubelet keeps the resource in the node's status for five minutes. Then it writes 0 once, and
 never removes the key. So the uninstall hook removes the keys at once, for the scheduler. It also starts this program as
-a Job, which removes the keys that kubelets write later. The Job ends about six minutes after the release, and deletes
+a Job, which removes the keys that kubelets write later. The Job ends about six minutes after the uninstall, and deletes
 its own ClusterRole.
 """
 

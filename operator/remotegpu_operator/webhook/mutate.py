@@ -1,4 +1,4 @@
-"""Builds the answer to an AdmissionReview of a pod or pod template. Pure."""
+"""Builds the answer to an AdmissionReview of a pod or pod template. All functions are pure."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Defines which requests the API server sends to the webhook, in a table from which the chart is generated.
+"""The table of requests that the API server sends to the webhook. The chart's configuration is generated from it.
 
 The API server evaluates the conditions, which are in CEL. So while the webhook is down, only requests for a share fail.
 The conditions see objects before their validation: any part of a path may be missing or null.
