@@ -162,8 +162,7 @@ class Pools:
         await self._replace(claims)
 
     async def _renew(self) -> None:
-        """Renews the certificates. Reports a failure in each pool's status, and raises it if there is no
-        certificate."""
+        """Renews the certificates. Each pool's status has a failure; it is raised only if there is no certificate."""
         problem = ""
         try:
             await self._authority.refresh([certificate_of(secret) for secret in self._secrets.values()])

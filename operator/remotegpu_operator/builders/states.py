@@ -1,4 +1,4 @@
-"""Pure functions that derive the status of an appliance from its StatefulSet, pod and report, and the status of a pool."""
+"""Pure functions that derive an appliance's status from its StatefulSet, pod and report, and the status of a pool."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Explains why a claim waits, and estimates when it starts.
 
-The explanation also has the claims that must end before, and smaller claims that could start now. The
-functions are pure: they run the operator's allocator on the API server's objects.
+The explanation also has the claims that must end before, and smaller claims that could start now. All functions are
+pure: they run the operator's allocator on the API server's objects.
 
 A running program does not announce its end, so the remaining time of a claim is an estimate. It is the median of the
 remaining times of ended pods of the pool that ran longer. Without such pods a claim is assumed to be half done.
