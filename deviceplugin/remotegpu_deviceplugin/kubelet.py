@@ -109,7 +109,7 @@ class Endpoint:
         self.leave()
 
     def _complain(self, error: Exception) -> None:
-        """Logs the error, unless the last one had the same reason: checks are frequent."""
+        """Logs the error, unless the last logged error had the same reason. Checks are frequent."""
         reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
         if reason != self._complaint:
             _log.error(

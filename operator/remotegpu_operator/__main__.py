@@ -128,7 +128,7 @@ async def _work(settings: Settings, api: Api) -> None:
 
 
 async def _watch_with_kopf(server: str, wake: asyncio.Event) -> None:
-    """Runs kopf's handlers for pools and nodes, of which a cluster has few. A handler only wakes the reconciler."""
+    """Runs kopf's handlers for pools and nodes until cancelled. A handler only wakes the reconciler of pools."""
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False

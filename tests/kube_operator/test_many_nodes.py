@@ -179,7 +179,7 @@ def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, kube: Kube
 
 
 class Patient(Kube):
-    """A client that repeats a call if the API server does not answer, as all programs of a cluster do."""
+    """A client that repeats each call until the API server answers, for at most five minutes."""
 
     def __call__(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
         asked_before, until_then = False, time.monotonic() + AWAY_SECONDS

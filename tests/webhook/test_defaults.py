@@ -334,7 +334,7 @@ def limited(space: Space, limit_range: Object) -> None:
 
 
 def pod_of(name: str, spec: Object) -> Object:
-    """Builds a pod with a service account, which no controller adds here."""
+    """Builds a pod with a service account, because no controller adds one in these tests."""
     metadata = {"name": name}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, "serviceAccountName": "default"}}
 

@@ -363,7 +363,7 @@ class Allocator:
                 yield outcome
 
     def _refusals(self, pool: str) -> _Walked:
-        """Walks through a pool's queue without placing anything. Returns the walk and the groups that are refused."""
+        """Examines a pool's queue like `_place_all`, but places nothing. Returns the walk and the refused groups."""
         walk, refusals = Walk(), []
         for request, group in self._queues.get(pool, Queue()).heads():
             outcome = self._try(request, group, walk)
@@ -453,7 +453,7 @@ class Allocator:
         return walk.kept_from(request.namespace) if reservations.heeds(group.stage) else 0
 
     def _keep(self, inventory: Inventory, request: Request, group: Group, mask: int, walk: Walk) -> None:
-        """Reserves the GPUs in `mask` for the group against later groups, if `reservations` allows it at its stage."""
+        """Reserves the GPUs in `mask` for the group if the group has waited for the right time: see `reservations`."""
         # A suspended claim waits for its own GPUs, and not for other claims of its namespace.
         holds = not request.again and self._rooms_of(inventory).held(request.namespace, self._ledger) & mask != 0
         if reservations.reserves(group.stage, holds=holds):
