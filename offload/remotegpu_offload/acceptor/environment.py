@@ -1,4 +1,5 @@
-"""The offer of an interpreter to sessions: its versions, and the accelerator that its framework finds."""
+"""The description of an interpreter that sessions can use: its versions, and the accelerator that its framework
+finds."""
 
 import sys
 from collections.abc import Mapping
@@ -8,16 +9,16 @@ from typing import Any, Final
 from remotegpu_offload.acceptor import driver, versions
 
 BACKENDS: Final = ("cuda", "rocm", "xpu", "cpu")
-# Which devices a process may see, by back end. Set after the fork and before a device is touched.
+# The variables that limit which devices a process sees, by back end. Set after the fork, before a device is opened.
 VISIBLE: Final = {
     "cuda": ("CUDA_VISIBLE_DEVICES",),
-    # HIP reads CUDA's name too.
+    # HIP reads CUDA's variable too.
     "rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     "xpu": ("ZE_AFFINITY_MASK",),
     "cpu": (),
 }
 
-# How the names of their device nodes begin.
+# Prefixes of the names of the device nodes, by back end.
 NODES: Final = {"cuda": ("nvidia",), "rocm": ("kfd", "dri"), "xpu": ("dri", "accel"), "cpu": ()}
 
 
@@ -60,9 +61,9 @@ class Environment:
 
 
 def describe(name: str, backend: str = "") -> Environment:
-    """Describes this interpreter. Touches the devices, so a process that is going to fork must not call it.
+    """Describes this interpreter. Opens the devices, so a process that will fork must not call it.
 
-    Raises NoBackendError if `backend` is given and its devices are not there.
+    Raises NoBackendError if `backend` is given and its devices are missing.
     """
     found, devices = find_backend(backend)
     packages = versions.installed()
@@ -70,12 +71,12 @@ def describe(name: str, backend: str = "") -> Environment:
 
 
 def find_backend(wanted: str = "") -> tuple[str, tuple[str, ...]]:
-    """Returns the back end and the names of its devices; without torch, or without an accelerator, the CPU's."""
+    """Returns the back end and the names of its devices. Without torch or an accelerator, the back end is `cpu`."""
     if wanted == "cpu":
         return "cpu", ()
     found, devices = _accelerator()
     if wanted == "cuda" and found == "cpu" and "torch" not in sys.modules:
-        # For packages that call CUDA themselves.
+        # Some packages call CUDA without torch.
         found, devices = _driver()
     if wanted and wanted != found:
         has = f"torch finds {found}" if "torch" in sys.modules else "it has no torch, and no driver finds one"
@@ -96,7 +97,7 @@ def _driver() -> tuple[str, tuple[str, ...]]:
 
 def _accelerator() -> tuple[str, tuple[str, ...]]:
     try:
-        import torch  # noqa: PLC0415 (seconds, and not in every environment)
+        import torch  # noqa: PLC0415 (takes seconds, and not every environment has it)
     except ImportError:
         return "cpu", ()
     if torch.cuda.is_available():
