@@ -1,4 +1,4 @@
-"""The commands of `remotegpu offload` and their options; the modules next to this one execute them."""
+"""The commands of `remotegpu offload` and their options; the other modules of this folder execute them."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -56,7 +56,7 @@ def run(
     appliance: ApplianceOption = "",
     count: CountOption = 1,
     fraction: FractionOption = None,
-    # Without -m, which after `python` stands for a module.
+    # No short form -m: after `python`, -m means a module.
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of each GPU, as 4GiB.")] = None,
     wait: WaitOption = True,
     token: TokenOption = "",

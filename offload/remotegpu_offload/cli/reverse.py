@@ -1,4 +1,5 @@
-"""`remotegpu offload serve`, `open` and `bootstrap`: applications on a server, run by machines with only Python."""
+"""`remotegpu offload serve`, `open` and `bootstrap`: publish applications, and run them on machines with only
+Python."""
 
 import functools
 import os
@@ -117,7 +118,7 @@ class _Application:
     python: str
 
     def collector(self) -> Callable[[], Manifest]:
-        """Makes the manifest of the folder as it is at each call. Raises ReverseError."""
+        """Returns a function that makes the manifest of the folder's current content. Raises ReverseError."""
         from remotegpu_offload.reverse.collect import Stamp, collect  # noqa: PLC0415
 
         known: dict[Stamp, str] = {}
