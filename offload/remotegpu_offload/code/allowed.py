@@ -13,7 +13,8 @@ _NOT_OURS = frozenset(("site-packages", "dist-packages", "__pycache__"))
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Entries that look like a path are folders (or files), the others names of modules, which may be globs."""
+    """The parsed entries. Entries that look like paths are folders or files; the others are module names, possibly
+    globs."""
 
     names: Sequence[str]
     folders: Sequence[str]  # real paths
