@@ -26,7 +26,7 @@ class SessionRules:
     memory_bytes: int | None = None
     resume_seconds: int | None = None  # how long to look for another appliance after a loss; None: fail at once
     snapshot_seconds: int | None = None  # seconds between snapshots for resuming; None: no snapshots
-    skew: Literal["refuse", "allow"] = "refuse"  # whether the acceptor may have another minor version of Python or torch
+    skew: Literal["refuse", "allow"] = "refuse"  # allow: Python and torch may have other minor versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class CodeRules:
 
     page: tuple[str, ...] = ("./",)
     never: tuple[str, ...] = ()
-    prefer: Literal["server-installed", "client"] = "server-installed"  # preferred copy of a module that both sides have
+    prefer: Literal["server-installed", "client"] = "server-installed"  # whose copy of a module is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Config:
     code: CodeRules = CodeRules()
     files: FileRules = FileRules()
     env: EnvRules = EnvRules()
-    trust: Literal["restricted", "full"] = "restricted"  # full: results of the acceptor are unpickled without restrictions
+    trust: Literal["restricted", "full"] = "restricted"  # full: results are unpickled without restrictions
 
     @property
     def torch(self) -> TorchRule | None:

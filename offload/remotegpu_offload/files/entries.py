@@ -1,4 +1,4 @@
-"""Results of `os.scandir` for a folder of the client: entries that know their status already."""
+"""Results of `os.scandir` for a folder of the client. The entries already contain their status."""
 
 import os
 import stat
