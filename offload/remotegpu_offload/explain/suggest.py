@@ -20,7 +20,7 @@ _MOSTLY: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A rule, and why."""
+    """A proposed rule, with its reason."""
 
     key: str  # "function" or "class"
     name: str
