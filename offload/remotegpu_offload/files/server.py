@@ -30,7 +30,7 @@ Reader = Callable[[str], bool]
 
 @dataclass(slots=True)
 class _Open:
-    """A file that the acceptor has open; the first error of a write is reported when it closes."""
+    """A file that the acceptor has open. The first error of a write is reported when the file is closed."""
 
     fd: int
     peer: Peer | None

@@ -293,7 +293,7 @@ def _initializer(original: type) -> Callable[..., None]:
     def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807
         create(self, arguments, keywords)
 
-    written: Any = original.__init__  # type: ignore[misc] # type: ignore[misc] # the class's own method, not an instance's
+    written: Any = original.__init__  # type: ignore[misc] # the class's own, not an instance's
     return _looking_like(__init__, "__init__", written) if inspect.isfunction(written) else __init__
 
 
