@@ -171,7 +171,7 @@ class WriteBack:
 
     def __init__(self) -> None:
         self._originals: dict[int, Any] = {}
-        # Kept, so that no id is used twice.
+        # Keeps the copies alive, so that ids stay unique.
         self._paired: list[Any] = []
 
     def pair(self, original: Any, new: Any) -> None:
