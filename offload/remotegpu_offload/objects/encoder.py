@@ -37,12 +37,12 @@ LIBRARIES: Final = {
 
 
 def register(kind: type, reduce: Reducer) -> None:
-    """Registers how values of this type are written. A client must be able to read it: `restricted.allow`."""
+    """Registers how values of this type are written. The client must be able to read the result: `restricted.allow`."""
     reducers[kind] = reduce
 
 
 class Exported:
-    """A callable argument that stays where it is: the other end gets a handle to it."""
+    """A callable argument that is not sent: the other end gets a handle to it."""
 
     __slots__ = ("value",)
 
@@ -51,7 +51,7 @@ class Exported:
 
 
 class Resident:
-    """An argument that is sent once, lives at the acceptor from then on, and is named there when it is sent again."""
+    """An argument that is sent once and then stays in the acceptor. Later calls send only its id."""
 
     __slots__ = ("value",)
 
@@ -60,15 +60,14 @@ class Resident:
 
 
 class _Out:
-    """A file that keeps what is written in pieces."""
+    """A file object that collects the written pieces."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes | bytearray] = []
         self.buffers: list[pickle.PickleBuffer] = []
 
     def write(self, piece: bytes | bytearray) -> int:
-        """Keeps a piece, in the interface of a file. The pickler hands over large bytes and bytearrays as they are,
-        without a copy."""
+        """Stores a piece. The pickler passes large bytes and bytearrays without a copy."""
         self.pieces.append(piece)
         return len(piece)
 
@@ -80,8 +79,7 @@ class _Out:
 
 
 class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
-    """The pickler of one message. `pieces` and `buffers` are what it has written; `sent` the ids that it has counted as
-    sent."""
+    """The pickler of one message. `pieces` and `buffers` are the output; `sent` holds the ids of exported objects."""
 
     def __init__(self, codec: "Codec", inside: Sequence[Any] = ()) -> None:
         # A separate object: with itself as its file, the pickler would be in a reference cycle with all its output.
