@@ -203,7 +203,7 @@ def host_number(tensor: Any) -> Any:
     return None if tensor.dim() or tensor.is_meta else tensor.item()
 
 
-def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR0915 - closures, because attributes cost time
+def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR0915 - closures: attributes cost time
     """Makes the kernel of an operation on remote tensors."""
     schema = operation._schema
     name = operation.name()
@@ -379,8 +379,7 @@ def _received(engine: Engine, value: Any, slots: "itertools.chain[Slot] | Any") 
 def _returned(
     engine: Engine, aliases: Sequence[Alias | None], made: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Turns the acceptor's results into the caller's: arguments that were written to take the sizes that they have
-    there."""
+    """Converts the acceptor's results for the caller. Written arguments get the sizes that they have in the acceptor."""
     out = []
     for alias, value in zip(aliases, made, strict=True):
         if alias is None:

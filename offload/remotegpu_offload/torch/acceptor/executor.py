@@ -82,7 +82,7 @@ class Executor:
         self.device = device
         self.storages: dict[int, Storage | Failure] = {}
         self.executed = 0
-        # Results of operations that the client did not foresee, by the first address that it lent.
+        # Results whose number or shape the client did not know, by the first address that it reserved.
         self.results: dict[int, list[Any] | Failure] = {}
         # Returns the random number generator with a client's id.
         self.generator: Callable[[int], Any] | None = None

@@ -1,5 +1,6 @@
-"""An unmodified script's names: `cuda` devices, autocast, checkpoints and data loaders mean the remote device.
+"""Makes the names in an unmodified script (`cuda` devices, autocast, checkpoints, data loaders) refer to the remote
+device.
 
-Called when a program imports torch (`importing`), never before. `names` arms all of it at once, and `wrapping`
-translates devices on their way into torch and back. `cuda`, next to this folder, has the names of torch.cuda.
+`importing` calls this package when a program imports torch, never earlier. `names` installs all parts, and `wrapping`
+translates device names on the way into torch and back. The folder `cuda`, next to this one, replaces torch.cuda.
 """
