@@ -379,7 +379,7 @@ def _received(engine: Engine, value: Any, slots: "itertools.chain[Slot] | Any") 
 def _returned(
     engine: Engine, aliases: Sequence[Alias | None], made: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Converts the acceptor's results for the caller. Written arguments get the sizes that they have in the acceptor."""
+    """Converts the acceptor's results for the caller. Written arguments get the sizes that they have there."""
     out = []
     for alias, value in zip(aliases, made, strict=True):
         if alias is None:
