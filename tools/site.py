@@ -1,9 +1,9 @@
-"""Stage the repository's Markdown and pictures for the site: target/site-source, with the repository's own paths.
+"""Stages the repository's Markdown and pictures for the site: target/site-source, with the repository's own paths.
 
 python tools/site.py [FOLDER] (`make docs`)
 
-A link to a folder leads to its README.md, and a link to any other file takes that file along, so that MkDocs, which
-fails on a link without a target, checks all of them.
+A link to a folder becomes one to its README.md. For a link to any other file, that file is copied too. Therefore
+MkDocs, which fails on a link without a target, checks all links.
 """
 
 import re

@@ -82,12 +82,10 @@ class Stream:
     def ask(
         self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = (), *, alone: bool = False
     ) -> Message:
-        """Sends the entries so far; when all of them have been executed, the acceptor does `then`: one round trip.
+        """Sends all entries with the request `then`, which the acceptor executes after them. Waits: one round trip.
 
-        `alone` leaves the entries for later: only what was sent before is executed.
-
-        The reply may carry an operation's error: `errors.checked` raises it. Raises LostError when the acceptor is
-        gone.
+        `alone` leaves the entries for later: only what was sent before is executed. The reply may carry an operation's
+        error; `errors.checked` raises it. Raises LostError if the acceptor is lost.
         """
         self.idle = False
         peer = self._reach()
@@ -115,8 +113,8 @@ class Stream:
                     self._asked.notify_all()
 
     def tell(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Sends like `ask`, but does not wait: an error is reported at the next answer. Raises LostError when the
-        acceptor is gone."""
+        """Sends like `ask`, but does not wait: the next answer reports an error. Raises LostError if the acceptor is
+        lost."""
         self._say({"op": "run", "then": then, "own": len(buffers), **(header or {})}, buffers, always=True)
 
     def put(self, entry: bytes, data: Buffer, *, snapshot: bool) -> None:
