@@ -1,4 +1,4 @@
-"""The extension that remotegpu finds by the entry point `offload` of `remotegpu.extensions`."""
+"""The extension by which remotegpu finds offload: the entry point `offload` of `remotegpu.extensions`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final

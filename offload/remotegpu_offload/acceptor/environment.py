@@ -36,11 +36,11 @@ class Environment:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Python and packages in one mapping, in the form that `versions.compare` takes."""
+        """The versions of Python and of the packages, in the form that `versions.compare` takes."""
         return {"python": self.python, **self.packages}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON types; the names are those of control.proto."""
+        """Returns the environment as JSON types, with the names of control.proto."""
         return {
             "name": self.name,
             "backend": self.backend,

@@ -16,7 +16,7 @@ SKEW_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """Version differences between client and acceptor, each a phrase that names both versions."""
+    """The version differences between client and acceptor. Each is a phrase that names both versions."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

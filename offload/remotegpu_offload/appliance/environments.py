@@ -285,7 +285,7 @@ class EnvironmentServer:
 
 
 class Environments:
-    """All environments of the appliance."""
+    """All environments of the appliance: starts and stops them, and chooses one for each session."""
 
     def __init__(self, servers: Sequence[EnvironmentServer]) -> None:
         self.servers = servers
@@ -307,7 +307,7 @@ class Environments:
         return [server.environment for server in self.servers if server.environment is not None]
 
     def states(self) -> list[EnvironmentState]:
-        """Returns the states for the health checks."""
+        """Returns the environments' states for the health checks."""
         return [
             EnvironmentState(
                 name=server.name,

@@ -15,5 +15,5 @@ def _group() -> None:
 
 @commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def install() -> None:
-    """Say what is there in place of kernels in acceptors."""
+    """Print the replacement for kernels in acceptors, which were removed."""
     raise exits.CliError(exits.USAGE, GONE.removeprefix("remotegpu: "))

@@ -19,7 +19,7 @@ _CALM_SECONDS: Final = 0.2
 
 
 def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> None:
-    """Implements `Session.switch`."""
+    """Implements `Session.switch`: saves the state of the old acceptor and loads it into a new one."""
     with session.moving:
         old = session.peer
         # Connects first, so that an unavailable acceptor disturbs nothing.
@@ -39,7 +39,7 @@ def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> No
 
 
 def snapshot(session: "Session") -> None:
-    """Implements `Session.snapshot`."""
+    """Implements `Session.snapshot`: saves the acceptor's state in the session."""
     with session.moving:
         peer = session.peer
         with _still(session, peer, None):

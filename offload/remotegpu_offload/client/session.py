@@ -38,7 +38,7 @@ class Part(Protocol):
     name: str
 
     def save(self, peer: Peer) -> object:
-        """Returns the acceptor's state of this part."""
+        """Fetches this part's state from the acceptor, and returns it."""
 
     def load(self, peer: Peer, state: object) -> None:
         """Loads the state into another acceptor, under the same ids. `peer` has started and has been greeted."""
@@ -117,7 +117,7 @@ class Session:
         return peer
 
     def register(self, part: Part) -> None:
-        """Adds a part that moves with the session."""
+        """Adds a part that moves with the session. Raises OffloadError if another part has this name."""
         if part.name in self.parts and self.parts[part.name] is not part:
             raise OffloadError(f"the session has a part {part.name} already")
         self.parts[part.name] = part

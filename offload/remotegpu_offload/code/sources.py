@@ -21,7 +21,7 @@ _COMPILED: Final = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 @dataclass(frozen=True, slots=True)
 class Main:
-    """The program's main module. `package` is not "" only for `python -m package.module`."""
+    """The program's main module. `package` is "" unless the program was started by `python -m package.module`."""
 
     path: str
     name: str = ""  # the name that an import would use: "package.module"

@@ -1,11 +1,11 @@
-"""Errors in a configuration."""
+"""The errors that a configuration file can have."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error in one line of the file (counted from 1)."""
+    """An error in one line of the file. Lines count from 1."""
 
     line: int
     where: str  # "offload[2].mutates"; "" for the whole file

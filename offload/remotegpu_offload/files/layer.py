@@ -85,7 +85,7 @@ class Layer:
         closefd: bool = True,
         opener: Callable[[str, int], int] | None = None,
     ) -> Any:
-        """Replaces `io.open`."""
+        """Replaces `io.open`: opens a file of the client if the path is the client's."""
         path = self.theirs(file)
         known = self._descriptors.get(file) if isinstance(file, int) else None
         if (path is None and known is None) or not isinstance(mode, str):

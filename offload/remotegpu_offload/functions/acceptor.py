@@ -202,7 +202,7 @@ class _Records(logging.Handler):
 
 
 def find(module: str, name: str) -> Any:
-    """Returns the object with this name in this process.
+    """Returns the object with this name in this process. Imports its module if necessary.
 
     Raises ImportError, AttributeError.
     """

@@ -315,7 +315,7 @@ def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], key: Any) ->
 
 
 def _levels() -> dict[str, int]:
-    """Returns the levels that this program has set for its loggers."""
+    """Returns the log levels that this program has set for its loggers."""
     levels = {
         name: logger.level
         for name, logger in list(logging.root.manager.loggerDict.items())

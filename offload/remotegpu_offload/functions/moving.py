@@ -88,7 +88,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The saved objects of an acceptor. The client does not read them."""
+    """The saved objects of an acceptor. The client stores them without reading them."""
 
     pieces: tuple[bytes, ...]
 

@@ -55,7 +55,7 @@ class OffloadMagics(Magics):  # type: ignore[misc]
 
     @line_magic  # type: ignore[untyped-decorator]
     def remotegpu(self, line: str) -> None:
-        """A share of a GPU for this notebook; where `%%offload` runs, and what it cost.
+        """Leases a share of a GPU for this notebook, and chooses the acceptor of `%%offload`.
 
         %remotegpu -p 0.25      CUDA of this notebook runs on a quarter of a GPU; options as of `remotegpu run`
         %remotegpu use cpu      `%%offload` runs there from now on; what is there already moves
@@ -82,7 +82,8 @@ class OffloadMagics(Magics):  # type: ignore[misc]
 
     @cell_magic  # type: ignore[untyped-decorator]
     def offload(self, line: str, source: str) -> Any:
-        """Runs the cell in the acceptor: names that it reads travel there, names that it assigns come back."""
+        """Runs the cell in the acceptor. Sends the variables that the cell reads, and updates those that the cell
+        assigns."""
         if line.strip():
             raise UsageError("%%offload takes no arguments: choose where it runs by `%remotegpu use BACKEND`")
         text = self.shell.transform_cell(source)

@@ -80,7 +80,7 @@ def frame(columns: Any, values: Any, axis: Any, attributes: Any) -> Any:
 
 @restricted.allow
 def stamp(kind: Any, value: Any, unit: Any, zone: Any) -> Any:
-    """Makes a Timestamp, Timedelta or missing value."""
+    """Makes a pandas scalar: a Timestamp, a Timedelta or a missing value."""
     match kind:
         case "NaT":
             return pd.NaT

@@ -250,7 +250,7 @@ def _install(name: str, stream: io.TextIOWrapper) -> None:
 
 
 def _pair(terminal: bool) -> tuple[int, int]:
-    """Returns the end that this process reads, and the end to which others write."""
+    """Returns a pipe or pseudo terminal: the end that this process reads, and the end to which others write."""
     if terminal:
         # The sandbox may have no pseudo terminals.
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""`python -I remotegpu.pyz open HOST/NAME`: the client's command, with nothing but the standard library."""
+"""`python -I remotegpu.pyz open HOST/NAME`: the client's command, which needs only the standard library."""
 
 import argparse
 import os
@@ -45,7 +45,7 @@ def wish_of(
     stats: Path | None = None,
     arguments: tuple[str, ...] = (),
 ) -> Wish:
-    """Returns the wish of a command line. Raises ReverseError."""
+    """Parses the address, and returns the user's choices. Raises ReverseError."""
     url, name = parse_address(address)
     return Wish(Server(url, ca, token), name, (cache or default_folder()).resolve(), arguments, trust, stats)
 

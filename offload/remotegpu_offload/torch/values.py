@@ -36,7 +36,7 @@ class Device(Protocol):
 
 
 class _Sides:
-    """The role of this process: an acceptor, or a program with a remote device."""
+    """The role of this process: it is an acceptor if `acceptor` is set, otherwise a program with a remote device."""
 
     acceptor: Device | None = None
 

@@ -78,14 +78,14 @@ class Threads:
         self._local = _Local()
 
     def mailbox(self) -> Mailbox:
-        """Returns the calling thread's mailbox."""
+        """Returns the calling thread's mailbox; creates it at the first call."""
         mailbox = self._local.mailbox
         if mailbox is None:
             mailbox = self._local.mailbox = Mailbox()
         return mailbox
 
     def number(self) -> int:
-        """Returns the logical thread of the calling thread."""
+        """Returns the number of the calling thread's logical thread; chooses one at the first call."""
         number = self._local.logical
         if not number:
             main = not self._accepting and threading.current_thread() is threading.main_thread()

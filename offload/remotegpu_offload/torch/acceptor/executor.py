@@ -39,7 +39,7 @@ _VIEWS: Final = 256
 
 
 class Failure:
-    """Sentinel for a storage that an operation failed to make."""
+    """Sentinel in place of a storage that an operation failed to make."""
 
     __slots__ = ("text", "told", "type")
 
@@ -54,7 +54,7 @@ class Failure:
 
 
 class FailedError(Exception):
-    """An answer needs a result of a failed operation."""
+    """An answer needs the result of a failed operation."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)

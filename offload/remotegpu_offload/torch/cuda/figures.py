@@ -151,7 +151,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
-    """Returns those of torch's figures that every back end has."""
+    """Returns the subset of torch's memory figures that every back end has."""
     _check(device)
     found = _memory()
     stats: dict[str, Any] = {}
