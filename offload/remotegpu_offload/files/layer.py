@@ -54,7 +54,7 @@ class Layer:
         self._replaced: list[tuple[Any, str, Any]] = []
         self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    # --- which path is whose ---
+    # --- owners of paths ---
 
     def theirs(self, path: Any) -> str | None:
         """Returns the absolute path at the client; None if the path belongs to the acceptor, or is a descriptor."""
@@ -273,7 +273,7 @@ class Layer:
         with PagedFile(self.remote, theirs, os.O_WRONLY) as file:
             file.truncate(length)
 
-    # --- in and out ---
+    # --- installation ---
 
     def install(self) -> None:
         replacements: dict[str, Any] = {

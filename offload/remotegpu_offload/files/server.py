@@ -110,7 +110,7 @@ class FileServer:
         except (PathError, UnicodeError) as error:
             return Message({"error": [errno.EINVAL, str(error)]})
 
-    # --- what is allowed ---
+    # --- permissions ---
 
     def may_read(self, real: str) -> bool:
         return self.rules.may_read(real) or self._also(real)

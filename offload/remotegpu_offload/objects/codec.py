@@ -301,7 +301,7 @@ class Codec:
             raise UnknownObjectError(f"the acceptor named function or class {ident!r}, which this program has not sent")
         return self.plain(value)
 
-    # The other end is another one
+    # After a move
 
     def forget(self) -> None:
         """Forgets which pages were sent, because a new acceptor has none of them."""

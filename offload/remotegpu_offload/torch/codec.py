@@ -146,7 +146,7 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 (one return for each kind of ar
     raise TypeError(f"a {type(value).__name__} cannot be an argument of an operation on the remote device")
 
 
-def from_json(value: Any) -> Any:  # noqa: PLR0911 - as above
+def from_json(value: Any) -> Any:  # noqa: PLR0911 - one return for each kind
     """Decodes the result of `to_json`. Raises ValueError for any other input."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
