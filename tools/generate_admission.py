@@ -1,5 +1,7 @@
-"""Writes the parts of the chart's admission objects that come from the code: `python tools/generate_admission.py
-[FILE]`."""
+"""Writes the parts of the chart's admission objects that come from the code.
+
+python tools/generate_admission.py [FILE]
+"""
 
 import sys
 from pathlib import Path

@@ -72,8 +72,8 @@ def main() -> int:
 
 
 def make_wheel(folder: Path, dist: Path) -> Path:
-    """Builds the wheel: the Python packages with the built programs, tagged for the oldest glibc on which all of them
-    run."""
+    """Builds the wheel: the Python packages and the built programs, tagged for the oldest glibc that all of them
+    support."""
     with tempfile.TemporaryDirectory() as name:
         work, packed = Path(name), Path(name, "packed")
         packed.mkdir()

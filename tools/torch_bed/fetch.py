@@ -1,5 +1,4 @@
-"""Fetches a file from one of several mirrors: continues after an interruption, and drops a file with a wrong
-SHA-256."""
+"""Fetches a file from one of several mirrors: continues after an interruption, and drops a file with a wrong sum."""
 
 from __future__ import annotations
 

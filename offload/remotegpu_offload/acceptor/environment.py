@@ -1,5 +1,4 @@
-"""The description of an interpreter that sessions can use: its versions, and the accelerator that its framework
-finds."""
+"""The description of an interpreter for sessions: its versions, and the accelerator that its framework finds."""
 
 import sys
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ NODES: Final = {"cuda": ("nvidia",), "rocm": ("kfd", "dri"), "xpu": ("dri", "acc
 
 
 class NoBackendError(Exception):
-    """The environment does not have the requested back end; the message says what it has."""
+    """The environment lacks the requested back end; the message names the back ends that exist."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class _Keeper:
         return code
 
     def _pass_order(self) -> bool:
-        """Forwards an order of the appliance, and sets the deadline for ending: the only order is to end. False at
+        """Forwards an order of the appliance, which is always to end, and sets the deadline for ending. False at
         EOF."""
         order = packets.receive(self._control)
         if order is None:

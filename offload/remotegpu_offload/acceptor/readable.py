@@ -63,6 +63,6 @@ def outermost(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _mapped() -> list[Path]:
-    """Returns the libraries that this process has loaded, from any folder: a program that it starts loads them
-    again."""
+    """Returns the libraries that this process has loaded, from any folder, because programs that it starts load
+    them."""
     return sorted({Path(name) for name in _MAPPED_FILE.findall(Path("/proc/self/maps").read_text(errors="replace"))})

@@ -22,13 +22,12 @@ from remotegpu_offload.acceptor import forked, packets, restrictions, session, s
 from remotegpu_offload.acceptor.keeper import ended_children, wake_on_child
 from remotegpu_offload.acceptor.packets import Packet
 
-# Frameworks that take seconds to import, which sessions need. Each is imported only if the environment has it.
+# Frameworks that sessions need, and whose import takes seconds. Each is imported only if the environment has it.
 FRAMEWORKS: Final = ("numpy", "torch")
 
 
 def preload() -> str:
-    """Imports the frameworks, the features and the sandbox library. Returns the reason if the environment is broken, or
-    ""."""
+    """Imports the frameworks, the features and the sandbox library. Returns "", or the reason of a failure."""
     for name in FRAMEWORKS:
         try:
             importlib.import_module(name)

@@ -1,5 +1,4 @@
-"""Decides how sessions of an environment reach an accelerator, and what the environment needs. Pure except for
-`stage`."""
+"""Decides how sessions of an environment reach an accelerator, and checks their conditions. Pure except for `stage`."""
 
 import secrets
 import shutil

@@ -1,5 +1,4 @@
-"""The environments that an appliance serves: tests each at the start, restarts them, and chooses one for each
-session."""
+"""The environments that an appliance serves: tests and restarts them, and chooses one for each session."""
 
 import asyncio
 import contextlib
@@ -172,7 +171,7 @@ class EnvironmentServer:
         return state_of(self._option, self.access) if serves else ("", False)
 
     async def _probe(self, zygote: Zygote) -> None:
-        """Runs the self-test: a session without a client, in the same sandbox as other sessions, describes the
+        """Runs the self-test: a session without a client, in the sandbox of ordinary sessions, describes the
         interpreter."""
 
         async def launch(session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:

@@ -64,8 +64,7 @@ def run(
     ca: CaOption = None,
     server_name: ServerNameOption = "",
 ) -> None:
-    """Run a Python program, and the parts that its configuration names on an appliance; without an appliance, on this
-    CPU."""
+    """Run a Python program, and the parts that its configuration names on an appliance (by default a local one)."""
     from remotegpu.cli.run.child import end_like  # noqa: PLC0415
     from remotegpu_offload.cli.run import RunOptions, run  # noqa: PLC0415
 
@@ -102,8 +101,7 @@ def explain(
     python: PythonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a program on this machine's CPU; report the data that would cross, the lines that wait, and rules that would
-    pay."""
+    """Run a program on this machine's CPU. Report data that would cross, lines that wait, and rules that would pay."""
     from remotegpu_offload.cli import explain  # noqa: PLC0415
 
     raise typer.Exit(explain.explain(script, arguments or [], config, python, as_json=as_json))
@@ -117,8 +115,7 @@ def bench(
     python: PythonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the cost of offload: steps, calls, moves, files, code, with the appliance and the program on this
-    machine."""
+    """Measure the cost of steps, calls, moves, files and code, with the appliance and the program on this machine."""
     from remotegpu_offload.cli.bench import BenchOptions, bench  # noqa: PLC0415
 
     bench(BenchOptions(python, everything, quick, runs), "json" if as_json else "table")

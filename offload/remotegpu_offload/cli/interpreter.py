@@ -73,7 +73,7 @@ def with_libraries() -> dict[str, str]:
 
 
 def ask(python: str, module: str, *arguments: str, stdin: str = "", directory: Path | None = None) -> str:
-    """Runs a module with `stdin`, and returns its output. Its stderr goes to the user. Raises CliError if it fails."""
+    """Runs a module with `stdin`, and returns its output; the user sees its stderr. Raises CliError if it fails."""
     try:
         done = subprocess.run(
             command(python, module, *arguments),

@@ -1,5 +1,5 @@
-"""`remotegpu offload serve`, `open` and `bootstrap`: publish applications, and run them on machines with only
-Python."""
+"""`remotegpu offload serve`, `open` and `bootstrap`: publish applications, and run them where only Python is
+installed."""
 
 import functools
 import os

@@ -46,8 +46,7 @@ def services(config: Config, *, main: Main | None = None, program: bool = False)
 
 
 def process(config: Config) -> dict[str, Any]:
-    """Describes this process for the acceptor: its arguments, its folder, and the variables that the configuration
-    passes."""
+    """Describes this process for the acceptor: its arguments, its folder, and the variables that may be sent."""
     return {
         "argv": list(sys.argv),
         "cwd": os.fspath(Path.cwd()),

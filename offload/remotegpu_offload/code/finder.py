@@ -151,8 +151,8 @@ class Finder(importlib.abc.MetaPathFinder):
         return page
 
     def answer(self, request: Request) -> None:
-        """Handles the client's notice of changed sources: drops these modules, so that the next import loads them
-        again."""
+        """Handles the client's notice of changed sources: drops these modules, so that their next import loads the new
+        source."""
         header = request.header
         if header.get("op") != "changed":
             return
@@ -357,8 +357,7 @@ def explain(error: BaseException, finder: Finder) -> None:
 
 
 def prepare(finder: Finder) -> None:
-    """Prepares a process of the session: pickle finds classes of the main module, and notebook cells have their
-    source."""
+    """Prepares a process of the session, so that pickle finds classes of `__main__`, and cells have their source."""
     main = sys.modules["__main__"]
     if MAIN_ALIAS in finder.serves:
         main.__dict__.setdefault("__getattr__", _of_main)

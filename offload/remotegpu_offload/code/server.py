@@ -34,8 +34,7 @@ _CELL: Final = re.compile(r"<(ipython|python)-input-|.*[/\\]ipykernel_\d+[/\\]\d
 
 
 class RefusedError(PermissionError):
-    """The acceptor asked for something that it may not have. The message names it, and the deciding configuration
-    entry."""
+    """The acceptor asked for something that it may not have. The message names it, and the deciding entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +214,7 @@ class CodeServer:
         return Message({"pages": [_describe(page) for page, _ in found]}, buffers)
 
     def _load(self, name: str) -> Source | None:
-        """Returns the source of a module; None if the module does not exist. Raises RefusedError, NotSourceError,
-        OSError."""
+        """Returns the source of a module; None if it does not exist. Raises RefusedError, NotSourceError, OSError."""
         if name == MAIN_ALIAS:
             if self._main_source is None and self.main is not None:
                 self._main_source = sources.load_main(self.main)
@@ -244,8 +242,7 @@ class CodeServer:
         return any(self.allowed.kept(name, place) for place in _places(spec))
 
     def _with_related(self, first: Source) -> Iterator[tuple[Source, tuple[str, ...]]]:
-        """Yields the module and, transitively, the modules that it imports, if they may be sent and were not sent
-        before."""
+        """Yields the module and, transitively, its imports, if they may be sent and were not sent before."""
         size, count, seen, waiting = 0, 0, {first.name}, [first]
         while waiting:
             source = waiting.pop(0)

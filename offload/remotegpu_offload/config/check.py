@@ -1,7 +1,7 @@
-"""Reports what each rule will do in this interpreter. `remotegpu offload check` runs it in the user's interpreter.
+"""Reports the effect of each rule in this interpreter. `remotegpu offload check` runs it in the user's interpreter.
 
 Reads {"folder", "config", "given"} as JSON from stdin, and prints a JSON list of findings in one line to stdout.
-Imports the modules that rules name, as the program would; their output goes to stderr.
+Imports the modules that rules name, as the program would; their output is redirected to stderr.
 """
 
 import importlib
@@ -218,8 +218,7 @@ def _arguments(rule: FunctionRule | ClassRule) -> str:
 
 
 def _unknown_arguments(rule: FunctionRule | ClassRule, value: Any) -> tuple[str, list[str]] | None:
-    """Returns the first argument of the rule that no callable accepts, and the existing parameters; None if all
-    exist."""
+    """Returns the first argument of the rule that no callable accepts, with the existing parameters; None if none."""
     takers = [value]
     if isinstance(rule, ClassRule):
         takers += [member for name, member in inspect.getmembers(value) if _is_function(member) and name[:2] != "__"]

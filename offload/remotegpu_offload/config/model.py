@@ -17,7 +17,7 @@ EVERY_OTHER: Final = "*"  # in `args`: all arguments that are not named
 
 @dataclass(frozen=True, slots=True)
 class SessionRules:
-    """The choice of an acceptor, and the session's share of a GPU: `milli` or `memory_bytes`; None of both: a whole
+    """The choice of an acceptor, and the session's share of a GPU: `milli` or `memory_bytes`; without both, a whole
     GPU."""
 
     backends: tuple[Backend, ...] = ()  # in order of preference; empty: any back end
@@ -72,8 +72,7 @@ class ClassRule(_CallRule):
 
 @dataclass(frozen=True, slots=True)
 class ModuleRule:
-    """Module mode: a module with a stub profile. `profile` is the profile's name; auto: the profile of the same
-    name."""
+    """Module mode: a module with a stub profile. `profile` is a name; auto: the profile with the module's name."""
 
     module: str
     profile: str = "auto"

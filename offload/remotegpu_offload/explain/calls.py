@@ -1,5 +1,4 @@
-"""Measures the time of a program's functions, and the sizes of their arguments and results, to find candidates for
-rules."""
+"""Measures the time of a program's functions, and the sizes of arguments and results, to find candidates for rules."""
 
 import builtins
 import contextlib
@@ -157,8 +156,8 @@ class Profile:
         return found
 
     def _called_by_user(self, frame: FrameType) -> bool:
-        """Returns whether the user's code calls this function of a library, directly or through the library's
-        decorators."""
+        """Returns whether the user's code calls this function of a library, directly or through a decorator of the
+        library."""
         caller = frame.f_back
         for _ in range(_DECORATORS):
             if caller is None or self._mine(caller.f_code) or "<locals>" not in caller.f_code.co_qualname:

@@ -1,5 +1,4 @@
-"""Finds the effects of a call besides its result, by comparing arguments, globals and random states before and
-after."""
+"""Finds the effects of a call besides its result: compares arguments, globals and random states before and after."""
 
 import contextlib
 import hashlib
@@ -51,8 +50,7 @@ class _Sum:
 
 
 class _Writer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Pickles a value to measure it, without copying buffers and tensors: a copy would fetch a tensor from its
-    device."""
+    """Pickles a value to measure it. Does not copy buffers and tensors, because a copy would fetch a remote tensor."""
 
     def __init__(self, total: _Sum) -> None:
         super().__init__(total, protocol=5, buffer_callback=lambda found: self._add(found.raw()))

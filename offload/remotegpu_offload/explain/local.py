@@ -13,8 +13,7 @@ from remotegpu_offload.client.places import Wish
 
 
 def local_acceptor(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
-    """A connector to a new acceptor, which has this program's packages, computes on the CPU, and ends with the
-    connection."""
+    """A connector to a new acceptor with this program's packages, on the CPU. The acceptor ends with the connection."""
     name = wanted.environment or "local"
     ours, theirs = socket.socketpair()
     # By path, because the search path of this interpreter may not have this project's packages.

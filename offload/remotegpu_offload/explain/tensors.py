@@ -1,5 +1,4 @@
-"""Counts the data that a torch program would send in torch mode, and the lines that wait, with an acceptor on this
-machine."""
+"""Counts the data that a torch program would send in torch mode, and the lines that wait, with a local acceptor."""
 
 import sys
 from collections import Counter
@@ -98,8 +97,8 @@ class Tensors:
         peer.request = listening  # type: ignore[method-assign]
 
     def _line(self) -> tuple[str, int]:
-        """Returns the line of the user's code that waits; ("", 0) in a backward pass, whose threads have no such
-        frame."""
+        """Returns the line of the user's code that waits; ("", 0) in a backward pass, because torch's threads run
+        it."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             if self._is_user(frame.f_code.co_filename):

@@ -1,5 +1,4 @@
-"""Adapts libraries that take a path in Python and open it in C: they get an open file, or a copy that is written
-back."""
+"""Adapts libraries that take a path in Python and open it in C: passes an open file, or a copy that is written back."""
 
 import atexit
 import contextlib

@@ -48,8 +48,8 @@ def areas_of(hello: Mapping[str, Any], own: Iterable[str]) -> Areas:
 
 
 def own_folders(folder: str) -> list[str]:
-    """Returns the acceptor's own folders: the system, the interpreter with its module search path, and the session's
-    folder."""
+    """Returns the acceptor's own folders: of the system, of the interpreter with its search path, and of the
+    session."""
     mine = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), folder, *_SYSTEM}
     mine |= {*OWN_FOLDERS, *map(os.path.dirname, OWN_FOLDERS), *sys.path}
     return sorted(path for path in mine if path.startswith("/") and path != "/")

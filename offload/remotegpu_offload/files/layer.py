@@ -123,8 +123,8 @@ class Layer:
                 file.flush()
 
     def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        """Replaces `os.open`: returns the descriptor of a copy, which is sent to the client when the descriptor is
-        closed."""
+        """Replaces `os.open`: returns the descriptor of a copy, which is sent to the client when the program closes
+        it."""
         theirs = self.theirs(path) if dir_fd is None else None
         if theirs is None:
             return int(self.real["os.open"](path, flags, mode, dir_fd=dir_fd))

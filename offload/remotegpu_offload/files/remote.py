@@ -13,8 +13,7 @@ from remotegpu_offload.wire.frames import Buffer, Message, Service
 
 
 class RemoteFiles:
-    """Sends requests about files to the client. `counters`: requests by operation (each a round trip), and bytes both
-    ways."""
+    """Sends requests about files to the client. `counters`: requests by operation (each a round trip), and bytes."""
 
     def __init__(self, link: Link, cache: Cache) -> None:
         self.cache = cache

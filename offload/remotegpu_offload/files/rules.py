@@ -1,5 +1,4 @@
-"""The rules for the client's files that may be read and written. Pure, except that the rules' own folders are
-resolved."""
+"""The rules for the client's files that may be read and written. Pure, except for resolving the rules' own folders."""
 
 import os
 import re
@@ -64,7 +63,7 @@ class Rules:
         return any(entry.matches(real) for entry in self.write)
 
     def may_look(self, real: str) -> bool:
-        """Returns whether the acceptor may read size and times: of readable files, and of the folders that contain
+        """Returns whether the acceptor may read size and times: of readable files, and of folders on the way to
         them."""
         return self.may_read(real) or any(entry.leads_to(real) for entry in (*self.read, *self.write))
 

@@ -381,7 +381,7 @@ def received(client: Caller, handle: Handle, kind: Any) -> Any:
 
 
 def _derive(cls: type) -> None:
-    """Prepares a class that the program derived from a stub: the methods that the program wrote run in the acceptor
+    """Prepares a class that the program derived from a stub, so that the program's own methods run in the acceptor
     too."""
     base = next(each for each in cls.__mro__[1:] if MARK in vars(each))
     plan = plan_of(base)

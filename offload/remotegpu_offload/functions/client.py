@@ -1,5 +1,4 @@
-"""The client's half of function mode: stubs that replace functions and classes, and objects that the acceptor may
-call."""
+"""The client's half of function mode: stubs of functions and classes, and objects that the acceptor may call."""
 
 import contextlib
 import functools
@@ -40,8 +39,7 @@ _replaced: Final[dict[int, Replaced]] = {}
 
 
 class _NotThereError(Exception):
-    """The acceptor lacks the function that the header names, because the session has moved since that function was
-    sent."""
+    """The acceptor lacks the function that the header names, because the session has moved since it was sent."""
 
 
 class Client:

@@ -37,8 +37,7 @@ _HEAP: Final = 1 << 9  # a type flag: a class statement created the type
 
 
 def library(value: Any) -> str:
-    """Returns the library (numpy, pandas or torch) that defines the value's type or one of its bases; "" if none
-    does."""
+    """Returns the library (numpy, pandas or torch) that defines the value's type or one of its bases; otherwise ""."""
     for base in type(value).__mro__:
         top = base.__module__.partition(".")[0]
         if top in {"numpy", "pandas", "torch"}:
@@ -353,8 +352,7 @@ def _fill(target: Any, new: Any, entries: list[tuple[Any, Any]]) -> None:
 
 
 def _tensor(target: Any, new: Any, gradient: Any) -> Write | None:
-    """Returns a function that changes a tensor in place, so that views of its storage see the change; None if
-    unchanged."""
+    """Returns a function that changes a tensor in place, so that views of its storage see the change; None if equal."""
     torch = sys.modules["torch"]
     if target is new:
         return None

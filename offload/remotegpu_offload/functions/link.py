@@ -1,4 +1,4 @@
-"""Call requests between the two ends, and their answers. Both ends use this; each decides what the other may call."""
+"""Call requests between the two ends, and their answers. Both ends use this, and each restricts the other's calls."""
 
 import contextlib
 import threading
@@ -20,8 +20,7 @@ _COLLECTING: Final = 0.001
 
 
 class _Local(threading.local):
-    """The state of one thread: the nesting depth of calls, and exceptions that were raised here and sent to the other
-    end."""
+    """The state of one thread: the nesting depth of calls, and exceptions that were raised here and sent."""
 
     depth = 0
 
@@ -119,8 +118,7 @@ class Link:
             del error
 
     def pull(self, ident: int, most: int) -> tuple[list[Any], BaseException | None]:
-        """Fetches at most `most` next values of an iterator at the other end, and the exception that ended the
-        iteration."""
+        """Fetches at most `most` next values of an iterator at the other end, and the exception that ended it."""
         packed = self.codec.dumps(((), {}))
         header = {"o": ident, "m": "__next__", "most": most, **packed.header}
         try:

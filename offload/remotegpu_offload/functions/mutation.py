@@ -26,8 +26,7 @@ _HEAP: Final = 1 << 9
 
 
 def may_change(value: Any) -> bool:
-    """Returns whether `mutates: auto` watches this argument: all except functions, classes, modules and immutable
-    values."""
+    """Returns whether `mutates: auto` watches this argument: not functions, classes, modules and immutable values."""
     if isinstance(value, (*_IMMUTABLE, *inplace.CODE)) or hasattr(type(value), "_remotegpu_stays"):
         return False
     if isinstance(value, tuple):

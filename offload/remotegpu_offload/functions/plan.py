@@ -54,8 +54,7 @@ class Plan:
     def arguments(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Key] | None]:
-        """Returns the arguments to send, and the keys of those that are watched for changes; None if none is
-        watched."""
+        """Returns the arguments to send, and the keys of those that are watched for changes; None if no argument is."""
         if self._simple:
             return (
                 tuple([outgoing(value) for value in arguments]),

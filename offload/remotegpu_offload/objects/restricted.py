@@ -41,8 +41,8 @@ def allow_type(kind: type) -> None:
 
 
 class Policy:
-    """Decides which classes the restricted unpickler accepts: those that this program has sent, and those of packages
-    that rules name."""
+    """Decides which classes the restricted unpickler accepts: those that this program has sent or whose package a rule
+    names."""
 
     def __init__(self, sent: MutableSet[type], packages: Iterable[str], plain: Callable[[Any], Any]) -> None:
         self._plain = plain

@@ -69,7 +69,7 @@ class Table:
         self._by_identity.setdefault(id(value), ident)
 
     def find(self, value: Any) -> tuple[int, str] | None:
-        """Returns the id and kind of an object that is being sent, and increments its count; None if it was never
+        """Increments the count of an object that is being sent. Returns its id and kind; None if it was never
         exported."""
         if id(value) not in self._by_identity:
             return None

@@ -97,8 +97,7 @@ class Program:
         self._load(kind, value)()
 
     def _finalize(self) -> None:
-        """Drops the program's modules as the interpreter does at its end, so that files are flushed and `__del__`
-        runs."""
+        """Drops the program's modules as the interpreter does at its end: files are flushed, and `__del__` runs."""
         # Flushed first, because the garbage collector may close a file before its buffer.
         self._files.flush()
         main = sys.modules.get("__main__")

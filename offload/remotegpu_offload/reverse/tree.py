@@ -123,8 +123,7 @@ class Finder(MetaPathFinder):
 
 
 def _watch_status(tree: Tree) -> None:
-    """Replaces `os.stat`, which `os.path` and `pathlib` call, so that it fetches the page: a status follows the
-    link."""
+    """Replaces `os.stat`, which `os.path` and `pathlib` call: fetches the page, because a status follows the link."""
     original = os.stat
 
     def stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:

@@ -14,8 +14,8 @@ _PACKAGE = os.path.dirname(_HERE)
 
 
 def _our_packages() -> None:
-    """Imports this project's packages by their paths, so that the user's program cannot import other packages next to
-    them."""
+    """Imports this project's packages by their paths, which keeps other packages in their folder invisible to the
+    program."""
     beside = os.path.dirname(_PACKAGE)
     if not os.path.isdir(base := os.path.join(beside, "remotegpu")):
         # In a clone, each package has its own parent folder.

@@ -198,8 +198,8 @@ def _form(value: Any) -> str:
 
 
 def host_number(tensor: Any) -> Any:
-    """Returns the content of a local tensor without dimensions, which operations accept on any device; otherwise
-    None."""
+    """Returns the content of a local tensor without dimensions, which operations accept on any device; None for
+    others."""
     return None if tensor.dim() or tensor.is_meta else tensor.item()
 
 

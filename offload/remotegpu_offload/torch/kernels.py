@@ -1,5 +1,7 @@
-"""Kernels that the client runs itself or that need special treatment: empty tensors, views, copies between the two
-ends, numbers, memory."""
+"""Kernels that the client runs itself or that need special treatment.
+
+They handle empty tensors, views, copies between the two ends, numbers and memory.
+"""
 
 import ctypes
 import functools

@@ -55,8 +55,10 @@ def origins(operation: str) -> list[str]:
 
 
 def kind(tensor: Any) -> str | None:
-    """Returns the kind of a tensor that is not dense (`quantized`, `nested`, or the layout such as `sparse_coo`); None
-    for a dense tensor."""
+    """Returns the kind of a tensor that is not dense: `quantized`, `nested`, or a layout such as `sparse_coo`.
+
+    None for a dense tensor.
+    """
     if tensor.is_quantized:
         return "quantized"
     if tensor.is_nested:

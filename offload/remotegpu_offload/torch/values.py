@@ -118,8 +118,7 @@ def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any, grad
 
 
 def tensors(value: Any) -> list[tuple[str, Any]]:
-    """Returns the tensors of a module, or those that an optimizer changes, with their names; [] for any other
-    object."""
+    """Returns the tensors of a module, or those that an optimizer changes, with their names; otherwise []."""
     if isinstance(value, torch.nn.Module):
         return [*value.named_parameters(), *value.named_buffers()]
     if isinstance(value, torch.optim.Optimizer):

@@ -1,5 +1,7 @@
-"""Tracks the running requests of a connection, and whether new ones may begin: a connection can be paused, replaced or
-lost."""
+"""Tracks the running requests of a connection, and whether new ones may begin.
+
+A connection can be paused, replaced or lost.
+"""
 
 import threading
 import time

@@ -101,8 +101,7 @@ class Held:
                 raise KeyboardInterrupt
 
     def forget(self) -> None:
-        """Forgets counted Ctrl-C, because the interrupted request has ended or the caller raises KeyboardInterrupt
-        itself."""
+        """Forgets counted Ctrl-C: the interrupted request has ended, or the caller raises KeyboardInterrupt itself."""
         self.count = 0
 
     def deliver(self) -> None:
@@ -169,8 +168,7 @@ class Held:
 
 
 class Allowed:
-    """Delivers signals at once while entered, including those recorded before: for the program's own code inside a
-    Held."""
+    """Delivers signals at once while entered, including recorded ones: for the program's own code inside a Held."""
 
     __slots__ = ("_held",)
 

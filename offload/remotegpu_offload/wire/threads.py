@@ -28,8 +28,7 @@ _MANY_THREADS: Final = 256
 
 
 class Mailbox:
-    """The request queue of one thread of this process, which the receiving thread fills, and an event that wakes the
-    thread."""
+    """The request queue of one thread of this process, which the receiving thread fills, and an event to wake it."""
 
     __slots__ = ("inbox", "wake")
 

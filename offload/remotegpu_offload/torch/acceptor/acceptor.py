@@ -93,7 +93,7 @@ class Device:
         self._thread: threading.Thread | None = None
 
     def handle(self, request: Request) -> Message | Deferred | None:
-        """Handles a request of the client, on the receiving thread: does not block on the device, and keeps the
+        """Handles a request of the client, on the receiving thread: does not wait for the device, and keeps the
         order."""
         match request.header.get("op"):
             case "run":

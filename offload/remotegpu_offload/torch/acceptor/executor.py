@@ -285,8 +285,8 @@ class Executor:
         self.storages[address >> SHIFT] = Storage(made.untyped_storage(), {(address, meta): made})
 
     def _describe(self, operation: Operation, out: Any, values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """Describes results that the client does not know in advance; stores their tensors at addresses that it
-        reserved."""
+        """Describes results that the client does not know in advance; stores their tensors at the reserved
+        addresses."""
         lent = iter(values[len(values) - operation.leased :])
 
         def tell(value: Any) -> Any:

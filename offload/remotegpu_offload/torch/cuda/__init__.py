@@ -1,7 +1,8 @@
 """Replacements for functions of torch.cuda, torch.xpu, torch.mps and torch.accelerator, for the remote device.
 
-Every public name of these modules either answers (figures come from the acceptor), or is harmless because the remote
-stream executes operations in order, or raises an error with a sentence. No name reaches a local driver.
+There are three kinds of public names in these modules. Some answer, with figures from the acceptor. Some are harmless,
+because the remote stream executes operations in order. The others raise an error with a sentence. No name reaches a
+local driver.
 """
 
 from collections.abc import Iterable

@@ -1,5 +1,7 @@
-"""Patches of torch for the remote device outside of torch.cuda: torch.backends, torch.compile, nccl, NVTX, profilers,
-dlpack, record_stream."""
+"""Patches of torch for the remote device outside of torch.cuda.
+
+They concern torch.backends, torch.compile, nccl, NVTX, profilers, dlpack and record_stream.
+"""
 
 import functools
 import threading

@@ -23,8 +23,7 @@ _FIRST: Final = 1
 
 
 class _Save(threading.local):
-    """The state of `torch.save` in each thread: the storages that it will write, and bytes that were fetched in
-    advance."""
+    """The state of `torch.save` in each thread: the storages that it will write, and bytes that were fetched early."""
 
     active = False
 

@@ -79,8 +79,7 @@ def _to(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_functions() -> None:
-    """Wraps every function of torch's own namespaces whose schema has a device, and those in `_BY_HAND` without a
-    schema."""
+    """Wraps every function of torch's own namespaces whose schema has a device, and the functions in `_BY_HAND`."""
     takers = {
         schema.name.removeprefix("aten::")
         for schema in torch._C._jit_get_all_schemas()

@@ -84,8 +84,8 @@ class Stream:
     ) -> Message:
         """Sends all entries with the request `then`, which the acceptor executes after them. Waits: one round trip.
 
-        `alone` leaves the entries for later: only what was sent before is executed. The reply may carry an operation's
-        error; `errors.checked` raises it. Raises LostError if the acceptor is lost.
+        `alone` leaves the entries for later: the request follows only earlier batches. The reply may carry an
+        operation's error; `errors.checked` raises it. Raises LostError if the acceptor is lost.
         """
         self.idle = False
         peer = self._reach()
