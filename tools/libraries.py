@@ -41,8 +41,10 @@ def chosen(names: Sequence[str]) -> list[Library]:
 
 
 def uv() -> str:
-    """Returns the path of uv, which links files that several venvs share (pip would copy gigabytes). Installs it first
-    if necessary."""
+    """Returns the path of uv, which links files that several venvs share (pip would copy gigabytes).
+
+    Installs it first if necessary.
+    """
     venv = VENVS / ".uv"
     if not (venv / "bin" / "uv").exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)

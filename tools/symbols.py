@@ -62,8 +62,10 @@ HEAD: Final = """\
 
 
 def names_in(library: IO[bytes]) -> set[str]:
-    """Finds strings that look like a function's name. A string at the end of a piece is checked again with the next
-    piece."""
+    """Finds strings that look like a function's name.
+
+    A string at the end of a piece is checked again with the next piece.
+    """
     names: set[bytes] = set()
     seen = b"\0"
     while True:

@@ -1,5 +1,7 @@
-"""Writes the version of remoting/remotegpu/__init__.py into files that need a literal: `make generate`. A test
-compares."""
+"""Writes the version of remoting/remotegpu/__init__.py into files that need a literal: `make generate`.
+
+A test compares.
+"""
 
 from __future__ import annotations
 

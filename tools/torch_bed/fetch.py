@@ -53,8 +53,10 @@ def sum_of(file: Path) -> str:
 
 
 def get(address: str, part: Path, size: int, using: urllib.request.OpenerDirector, came: Callable[[int], None]) -> None:
-    """Appends the missing rest of the file to `part`. If the mirror cannot send the rest only, fetches the whole
-    file."""
+    """Appends the missing rest of the file to `part`.
+
+    If the mirror cannot send the rest only, fetches the whole file.
+    """
     begun = part.stat().st_size if part.exists() else 0
     if begun >= size:
         return

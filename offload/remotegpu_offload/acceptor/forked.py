@@ -117,8 +117,10 @@ def _run(
 
 
 def _limit_memory(fractions: Sequence[float]) -> None:
-    """Limits how much memory torch may allocate on each visible device. CUDA's driver has no such limit for a
-    process."""
+    """Limits how much memory torch may allocate on each visible device.
+
+    CUDA's driver has no such limit for a process.
+    """
     if fractions:
         import torch  # noqa: PLC0415
 
@@ -183,8 +185,10 @@ def _set_variables(packet: Packet, folder: Path) -> None:
 
 
 def _reseed() -> None:
-    """Seeds numpy's generator again, because all forks inherit the same state. Python's `random` module seeds
-    itself."""
+    """Seeds numpy's generator again, because all forks inherit the same state.
+
+    Python's `random` module seeds itself.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
@@ -205,8 +209,10 @@ def _described(packet: Packet) -> dict[str, Any]:
 
 
 def _read_own_files() -> None:
-    """Checks that a session may read its own installation. Raises PermissionError for a folder on its path that it
-    cannot."""
+    """Checks that a session may read its own installation.
+
+    Raises PermissionError if the session may not read a folder on its search path.
+    """
     for entry in map(Path, sys.path):
         try:
             if entry.is_dir():

@@ -86,8 +86,10 @@ class _Keeper:
         return code
 
     def _pass_order(self) -> bool:
-        """Forwards an order of the appliance, which is always to end, and sets the deadline for ending. False at
-        EOF."""
+        """Forwards an order of the appliance, which is always to end, and sets the deadline for ending.
+
+        False at EOF.
+        """
         order = packets.receive(self._control)
         if order is None:
             return False
@@ -107,16 +109,20 @@ class _Keeper:
             packets.send(self._control, said[0])
 
     def _finish_log(self) -> None:
-        """Sends the output that is already in the pipe. Does not wait: processes that still hold the pipe are about to
-        end."""
+        """Sends the output that is already in the pipe.
+
+        Does not wait: processes that still hold the pipe are about to end.
+        """
         with contextlib.suppress(OSError):
             while self._log.pipe in self._watched and select.select([self._log.pipe], [], [], 0)[0]:
                 if not self._log.read():
                     return
 
     def _reap(self) -> int | None:
-        """Collects children that have ended. Returns the exit code of the served child if it has ended, negative for a
-        signal; None otherwise."""
+        """Collects children that have ended.
+
+        Returns the exit code of the served child if it has ended, negative for a signal; None otherwise.
+        """
         for pid, code in ended_children():
             if pid == self._child:
                 return code

@@ -66,8 +66,10 @@ class AcceptorSession:
         peer.serve(Service.SESSION, self._answer)
 
     def run(self) -> None:
-        """Serves until the connection ends. Call it in the main thread: it runs the calls of the client's main
-        thread."""
+        """Serves until the connection ends.
+
+        Call it in the main thread: it runs the calls of the client's main thread.
+        """
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.peer.run_main()
 

@@ -28,8 +28,10 @@ _PACKETS: Final = ("log", "stats")
 
 
 class Acceptor:
-    """A `processes.SessionProcess`. `first` resolves with the first packet that is not one of `_PACKETS`, such as the
-    result of a self-test."""
+    """A `processes.SessionProcess`.
+
+    `first` resolves with the first packet that is not one of `_PACKETS`, such as the result of a self-test.
+    """
 
     kind = "acceptor"
 

@@ -87,8 +87,10 @@ def state_of(option: EnvironmentOption, access: Access) -> tuple[str, bool]:
 
 
 def visible(access: Access, backend: str, listed: str) -> dict[str, str]:
-    """Returns the variables that show a session only its own devices. `listed`: the devices as the back end names
-    them."""
+    """Returns the variables that show a session only its own devices.
+
+    `listed`: the devices as the back end names them.
+    """
     hidden = {name: "" for names in VISIBLE.values() for name in names}
     if access is Access.SHARE:
         # The client's library shows the lease's devices.

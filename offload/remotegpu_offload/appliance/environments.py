@@ -123,8 +123,10 @@ class EnvironmentServer:
             _log.info("environment %s is ready: %s", self.name, describe(self.environment))
 
     async def keep(self) -> None:
-        """Restarts the environment whenever its zygote ends. Runs in a task; returns only if the environment is
-        refused."""
+        """Restarts the environment whenever its zygote ends.
+
+        Runs in a task; returns only if the environment is refused.
+        """
         failures = 0
         while not self.refused:
             if self._zygote is not None:

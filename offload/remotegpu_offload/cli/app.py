@@ -86,8 +86,10 @@ def run(
 
 @offload.command()
 def check(config: ConfigOption = None, python: PythonOption = None, as_json: JsonOption = False) -> None:
-    """Report the effect of each rule of the configuration, and rules that cannot work. Exit code 0 if there is no
-    FAIL."""
+    """Report the effect of each rule of the configuration, and rules that cannot work.
+
+    Exit code 0 if there is no FAIL.
+    """
     from remotegpu_offload.cli import check  # noqa: PLC0415
 
     raise typer.Exit(0 if check.check(config, python, as_json=as_json) else exits.USAGE)

@@ -37,8 +37,10 @@ main(sys.argv[1:])
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `offload run`. `program` holds the arguments of `python`. None means that the configuration
-    decides."""
+    """The options of `offload run`. `program` holds the arguments of `python`.
+
+    None means that the configuration decides.
+    """
 
     program: Sequence[str]
     split: Split = "rules"

@@ -103,8 +103,10 @@ class _Said:
         threading.Thread(target=self._read, name=f"remotegpu waits for {PROGRAM}", daemon=True).start()
 
     def report(self) -> dict[str, Any]:
-        """Waits for the first line, and returns its JSON object. Raises ConnectError after a timeout or without an
-        answer."""
+        """Waits for the first line, and returns its JSON object.
+
+        Raises ConnectError after a timeout or without an answer.
+        """
         try:
             told = json.loads(self._lines.get(timeout=_SECONDS))
         except queue.Empty:

@@ -192,8 +192,10 @@ class Session:
         _forget(self)
 
     def _write_counters(self, path: Path) -> None:
-        """Writes the counters to `path`. If that is a folder, writes to a file in it that the process id names, as the
-        CUDA client does."""
+        """Writes the counters to `path`.
+
+        If that is a folder, writes to a file in it that the process id names, as the CUDA client does.
+        """
         file = path / f"{os.getpid()}.json" if path.is_dir() else path
         with contextlib.suppress(OSError):
             file.write_text(json.dumps({**self.describe(), "counters": self.counters()}))

@@ -84,8 +84,10 @@ Rule: TypeAlias = TorchRule | FunctionRule | ClassRule | ModuleRule
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
-    """The source that may be sent to the acceptor. Entries are modules ("mypkg") or folders ("./", relative to the
-    file)."""
+    """The source that may be sent to the acceptor.
+
+    Entries are modules ("mypkg") or folders ("./", relative to the file).
+    """
 
     page: tuple[str, ...] = ("./",)
     never: tuple[str, ...] = ()

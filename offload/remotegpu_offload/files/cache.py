@@ -1,5 +1,7 @@
-"""Copies of the client's files in the session's folder, filled block by block. A key shows whether a copy is
-current."""
+"""Copies of the client's files in the session's folder, filled block by block.
+
+A key shows whether a copy is current.
+"""
 
 import os
 import tempfile
@@ -43,8 +45,10 @@ class Copy:
         self._blocks[first:last] = b"\1" * (last - first)
 
     def need(self, offset: int, count: int, fetch: Fetch) -> None:
-        """Fetches the missing blocks of a range. Raises the errors of `fetch`, and OSError if the file has become
-        shorter."""
+        """Fetches the missing blocks of a range.
+
+        Raises the errors of `fetch`, and OSError if the file has become shorter.
+        """
         first, last = offset // BLOCK, min(len(self._blocks), (offset + count + BLOCK - 1) // BLOCK)
         with self._lock:
             missing = self._blocks.find(0, first, last)

@@ -43,8 +43,10 @@ class RemoteFiles:
         self._link.notify(Service.FILES, {"op": op, **more}, buffers)
 
     def sync(self) -> None:
-        """Sends data that was written through memory maps, and closes files that are no longer mapped. Raises
-        OSError."""
+        """Sends data that was written through memory maps, and closes files that are no longer mapped.
+
+        Raises OSError.
+        """
         written, self.mapped = self.mapped, []
         for file in written:
             file.write_back()

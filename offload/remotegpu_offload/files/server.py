@@ -119,8 +119,10 @@ class FileServer:
         return self.rules.may_look(real) or self._also(real) or real == os.path.realpath(self.cwd)
 
     def _file(self, path: object, allowed: Reader, rule: str = "read") -> str:
-        """Returns the real path of a file, with all links resolved. Raises PermissionError that names the deciding
-        rule."""
+        """Returns the real path of a file, with all links resolved.
+
+        Raises PermissionError that names the deciding rule.
+        """
         real = os.path.realpath(checked(path))
         return self._judged(str(path), real, allowed, rule)
 

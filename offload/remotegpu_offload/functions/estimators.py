@@ -55,8 +55,10 @@ class EstimatorShell(classes.Shell):
             super().__setattr__(name, value)
 
     def set_params(self, **parameters: Any) -> Any:
-        """Sets parameters, like scikit-learn's method. Changed parameters of nested estimators are sent to the acceptor
-        too."""
+        """Sets parameters, like scikit-learn's method.
+
+        Changed parameters of nested estimators are sent to the acceptor too.
+        """
         super().set_params(**parameters)  # type: ignore[misc]
         if HANDLE in vars(self):
             for name in {each.partition("__")[0] for each in parameters}:

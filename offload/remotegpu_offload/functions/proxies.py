@@ -72,8 +72,10 @@ class RemoteFunction(Proxy):
 
 
 class RemoteIterator(Proxy):
-    """A generator or iterator of the other end. Fetches one value, then two, four, ... in advance if they are ready
-    quickly."""
+    """A generator or iterator of the other end.
+
+    Fetches one value, then two, four, ... in advance if they are ready quickly.
+    """
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         super().__init__(link, handle, info)
@@ -227,8 +229,10 @@ class RemoteDecorator(RemoteManager, contextlib.ContextDecorator):
 
 
 class RemoteAsynchronousManager(RemoteObject):
-    """The result of a function that `contextlib.asynccontextmanager` decorates. The program's event loop keeps
-    running."""
+    """The result of a function that `contextlib.asynccontextmanager` decorates.
+
+    The program's event loop keeps running.
+    """
 
     async def __aenter__(self) -> Any:
         return await asyncio.to_thread(self._ask, "__enter__")

@@ -1,5 +1,7 @@
-"""A finder for cloudpickle and PyYAML, which the user's interpreter may lack. Versions installed there take
-precedence."""
+"""A finder for cloudpickle and PyYAML, which the user's interpreter may lack.
+
+Versions installed there take precedence.
+"""
 
 import importlib.util
 import os

@@ -82,8 +82,10 @@ class OffloadMagics(Magics):  # type: ignore[misc]
 
     @cell_magic  # type: ignore[untyped-decorator]
     def offload(self, line: str, source: str) -> Any:
-        """Runs the cell in the acceptor. Sends the variables that the cell reads, and updates those that the cell
-        assigns."""
+        """Runs the cell in the acceptor.
+
+        Sends the variables that the cell reads, and updates those that the cell assigns.
+        """
         if line.strip():
             raise UsageError("%%offload takes no arguments: choose where it runs by `%remotegpu use BACKEND`")
         text = self.shell.transform_cell(source)

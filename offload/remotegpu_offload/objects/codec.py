@@ -45,8 +45,10 @@ def handle_of(proxy: Any) -> Handle:
 
 
 class Replaced(NamedTuple):
-    """A function or class that a rule has replaced by a stub in this program. The acceptor has it under the same
-    name."""
+    """A function or class that a rule has replaced by a stub in this program.
+
+    The acceptor has it under the same name.
+    """
 
     name: tuple[str, str]  # module, qualified name
     value: Any  # keeps the value alive, because it is looked up by its id
@@ -238,8 +240,10 @@ class Codec:
         return restricted.loads(bytes(first), beside, self._policy, self._contextual)
 
     def _pieces(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Returns the pieces of a message with pages. Pages come from the message, from the cache, or from the
-        sender."""
+        """Returns the pieces of a message with pages.
+
+        Pages come from the message, from the cache, or from the sender.
+        """
         if self.client:
             raise RefusedError("the acceptor's answer refers to pages, which only a client sends")
         given = iter(buffers)

@@ -69,8 +69,10 @@ class Table:
         self._by_identity.setdefault(id(value), ident)
 
     def find(self, value: Any) -> tuple[int, str] | None:
-        """Increments the count of an object that is being sent. Returns its id and kind; None if it was never
-        exported."""
+        """Increments the count of an object that is being sent.
+
+        Returns its id and kind; None if it was never exported.
+        """
         if id(value) not in self._by_identity:
             return None
         with self._lock:
@@ -99,8 +101,10 @@ class Table:
         return entry.value, entry.kind
 
     def release(self, gone: Iterable[tuple[int, int]]) -> None:
-        """Subtracts the counts of deleted handles, given as (id, count). Ignores unknown ids, which were never
-        valid."""
+        """Subtracts the counts of deleted handles, given as (id, count).
+
+        Ignores unknown ids, which were never valid.
+        """
         dropped = []
         with self._lock:
             for ident, count in gone:
@@ -157,8 +161,10 @@ class Handle:
 
 
 class Residents:
-    """Objects of this program that were sent to stay in the acceptor. The acceptor keeps each as long as it exists
-    here."""
+    """Objects of this program that were sent to stay in the acceptor.
+
+    The acceptor keeps each as long as it exists here.
+    """
 
     def __init__(self, mint: Callable[[], int], gone: "deque[tuple[int, int]]") -> None:
         self._mint = mint

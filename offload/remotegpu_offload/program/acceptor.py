@@ -167,8 +167,10 @@ class Program:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _exit_at_once(self, status: int) -> Any:
-        """Replaces the program's `os._exit`. Answers the client only in the session's own process, not in a forked
-        child."""
+        """Replaces the program's `os._exit`.
+
+        Answers the client only in the session's own process, not in a forked child.
+        """
         if self._request is not None and self._streams.is_own_process():
             self._request.reply({"exit": status & 0xFF})
         _leave(status)

@@ -10,8 +10,10 @@ from remotegpu_offload.program.acceptor import INHERITED
 
 
 def attach() -> None:
-    """Installs the finder and the file layer when the process starts. Sends no request to the client before the first
-    use."""
+    """Installs the finder and the file layer when the process starts.
+
+    Sends no request to the client before the first use.
+    """
     relay = os.environ[RELAY_ENV]
     folder = os.path.dirname(relay)
     with open(os.path.join(folder, INHERITED), encoding="utf-8") as file:

@@ -36,8 +36,10 @@ _IMPATIENT_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The program that Python was asked to run. `value`: the script's absolute path, the module's name, or the
-    command."""
+    """The program that Python was asked to run.
+
+    `value`: the script's absolute path, the module's name, or the command.
+    """
 
     kind: Literal["script", "module", "command"]
     value: str
@@ -78,8 +80,10 @@ def run(session: Session, target: Target) -> int:
 
 
 def end_like(result: int) -> int:
-    """Returns the exit code for `result`. If `result` is a signal, does not return: this process ends by the same
-    signal."""
+    """Returns the exit code for `result`.
+
+    If `result` is a signal, does not return: this process ends by the same signal.
+    """
     if result >= 0:
         return result
     sys.stdout.flush()

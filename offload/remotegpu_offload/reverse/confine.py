@@ -45,8 +45,10 @@ def variables(permissions: Permissions, of: Mapping[str, str]) -> dict[str, str]
 
 
 def folder_of(pattern: str, base: Path) -> Path:
-    """Returns the folder that contains the files of a glob: the path up to the first wildcard. Without a wildcard,
-    returns the path itself."""
+    """Returns the folder that contains the files of a glob: the path up to the first wildcard.
+
+    Without a wildcard, returns the path itself.
+    """
     whole = Path(os.path.normpath(base / Path(pattern).expanduser()))
     parts: list[str] = []
     for part in whole.parts:

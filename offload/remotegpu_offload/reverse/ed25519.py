@@ -20,8 +20,10 @@ _Point = tuple[int, int, int, int]
 
 
 def verify(key: bytes, message: bytes, signature: bytes) -> bool:
-    """Returns whether `signature` (64 bytes) of `message` was made with the private key of `key` (32 bytes). Never
-    raises."""
+    """Returns whether `signature` (64 bytes) of `message` was made with the private key of `key` (32 bytes).
+
+    Never raises.
+    """
     if len(key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     holder, commitment = _decompress(key), _decompress(signature[:32])

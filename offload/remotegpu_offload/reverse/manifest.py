@@ -35,8 +35,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The permissions of an application on the client's machine. Globs are relative to the folder where it is
-    opened."""
+    """The permissions of an application on the client's machine.
+
+    Globs are relative to the folder where it is opened.
+    """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()

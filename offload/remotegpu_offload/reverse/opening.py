@@ -97,8 +97,10 @@ def prepare(wish: Wish, ask: Callable[[str], bool]) -> tuple[Plan, dict[str, str
 
 
 def become(plan: Plan, environment: dict[str, str]) -> None:
-    """Replaces this process by the application's, which has its own signals, terminal and exit code. Does not
-    return."""
+    """Replaces this process by the application's, which has its own signals, terminal and exit code.
+
+    Does not return.
+    """
     root = package_root()
     words = [sys.executable, "-I", "-c", _BOOT, root, json.dumps(asdict(plan))]
     sys.stdout.flush()

@@ -50,8 +50,10 @@ _FLAGS: Final = {
 
 
 class Meta(NamedTuple):
-    """The description from which torch makes a tensor on a storage. Strides count elements; conj and neg are lazy
-    bits."""
+    """The description from which torch makes a tensor on a storage.
+
+    Strides count elements; conj and neg are lazy bits.
+    """
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -79,8 +81,10 @@ class Tensor(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number among an operation's values. With a dtype it is a tensor without dimensions on the host, otherwise a
-    plain number."""
+    """A number among an operation's values.
+
+    With a dtype it is a tensor without dimensions on the host, otherwise a plain number.
+    """
 
     at: int
     dtype: torch.dtype | None

@@ -98,8 +98,10 @@ class Remote:
         return self.engine.storages
 
     def synchronize(self) -> None:
-        """Waits until all operations have been executed. Raises the first error of an operation that was not yet
-        reported."""
+        """Waits until all operations have been executed.
+
+        Raises the first error of an operation that was not yet reported.
+        """
         checked(self.stream.ask("sync"))
 
     def stats(self) -> dict[str, int]:

@@ -131,8 +131,10 @@ class Engine:
             checked(stream.ask("sync"))
 
     def resize(self, tensor: Any, size: Sequence[int], stride: Sequence[int] | None = None) -> None:
-        """Changes a tensor's sizes in place. If its storage is too small, replaces it by a larger one with the same
-        content."""
+        """Changes a tensor's sizes in place.
+
+        If its storage is too small, replaces it by a larger one with the same content.
+        """
         strides = tuple(stride) if stride is not None else contiguous(size)
         offset = tensor.storage_offset()
         meta = Meta(tensor.dtype, tuple(size), strides)

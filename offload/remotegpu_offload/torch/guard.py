@@ -38,8 +38,10 @@ def _begin() -> Any:
 
 
 class _Answers(threading.local):
-    """The answering function of each thread. It is set as the thread's own attribute, because a further lookup would
-    fail while an error is set."""
+    """The answering function of each thread.
+
+    It is set as the thread's own attribute, because a further lookup would fail while an error is set.
+    """
 
     answer = staticmethod(_begin)
 

@@ -103,8 +103,10 @@ class Transfers:
             self._copy(tensor, self.upload(source))
 
     def download(self, tensor: Any) -> Any:
-        """Returns a local copy of a remote tensor, with the same layout if the tensor is dense. Waits for the
-        acceptor."""
+        """Returns a local copy of a remote tensor, with the same layout if the tensor is dense.
+
+        Waits for the acceptor.
+        """
         meta = meta_of(tensor)
         if meta.conj or meta.neg or not dense(meta.size, meta.stride):
             tensor = _ops.clone.default(tensor, memory_format=torch.contiguous_format)
@@ -224,8 +226,10 @@ def _strides(size: Sequence[int], memory_format: Any) -> tuple[int, ...]:
 def copies(
     transfers: Transfers, copy: Callable[..., Any], convert: Callable[..., Any]
 ) -> dict[str, Callable[..., Any]]:
-    """Returns the kernels that copy between the two ends. `copy` and `convert` are the kernels for two remote
-    tensors."""
+    """Returns the kernels that copy between the two ends.
+
+    `copy` and `convert` are the kernels for two remote tensors.
+    """
 
     def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
         if not address_of(target):
@@ -294,8 +298,10 @@ def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any
 
 
 def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
-    """Returns the kernel that packs sequences of different lengths. The batch sizes stay on the host, as on every
-    device."""
+    """Returns the kernel that packs sequences of different lengths.
+
+    The batch sizes stay on the host, as on every device.
+    """
 
     def pack_padded(tensor: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
         # The host's kernel checks the lengths, and returns the indexes of the kept rows in their order.
@@ -309,8 +315,10 @@ def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
 def lstm_cell(
     inputs: Any, hidden: Any, cell: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Computes torch's fused LSTM cell with plain operations. Composite kernels call it on every device except the
-    CPU."""
+    """Computes torch's fused LSTM cell with plain operations.
+
+    Composite kernels call it on every device except the CPU.
+    """
     gates = inputs + hidden
     if input_bias is not None:
         gates = gates + input_bias + hidden_bias

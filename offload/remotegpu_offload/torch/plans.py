@@ -49,8 +49,10 @@ class Alias:
 
 
 def is_scalar(argument: Any) -> bool:
-    """Returns whether an argument's value does not affect the form of the results. Such values are sent with each
-    call."""
+    """Returns whether an argument's value does not affect the form of the results.
+
+    Such values are sent with each call.
+    """
     return str(argument.type) in _NUMBERS
 
 

@@ -1,5 +1,7 @@
-"""Infers the results of an operation with tensors without memory (torch's `meta` device). The caller caches the
-results."""
+"""Infers the results of an operation with tensors without memory (torch's `meta` device).
+
+The caller caches the results.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

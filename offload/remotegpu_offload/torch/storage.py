@@ -72,8 +72,10 @@ Slot = tuple[int, Callable[[Any], None]]
 
 
 class Storages:
-    """All storages of this process. `append` adds an entry to the stream; the garbage collector may call it at any
-    time."""
+    """All storages of this process.
+
+    `append` adds an entry to the stream; the garbage collector may call it at any time.
+    """
 
     def __init__(self, device: torch.device, append: Callable[[bytes], None]) -> None:
         self.device = device
@@ -205,8 +207,10 @@ _fill: Final = struct.Struct("<Q").pack_into
 
 
 def address_of(tensor: Any) -> int:
-    """Returns the remote address of a tensor's first element; 0 for a local tensor. A tensor without elements has the
-    address of its storage."""
+    """Returns the remote address of a tensor's first element; 0 for a local tensor.
+
+    A tensor without elements has the address of its storage.
+    """
     address: int = tensor.data_ptr()
     if not address:
         address = _storage_of(tensor).data_ptr()

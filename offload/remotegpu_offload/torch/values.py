@@ -203,8 +203,11 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
 
 
 def _part(encoder: Encoder, value: Any) -> tuple[Resident, str] | None:
-    """Finds a tensor in an object that was sent by reference before, when another object with the tensor is sent so for
-    the first time. Returns that object and the tensor's name in it."""
+    """Finds a tensor in an object that was sent by reference before.
+
+    Used when another object with the same tensor is sent by reference for the first time. Returns the earlier object and
+    the tensor's name in it; None if there is none.
+    """
     if encoder.parts is None:
         owners = encoder.codec.residents.others(encoder.kept)
         encoder.parts = {id(held): (owner, name) for owner in owners for name, held in tensors(owner)}
@@ -213,8 +216,10 @@ def _part(encoder: Encoder, value: Any) -> tuple[Resident, str] | None:
 
 
 def _lives_in_acceptor(executor: Executor, tensor: Any) -> bool:
-    """Returns whether the tensor is on the acceptor's device. If the device is the host, the client must own its
-    storage."""
+    """Returns whether the tensor is on the acceptor's device.
+
+    If the device is the host, the client must own its storage.
+    """
     if executor.device.type != "cpu":
         return bool(tensor.device.type == executor.device.type)
     storage = tensor.untyped_storage()._cdata

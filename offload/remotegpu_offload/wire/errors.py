@@ -18,8 +18,10 @@ class LostError(OffloadError):
     _during = ""
 
     def during(self, what: str) -> "LostError":
-        """Returns the error with the interrupted request, such as "in the call of m.f". Returns itself if it names one
-        already."""
+        """Returns the error with the interrupted request, such as "in the call of m.f".
+
+        Returns itself if it names one already.
+        """
         if self._during or not what:
             return self
         named = LostError(f"{self} [{what}]")

@@ -95,8 +95,10 @@ def encode(frame: Frame) -> list[Buffer]:
 
 
 def flat(buffer: Buffer) -> Buffer:
-    """Returns the same memory as bytes, so that `len` is the size in bytes. Raises FrameError if the buffer has
-    gaps."""
+    """Returns the same memory as bytes, so that `len` is the size in bytes.
+
+    Raises FrameError if the buffer has gaps.
+    """
     if not isinstance(buffer, memoryview):
         return buffer
     if buffer.nbytes == 0:

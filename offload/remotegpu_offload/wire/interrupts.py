@@ -142,8 +142,10 @@ class Held:
             raise
 
     def _pass_on(self) -> None:
-        """Passes recorded signals to an outer Held, or to the program's handlers. Each handler may raise an
-        exception."""
+        """Passes recorded signals to an outer Held, or to the program's handlers.
+
+        Each handler may raise an exception.
+        """
         number = self._noted.pop(0)
         try:
             handler = self._before[number]

@@ -1,5 +1,7 @@
-"""The two ends of a connection, which send requests to each other. `threads` decides which thread executes a
-request."""
+"""The two ends of a connection, which send requests to each other.
+
+`threads` decides which thread executes a request.
+"""
 
 import contextlib
 import itertools

@@ -62,8 +62,10 @@ class Request:
         self._answer(Kind.REPLY, header, buffers)
 
     def fail(self, error: str, **details: Any) -> None:
-        """Answers with a failure, which raises RemoteFailure with this sentence at the other end. `details`: JSON
-        types."""
+        """Answers with a failure, which raises RemoteFailure with this sentence at the other end.
+
+        `details`: JSON types.
+        """
         self._answer(Kind.FAILURE, {"error": error, "details": details}, ())
 
     def _answer(self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:

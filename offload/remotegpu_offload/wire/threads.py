@@ -92,8 +92,10 @@ class Threads:
         return number
 
     def begin_wait(self, number: int, mailbox: Mailbox) -> None:
-        """Records that the calling thread waits in a logical thread, and may execute its requests. The caller holds the
-        lock."""
+        """Records that the calling thread waits in a logical thread, and may execute its requests.
+
+        The caller holds the lock.
+        """
         logical = self._logical.get(number) or self._logical.setdefault(number, _Logical())
         logical.waits.append(mailbox)
 

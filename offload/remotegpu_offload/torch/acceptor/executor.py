@@ -114,8 +114,10 @@ class Executor:
                     at = self._manage(number, batch, at, data)
 
     def tensor(self, address: int, meta: Meta) -> Any:
-        """Returns the tensor at an address. Raises FailedError for a failed operation's result, ValueError for no
-        storage."""
+        """Returns the tensor at an address.
+
+        Raises FailedError for a failed operation's result, ValueError for no storage.
+        """
         held = self.storages.get(address >> SHIFT)
         if type(held) is not Storage:
             raise _absent(held, address)

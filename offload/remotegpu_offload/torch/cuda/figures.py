@@ -16,8 +16,10 @@ _PEAKS: Final = ("allocated", "reserved")
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """The properties that torch reports of a CUDA device. Capability (0, 0) means that the device is not a CUDA
-    device."""
+    """The properties that torch reports of a CUDA device.
+
+    Capability (0, 0) means that the device is not a CUDA device.
+    """
 
     name: str = ""
     major: int = 0

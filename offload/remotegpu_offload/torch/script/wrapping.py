@@ -27,8 +27,10 @@ _original_device = torch._C.TensorBase.device
 
 
 def install() -> None:
-    """Installs the wrappers permanently. PrivateUse1 must have its name, and `device_names.install` must have been
-    called."""
+    """Installs the wrappers permanently.
+
+    PrivateUse1 must have its name, and `device_names.install` must have been called.
+    """
     _wrap_functions()
     _wrap_tensor()
     _wrap_storage()

@@ -54,8 +54,10 @@ def _before_cell(_cell: object) -> None:
 
 
 def watch() -> None:
-    """Installs the handler for Ctrl-C if Python's own handler is set. Called often, because that handler may be
-    restored."""
+    """Installs the handler for Ctrl-C if Python's own handler is set.
+
+    Called often, because that handler may be restored.
+    """
     if (
         _signal.getsignal(_SIGINT) is signal.default_int_handler
         and threading.current_thread() is threading.main_thread()

@@ -1,5 +1,7 @@
-"""The batches that were sent since the acceptor's state was last saved. With both, a new acceptor can replace a lost
-one."""
+"""The batches that were sent since the acceptor's state was last saved.
+
+With both, a new acceptor can replace a lost one.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple

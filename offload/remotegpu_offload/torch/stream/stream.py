@@ -113,13 +113,17 @@ class Stream:
                     self._asked.notify_all()
 
     def tell(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Sends like `ask`, but does not wait: the next answer reports an error. Raises LostError if the acceptor is
-        lost."""
+        """Sends like `ask`, but does not wait: the next answer reports an error.
+
+        Raises LostError if the acceptor is lost.
+        """
         self._say({"op": "run", "then": then, "own": len(buffers), **(header or {})}, buffers, always=True)
 
     def put(self, entry: bytes, data: Buffer, *, snapshot: bool) -> None:
-        """Appends an entry with data. `snapshot`: the data may change after this returns, so small data is copied, and
-        large data is sent at once."""
+        """Appends an entry with data.
+
+        `snapshot`: the data may change after this returns, so small data is copied, and large data is sent at once.
+        """
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
         small = size < BYTES
         carrying = _Carrying(entry)
@@ -145,8 +149,10 @@ class Stream:
         self._wake.set()
 
     def abandon(self) -> None:
-        """Disables the stream in a forked child: sending raises OffloadError. Replaces locks that the parent's threads
-        may hold."""
+        """Disables the stream in a forked child: sending raises OffloadError.
+
+        Replaces locks that the parent's threads may hold.
+        """
         self._peer = _nobody
         self._lock = threading.RLock()
         self._asking, self._asked = 0, threading.Condition()
@@ -194,8 +200,10 @@ class Stream:
             self._tell_another(header, buffers)
 
     def _tell_another(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
-        """Sends the message to the acceptor that replaces a lost one. The journal may have sent it already, which does
-        no harm."""
+        """Sends the message to the acceptor that replaces a lost one.
+
+        The journal may have sent it already, which does no harm.
+        """
         while True:
             peer = self._reach()
             with contextlib.suppress(LostError):
