@@ -1,8 +1,8 @@
-"""Restricts an application's access to files by Landlock, and its variables. Landlock binds this process and its
-children.
+"""Restricts an application's files (by Landlock) and its environment variables.
 
-This module makes the system calls itself, and does not use `libremotegpu_sandbox.so` as an acceptor does: an
-application is opened by one Python file, on machines of any processor that have nothing else of this project.
+Landlock binds this process and its children. This module makes the system calls itself, and does not use
+`libremotegpu_sandbox.so` as an acceptor does: an application is opened by one Python file, on machines of any processor
+that have nothing else of this project.
 """
 
 import ctypes

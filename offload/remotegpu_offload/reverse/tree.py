@@ -25,10 +25,8 @@ Fetch = Callable[[Iterable[str]], None]
 
 
 def lay_out(manifest: Manifest, pages: Pages, folder: Path) -> Path:
-    """Creates the folder for this version of the application below `folder`, with a link for each file.
-
-    Returns the folder.
-    """
+    """Creates the folder for this version of the application below `folder`, with a link for each file. Returns its
+    path."""
     root = folder / "versions" / manifest.sha256
     complete = root / _COMPLETE
     if complete.exists():

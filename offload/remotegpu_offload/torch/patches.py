@@ -40,7 +40,7 @@ def _print_fetched() -> None:
 
 
 class _NestedError(NotImplementedError):
-    """A nested tensor would be made from a padded one."""
+    """Raised before torch makes a nested tensor from a padded one."""
 
 
 def _pad_with_masks() -> None:

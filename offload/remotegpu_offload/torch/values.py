@@ -205,8 +205,8 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
 def _part(encoder: Encoder, value: Any) -> tuple[Resident, str] | None:
     """Finds a tensor in an object that was sent by reference before.
 
-    Used when another object with the same tensor is sent by reference for the first time. Returns the earlier object and
-    the tensor's name in it; None if there is none.
+    Used when another object with the same tensor is sent by reference for the first time. Returns the earlier object,
+    and the tensor's name in it; None if there is none.
     """
     if encoder.parts is None:
         owners = encoder.codec.residents.others(encoder.kept)
