@@ -1,9 +1,9 @@
-"""Prints the name of the shard whose turn it is, or `none`; on the other stream why, and the command that repeats it.
+"""Prints the name of the current turn's shard, or `none`. Prints the reason and the command to repeat it to stderr.
 
 PYTHONPATH=tests python tools/shard.py [--left-out | --due | --tests NAME | --tree]
 
---due prints the shards that changes since their last pass (.ci/passed.toml) force. --tree prints the hash of the files
-as they are.
+--due prints the shards that must run because of changes since their last pass (.ci/passed.toml). --tree prints the hash
+of the current files.
 """
 
 from __future__ import annotations
