@@ -65,7 +65,7 @@ class Held:
 
     environment: dict[str, str]
     places: dict[str, str]
-    """The current endpoint of each lease by the lease's id. A move changes it."""
+    """The endpoint of each lease, by the lease's id; a lease may move."""
 
 
 @contextlib.contextmanager

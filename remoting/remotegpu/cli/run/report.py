@@ -87,7 +87,7 @@ class Lack:
     detail: str = ""
     reason: str = ""
     module: str = ""
-    """The file of the calling code, for requests that only libraries make; else empty."""
+    """The file whose code asked, for what only libraries ask for."""
 
     @property
     def in_passing(self) -> bool:

@@ -51,10 +51,10 @@ class Summary:
     """Sums over the threads of all processes. A sum may exceed `seconds`, since threads call concurrently."""
 
     seconds: float = 0.0
-    """The time from the begin of the first call to the end of the last call."""
+    """From the first call's begin to the last one's end."""
     kinds: dict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
     small_reads: Sum = field(default_factory=Sum)
-    """Copies of a few bytes to the host, with the waits directly after them."""
+    """Copies of a few bytes to the host, and the waits right behind them."""
     pageable: Sum = field(default_factory=Sum)
     """Large copies to the device from memory that is not page-locked."""
 

@@ -140,9 +140,9 @@ def _value(value: object) -> str:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     first: str
-    """The first difference; empty if there is none."""
+    """The first difference; empty where there is none."""
     functions: Sequence[str]
-    """A sentence for each function whose numbers of calls or error codes differ."""
+    """A sentence for each function whose calls or codes differ in number."""
 
 
 def compare(first: Recording, second: Recording) -> Comparison:
