@@ -1,4 +1,4 @@
-"""Modes of an appliance: values in a GPUPool and of options of `remotegpu appliance`."""
+"""Modes of an appliance: values in the spec of a GPUPool, and values of options of `remotegpu appliance`."""
 
 from enum import StrEnum
 

@@ -47,7 +47,7 @@ class SoftwareSpec:
 
 @dataclass(frozen=True, slots=True)
 class LimitsSpec:
-    """Limits of an appliance; None: its own default."""
+    """Limits of an appliance. None means the default of the appliance."""
 
     sessions_per_gpu: int | None = None
     sessions_per_claim: int | None = None
@@ -184,7 +184,7 @@ class IdleSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A pool's spec. Tolerations and resources go into the appliance's pod as they are, hence untyped."""
+    """A pool's spec. Tolerations and resources are copied unchanged into the appliance's pod, so they have no types."""
 
     backend: Backend = Backend.SOFTWARE
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -258,7 +258,7 @@ class PoolSpec:
             runtimeClassName=self.runtime_class_name,
             image=self.image,
             imagePullPolicy=self.image_pull_policy,
-            # Refused with another backend.
+            # The API server refuses this field with another backend.
             software=self.software.to_object() if self.backend == Backend.SOFTWARE else None,
             gpusPerNode=self.gpus_per_node,
             managedMemory=None if self.managed_memory is None else format_quantity(self.managed_memory),

@@ -42,7 +42,7 @@ class Explainer(Protocol):
     def __call__(
         self, namespace: str, name: str, objects: Mapping[str, Sequence[Mapping[str, Any]]], now: datetime.datetime
     ) -> Answer:
-        """Explains a claim, which is among the objects.
+        """Explains the claim NAMESPACE/NAME. Raises KeyError if it is not in `objects`, ValueError if it is unreadable.
 
         `objects` has the cluster's objects by plural name: gpupools, gpuclaims, resourcequotas, priorityclasses, pods
         (only pods with a share).

@@ -32,7 +32,7 @@ class IdentitiesState:
 class EnvironmentState:
     """The state of an environment for offload: its problem, and the isolation and accelerator of its sessions.
 
-    `devices` says how they reach an accelerator; empty if they have none.
+    `devices` says how sessions reach an accelerator; empty if they have none.
     """
 
     name: str

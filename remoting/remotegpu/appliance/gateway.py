@@ -91,7 +91,7 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A lease's part of a GPU's time, in thousandths. The gateway gives turns by it."""
+    """A lease's part of a GPU's time, in thousandths, by which the gateway schedules turns."""
 
     gpu: int
     weight: int
@@ -99,7 +99,7 @@ class Part:
 
 
 def events(packet: Packet) -> list[Event]:
-    """Parses a packet of the gateway into events; none for an unknown packet, as strangers influence packets."""
+    """Parses a packet of the gateway into events. Ignores an unknown packet, since clients can influence packets."""
     some_id = str(packet.get("id", ""))
     if packet.get("op") == "used" and isinstance(times := packet.get("times"), list):
         return [_used(each) for each in times if isinstance(each, dict)]
@@ -216,7 +216,7 @@ class Gateway:
         self.port, self.control_port = state["port"], state["control_port"]
         self._moved = {name: (ticket, to) for name, (ticket, to) in state["moved"].items()}
         self._sessions = {name: (ticket, socket.socket(fileno=taken(data))) for name, ticket, data in state["sessions"]}
-        # An appliance of an earlier version divides no time.
+        # The state of an earlier version has no turns.
         turns = state.get("turns", ())
         self._turns = {name: (lease_id, socket.socket(fileno=taken(turn))) for name, lease_id, turn in turns}
         self._parts = {name: [Part(*part) for part in parts] for name, parts in state.get("parts", {}).items()}

@@ -410,7 +410,7 @@ class Appliance:
         }
 
     def _hear_hang_ups(self) -> asyncio.Event:
-        """Returns an event that SIGHUP sets to request a restart. After a hangup, SIGHUP ends the appliance."""
+        """Returns an event that SIGHUP sets to request a restart. If the terminal closes, SIGHUP ends the appliance."""
         asked, had_terminal = asyncio.Event(), _has_terminal()
 
         def hear() -> None:

@@ -128,7 +128,7 @@ class ApplianceClient:
         return reply
 
     def drain(self, seconds: float) -> None:
-        """Drains the appliance: it opens no new lease, ends all leases after `seconds`, and then exits."""
+        """Drains the appliance: it opens no new lease, ends leases after `seconds`, and exits when all have ended."""
         self._ask(self._stub.Drain, pb.DrainRequest(deadline_seconds=seconds))
 
     def open_lease(self, ask: Ask, client: str, *, wait: bool) -> AbstractContextManager[Iterator[pb.OpenLeaseReply]]:

@@ -1,4 +1,4 @@
-"""Permissions: by tokens of a file and the secrets of leases here; `claims.authority` checks them in Kubernetes."""
+"""Checks permissions by tokens and by the secrets of leases. In Kubernetes `claims.authority` does so by claims."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -42,7 +42,7 @@ class Tenant:
 
 
 class Authority(Protocol):
-    """Permission checks. Each raises RefusalError if the caller lacks the permission."""
+    """Checks of permissions. Each method raises RefusalError if the caller lacks the permission."""
 
     async def borrower(self, caller: Caller) -> str:
         """Checks that the caller may open a lease. Returns the name of the lease's owner."""
@@ -67,7 +67,7 @@ class Authority(Protocol):
 
 
 class SecretAuthority:
-    """Checks secrets and tokens. A lease is used by its secret; to open one, a token is needed if tokens are set."""
+    """Checks the secret of a lease for its use, and a token, if the appliance has tokens, for everything else."""
 
     def __init__(self, leases: Leases, tokens: Tokens | None) -> None:
         self._leases = leases

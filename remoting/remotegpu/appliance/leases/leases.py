@@ -328,7 +328,7 @@ class Leases:
         }
 
     def adopt(self, state: State) -> None:
-        """Takes over the leases in a state of `handed`. The gateway already knows them."""
+        """Takes over the leases from a state that `handed` returned. The gateway already knows them."""
         self._moved = {name: (secret, to) for name, (secret, to) in state["moved"].items()}
         for each in state["leases"]:
             compute = Compute(*each.get("compute", ()))

@@ -30,9 +30,9 @@ class Holder:
 
 
 def parse_tokens(text: str) -> dict[str, Holder]:
-    """Parses a token file. Returns holders by the hash of the token: to compare hashes reveals nothing by its time.
+    """Parses a token file. Returns holders by the hash of their token, since comparing hashes leaks nothing by timing.
 
-    Raises ValueError that names the invalid line.
+    Raises ValueError, which names the invalid line.
     """
     holders, role = {}, Role.USER
     sections = {f"[{role.value}]": role for role in Role}

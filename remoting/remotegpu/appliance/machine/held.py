@@ -142,7 +142,7 @@ def _huge_pages(pid: int, text: str, found: _Found) -> int:
 
 
 def _copies(pid: int, start: int, end: int, page: int, found: _Found) -> int:
-    """Returns the bytes between two addresses that belong to no file; all bytes if it lacks the time or the right."""
+    """Returns the bytes between two addresses that belong to no file; all bytes if `pagemap` is not read in time."""
     small = os.sysconf("SC_PAGE_SIZE")
     copies = 0
     try:

@@ -76,7 +76,7 @@ class Staging:
 
     @classmethod
     def adopted(cls, state: State) -> "Staging":
-        """Takes over the folder in a state of `handed`."""
+        """Takes over the folder from a state that `handed` returned."""
         staging = cls()
         staging._folder = Path(state["folder"])
         staging._lock = None if state["lock"] is None else taken(state["lock"])

@@ -196,7 +196,7 @@ class Uids:
 
     @classmethod
     def adopted(cls, state: State, locks: Path = LOCKS) -> "Uids":
-        """Takes over the blocks in a state of `handed`. The code of the previous release had no locks."""
+        """Takes over the blocks from a state that `handed` returned. The code of the previous release had no locks."""
         uids = cls.__new__(cls)
         uids._locks, uids._blocks = locks, []
         for (start, stop, name, used), lock in zip(

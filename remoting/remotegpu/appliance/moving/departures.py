@@ -1,7 +1,7 @@
 """Moves leases to another appliance, in two phases.
 
-First the other appliance rebuilds the sessions, which are paused here at last. Then either the lease is settled there,
-or the sessions continue here as before.
+First the other appliance rebuilds the sessions; at the end of this phase they are paused here. Then either the lease is
+settled at the other appliance, or the sessions continue here as before.
 """
 
 import asyncio

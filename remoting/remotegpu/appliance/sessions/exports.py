@@ -53,7 +53,7 @@ class Exports:
         ]
 
     def adopt(self, exports: list[State]) -> None:
-        """Takes over the exports in a state of `handed`. The quotas already include them."""
+        """Takes over the exports from a state that `handed` returned. The quotas already include them."""
         for each in exports:
             # A closed file means that the exporter has released the export, and only importers still have it.
             file = FileIO(os.open(os.devnull, os.O_RDONLY) if each["file"] is None else taken(each["file"]))

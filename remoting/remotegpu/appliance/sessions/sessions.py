@@ -256,7 +256,7 @@ class Sessions:
         return [_handed(session) for session in self._live.values()]
 
     def adopt(self, sessions: list[State]) -> None:
-        """Takes over the sessions in a state of `handed`, with their workers."""
+        """Takes over the sessions from a state that `handed` returned, with their workers."""
         leases = {lease.lease_id: lease for lease in self.leases()}
         for each in sessions:
             lease = leases[each["lease_id"]]

@@ -53,7 +53,7 @@ class Spares:
             self._spawn(self._fill(gpu))
 
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
-        """Returns the spare worker of the session's GPU, or starts a worker. It is a `processes.Launch`."""
+        """Returns the spare worker of the session's GPU, or starts a worker. This method is a `processes.Launch`."""
         gpus = session.lease.placement.gpus
         spare = None
         if len(gpus) == 1:

@@ -91,7 +91,7 @@ class Worker:
 
     @classmethod
     def adopted(cls, state: State, on_packet: OnPacket) -> "Worker":
-        """Takes over the worker in a state of `handed`. It is ready."""
+        """Takes over a ready worker from a state that `handed` returned."""
         worker = cls(Adopted(state["pid"]), socket.socket(fileno=taken(state["control"])), on_packet)
         worker._ready.set_result(None)
         return worker
@@ -114,7 +114,7 @@ class Workers:
     take_turns: bool = False  # whether workers take turns at the GPUs
 
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
-        """Starts a session's worker. It is a `processes.Launch`."""
+        """Starts a session's worker. This method is a `processes.Launch`."""
         return await self.start_on(session.lease.placement.gpus, session.uid, on_packet)
 
     async def start_on(
