@@ -44,7 +44,7 @@ class Refusals:
     """
 
     def __init__(self, counted: Counted) -> None:
-        """Counts in `counted`, a counter with the label `reason`."""
+        """Starts without refusals. `counted` is a counter with the label `reason`."""
         self._counted = counted
         self._seen: Counter[str] = Counter()
 

@@ -23,7 +23,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a token."""
+    """The holder of a token: a name and a role."""
 
     name: str
     role: Role

@@ -224,8 +224,7 @@ class Sessions:
     ) -> Packet:
         """Asks a worker to suspend, resume or move its session. Returns the answer; {} if the worker ends.
 
-        A worker that does not answer in time is ended. The time is `seconds` for work on the GPU, plus the time to copy
-        `size` bytes.
+        A worker that does not answer in time is ended. The time limit is `seconds` plus the time to copy `size` bytes.
         """
         if session.process is None or session.session_id not in self._live:
             return {}
@@ -614,8 +613,7 @@ class Sessions:
 def _note_end(session: Session, *, seen: bool = False) -> None:
     """Tells a worker that its client's process has ended or called exec, so that the session ends soon.
 
-    With `seen` the kernel reported the end. The session then counts as lost at once, even if its worker is too slow to
-    report it.
+    With `seen` the kernel reported the end. The session then counts as lost at once, even if its worker is slow.
     """
     if session.process is not None and not is_going(session):
         if seen:
