@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _codes(item: pytest.Item) -> Iterator[CodeType]:
-    """The code of a test and of its fixtures."""
+    """Yields the code objects of a test and of its fixtures."""
     if isinstance(item, pytest.Function):
         fixtures = [each for all_of_a_name in item._fixtureinfo.name2fixturedefs.values() for each in all_of_a_name]
         for function in (item.function, *(fixture.func for fixture in fixtures)):

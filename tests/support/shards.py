@@ -1,9 +1,10 @@
 """Assigns each test to a part of CI, and chooses the shard of a run.
 
-The table is `.ci/shards.toml`; `.ci/passed.toml` has the commit at which each shard last passed. A part is `core`, which
-`make test` runs, `api`, which each run of CI executes too, or a shard, of which a run executes one. The longest entry
-of the table that matches a test decides. A test without a matching entry is in `api` if it starts an API server, else
-in `core`. So each test is in exactly one part.
+The table is `.ci/shards.toml`; `.ci/passed.toml` has the commit at which each shard last passed.
+
+A part is `core`, which `make test` runs, `api`, which each run of CI executes too, or a shard, of which a run executes
+one. The longest entry of the table that matches a test decides. A test without a matching entry is in `api` if it
+starts an API server, else in `core`. So each test is in exactly one part.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Table:
         return [*((test, CORE) for test in self.core), *((test, s.name) for s in self.shards for test in s.tests)]
 
     def part_of(self, test: str, marks: Collection[str] = ()) -> str:
-        """Returns the part of a test, from its id (`tests/cli/test_run.py::test_signals[1]`) and the names of its marks."""
+        """Returns the part of a test by its id (`tests/cli/test_run.py::test_signals[1]`) and its marks' names."""
         naming = [(len(entry), part) for entry, part in self.entries() if names(entry, test)]
         part = max(naming)[1] if naming else CORE
         return API if part == CORE and "apiserver" in marks else part
@@ -125,7 +126,7 @@ def load(file: Path = TABLE) -> Table:
 
 
 def load_passes(table: Table, file: Path = PASSED) -> dict[str, Pass]:
-    """The last pass of each shard that has one. Raises ShardError for a shard that the table does not have."""
+    """Returns the last pass of each shard that has passed. Raises ShardError for a shard that is not in the table."""
     passes = {name: Pass(each["commit"], str(each["date"])) for name, each in tomllib.loads(file.read_text()).items()}
     for name in passes:
         table.find(name)
@@ -133,8 +134,9 @@ def load_passes(table: Table, file: Path = PASSED) -> dict[str, Pass]:
 
 
 def choose(table: Table, passes: dict[str, Pass], changed: list[str], asked: str = "") -> Turn:
-    """Chooses the shard of a run: the requested one, else of those that a change forces, or of all if it forces none,
-    the one that passed longest ago.
+    """Chooses the shard of a run: the requested one, else the one whose last pass is the oldest.
+
+    The second rule considers the shards that a change forces or, if there are none, all in turn. Raises ShardError.
     """
     if asked == NONE:
         return Turn(None, "REMOTEGPU_SHARD=none")
@@ -149,7 +151,7 @@ def choose(table: Table, passes: dict[str, Pass], changed: list[str], asked: str
 
 
 def due(table: Table, passes: dict[str, Pass], tree: str, root: Path = ROOT) -> list[Shard]:
-    """The shards that a change since their last pass forces, and those that never passed."""
+    """Returns the shards that a change since their last pass forces, and the shards that never passed."""
 
     def changed_since(commit: str) -> list[str]:
         return git("diff", "--name-only", "--no-renames", commit, tree, root=root).splitlines()
