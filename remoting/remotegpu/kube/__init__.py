@@ -1,5 +1,5 @@
-"""Reading a Kubernetes cluster: the objects of one kind, listed and watched.
+"""Reads a Kubernetes cluster: lists and watches the objects of one kind.
 
-Appliance and device plugin use it; the operator has a client of its own, which also writes. It knows nothing of claims
-and pools: `remotegpu.api` has their types.
+Appliance and device plugin use this package; the operator has a client of its own, which also writes. The package is
+independent of claims and pools, whose types are in `remotegpu.api`.
 """

@@ -1,7 +1,7 @@
-"""Follows the objects of one of our kinds: lists them, then watches, and lists again when the watch is lost.
+"""Follows the objects of one of our kinds: lists them, then watches them, and lists again if the watch is lost.
 
-While the API server does not answer, what was last known stays valid. The rules of versions, pages, bookmarks and of
-the status 410 are those of Kubernetes, "API Concepts".
+While the API server does not answer, the last known state stays valid. The rules of versions, pages, bookmarks and the
+status 410 are from Kubernetes, "API Concepts".
 """
 
 import asyncio
@@ -22,7 +22,8 @@ _WATCH_SECONDS: Final = 60
 _WATCH_GRACE_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-# An API server that was away may list an older state. After this many such lists the cluster's storage was restored.
+# A restarted API server may list an older state, which is ignored. After this number of such lists in sequence the
+# cluster's storage was probably restored from a backup, so the next list is valid.
 STALE_LISTS: Final = 12
 _GONE: Final = 410
 
@@ -33,14 +34,14 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """All objects that exist; the reader forgets the others."""
+    """All objects that exist. The reader must remove all others."""
 
     objects: list[Object]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An object that was made or changed."""
+    """An object that was created or changed."""
 
     object: Object
 
@@ -54,7 +55,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """A failed list or watch, with its cause in one line; it is tried again."""
+    """A failed list or watch, with its cause in one line. `follow` retries it."""
 
     cause: str
 
@@ -63,7 +64,7 @@ Change = Listed | Changed | Deleted | Unreachable
 
 
 async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) -> AsyncIterator[Change]:
-    """Yields a list, then each change; never ends. `selectors`: field_selector, label_selector."""
+    """Yields a list, then each change, without end. `selectors` are field_selector and label_selector."""
     pause, version, stale = _FIRST_PAUSE_SECONDS, "", 0
     while True:
         try:
@@ -89,7 +90,7 @@ async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) ->
 
 
 async def _list(api: client.CustomObjectsApi, plural: str, selectors: dict[str, str]) -> tuple[list[Object], str]:
-    """Lists all objects in pages, with the version from which a watch continues."""
+    """Lists all objects in pages. Returns them, and the version from which a watch can continue."""
     objects: list[Object] = []
     place: dict[str, str] = {}
     while True:
@@ -105,7 +106,7 @@ async def _list(api: client.CustomObjectsApi, plural: str, selectors: dict[str, 
 async def _watch(
     api: client.CustomObjectsApi, plural: str, version: str, selectors: dict[str, str]
 ) -> AsyncIterator[tuple[str, Object]]:
-    """Yields kind and object of each event until the API server ends the stream. ApiException: an event ERROR."""
+    """Yields type and object of each event until the server ends the stream. Raises ApiException at an event ERROR."""
     answer: Any = await api.list_cluster_custom_object_without_preload_content(
         GROUP, VERSION, plural, watch=True, resource_version=version, allow_watch_bookmarks=True,
         timeout_seconds=_WATCH_SECONDS, _request_timeout=_WATCH_SECONDS + _WATCH_GRACE_SECONDS, **selectors,
@@ -122,7 +123,7 @@ async def _watch(
 
 
 async def _lines(content: StreamReader) -> AsyncIterator[bytes]:
-    """Yields whole lines of any length. An object may be longer than aiohttp's own lines."""
+    """Yields whole lines of any length, since an object may exceed aiohttp's limit of a line."""
     rest = b""
     async for piece in content.iter_any():
         *whole, rest = (rest + piece).split(b"\n")
@@ -131,12 +132,12 @@ async def _lines(content: StreamReader) -> AsyncIterator[bytes]:
 
 
 def _is_older(version: str, seen: str) -> bool:
-    """Whether `version` is before `seen`. Versions of one kind grow."""
+    """Whether `version` is older than `seen`. Versions of one kind increase."""
     return version.isdecimal() and seen.isdecimal() and int(version) < int(seen)
 
 
 def one_line(error: Exception) -> str:
-    """Returns the cause alone: an ApiException prints headers and body."""
+    """Returns the cause on one line. The text of an ApiException would also have headers and body."""
     if isinstance(error, client.ApiException):
         return f"{error.status} {error.reason}"
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The API server: changes of claims, and token reviews. The only file here that speaks to it."""
+"""A client of the API server for changes of claims and token reviews. Only this file calls the API server."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 
 
 class NoClusterError(Exception):
-    """No API server can be found; the message says why."""
+    """Raised if no API server can be found. The message has the cause."""
 
 
 class Listener(Protocol):
@@ -27,7 +27,7 @@ class Listener(Protocol):
 
 
 class ApiServer:
-    """A client of the API server. `audiences`: for which tokens are reviewed."""
+    """A client of the API server. It accepts tokens for one of `audiences`."""
 
     def __init__(self, api: client.ApiClient, audiences: Sequence[str]) -> None:
         self._api = api
@@ -37,7 +37,7 @@ class ApiServer:
 
     @classmethod
     async def connect(cls, audiences: Sequence[str]) -> Self:
-        """Connects to the pod's cluster; outside of one to that of KUBECONFIG."""
+        """Connects to the cluster of KUBECONFIG, if that is set, else to the cluster of this pod."""
         configuration = client.Configuration()
         try:
             if os.environ.get("KUBECONFIG"):
@@ -52,7 +52,7 @@ class ApiServer:
         await self._api.close()
 
     async def review(self, token: str) -> Identity:
-        """Reviews a token. See `reviews.Review`."""
+        """Reviews a token, as `reviews.Review` describes. Raises UnreachableError or TokenRefusedError."""
         request = {"spec": {"token": token, "audiences": self._audiences}}
         try:
             reply = await self._authentication.create_token_review(request, _request_timeout=_REVIEW_SECONDS)
@@ -67,7 +67,7 @@ class ApiServer:
         return Identity(status.user.username, name, uid, audiences)
 
     async def follow_claims(self, listener: Listener) -> None:
-        """Reports all claims, then each change, forever."""
+        """Reports all claims, then each change, until it is cancelled."""
         async for change in follow(self._objects, CLAIMS):
             match change:
                 case Listed(claims):

@@ -1,4 +1,4 @@
-"""Sessions: one client process, one worker or acceptor process. Answers the workers' requests."""
+"""Opens and ends sessions, and answers the requests of their workers."""
 
 import asyncio
 import functools
@@ -48,25 +48,25 @@ _log = logging.getLogger(__name__)
 
 CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 
-# The ticket is valid for 10 s; a worker without a client by then gets none.
+# A worker without a client after this time is ended. The ticket is valid for 10 s.
 _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
-# A session that ends is checked again after so long, in any case.
+# The longest wait for a session that ends by itself.
 _END_SECONDS: Final = 4.0
-# How long work on the GPU may take to complete before a session is suspended or moved.
+# The time limit in seconds for work on the GPU to complete before a session is suspended or moved.
 DRAIN_SECONDS: Final = 60
-# A worker that copies more slowly counts as stuck.
+# A worker that copies more slowly is treated as hanging.
 _SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
 _ANSWER_SECONDS: Final = 60.0
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
-# For one session's whole life: a tenant must not fill the log.
+# Limits for the whole life of a session, since a tenant must not fill the log.
 _MOST_LINES: Final = 200
 _MOST_COMPLAINTS: Final = 8
 _MOST_ARRIVALS: Final = 16
-# For one worker at once, which has at most 1,024 open of each of two kinds.
+# The limit of open questions of one worker. A correct worker has at most 1,024 of each of two kinds.
 _MOST_QUESTIONS: Final = 2048
-# Clients ask at once how a session ended.
+# Ended sessions that are kept for CloseSession, which clients call soon after the end.
 _MAX_ENDED: Final = 256
 
 
@@ -75,7 +75,7 @@ AboutExports = requests.Export | requests.Import | requests.Release | requests.F
 
 
 class SessionRefusedError(Exception):
-    """No session was opened; the message says why and what to do."""
+    """Raised if a session cannot be opened. The message has the cause and the remedy."""
 
 
 class Sessions:
@@ -96,9 +96,9 @@ class Sessions:
         on_unhealthy: Callable[[int, str], None],
         unhealthy: Callable[[int], str],
     ) -> None:
-        """`grace_seconds`: how long a worker lives without a connection.
+        """Starts without sessions. A worker lives `grace_seconds` without a connection.
 
-        `unhealthy`: why a GPU opens no session; empty if it does.
+        `unhealthy` returns the reason why a GPU accepts no session; empty if it does.
         """
         # Set by the owner of the leases.
         self.leases: Callable[[], Iterable[Lease]] = tuple
@@ -113,7 +113,7 @@ class Sessions:
         self._counters = counters
         self._on_unhealthy = on_unhealthy
         self._unhealthy = unhealthy
-        # The appliance's descriptors for one tenant.
+        # The limit of the appliance's descriptors for one tenant.
         self._most_descriptors = descriptors_of_tenant()
         self._live: dict[str, Session] = {}
         self._ended: dict[str, Session] = {}
@@ -126,7 +126,7 @@ class Sessions:
         return list(self._live.values())
 
     def find(self, session_id: str, *, ended: bool = False) -> Session | None:
-        """Returns a session that lives or, with `ended`, is one of the last that did."""
+        """Returns a live session or, with `ended`, also one of the last ended ones; None if unknown."""
         return self._live.get(session_id) or (self._ended.get(session_id) if ended else None)
 
     async def open(
@@ -141,10 +141,10 @@ class Sessions:
         session_id: str = "",
         client: Client | None = None,
     ) -> tuple[Session, str]:
-        """Starts a worker, or the process of `launch`; returns the session and the ticket for its data connection.
+        """Starts a worker, or the process of `launch`. Returns the session and the ticket for its data connection.
 
-        `acceptor`: the caller is an acceptor of this machine, whose connection only its own end can break.
-        `session_id`: the id of a session that moves here.
+        With `acceptor` the caller is an acceptor of this machine: its connection never breaks, so it gets no grace.
+        `session_id` is the id of a session that moves here. Raises SessionRefusedError.
         """
         while refused := self._refused_by_limits(lease):
             if not await self._make_room(lease, client):
@@ -152,7 +152,7 @@ class Sessions:
         if lease.ended:
             raise SessionRefusedError("the lease has ended: start the program again under `remotegpu run`")
         if not (lease.running.is_set() or lease.arriving):
-            # The suspension began while this waited for room. The share that it gave away is not there for a newcomer.
+            # The suspension began while this call waited, and other leases may already have the share.
             raise SessionRefusedError("the share is being suspended or moved: start the program again")
         if session_id in self._live:
             raise SessionRefusedError("a session of this name is there already")
@@ -162,7 +162,7 @@ class Sessions:
             raise SessionRefusedError(str(error)) from None
         session = Session(session_id or secrets.token_hex(16), lease, client_pid, process_name, uid, pod)
         session.client = client
-        # Registered before the worker starts, so that simultaneous requests count each other.
+        # Registered before the worker starts, so that concurrent calls count this session.
         self._live[session.session_id] = lease.sessions[session.session_id] = session
         self.none_left.clear()
         gateway_end = None
@@ -183,7 +183,7 @@ class Sessions:
                 process.turns = None
             self._gateway.admit_session(session.session_id, ticket, gateway_end, resumes=session.grace_seconds > 0)
         except BaseException as error:
-            # The caller may have left, without an answer.
+            # Also if the caller has cancelled the call.
             if gateway_end is not None:
                 gateway_end.close()
             abandoned = self._spawn(self._abandon(session))
@@ -198,26 +198,26 @@ class Sessions:
         return session, ticket
 
     async def end(self, session: Session, code: int, reason: str) -> None:
-        """Ends a session; returns when its process is gone and its memory is free."""
+        """Ends a session with a CUDA error code. Returns when its process has ended and its memory is free."""
         session.ended = True
-        # Without a process it is just being opened: `open` sees that it has ended, and cleans up.
+        # Without a process the session is being opened: `open` sees `ended` and cleans up.
         if session.process is not None:
             await session.process.end(code, reason)
             self._forget(session, await session.process.wait())
 
     def end_on(self, gpu: int, code: int, reason: str) -> None:
-        """Ends all sessions that have a part of this GPU."""
+        """Starts to end all sessions on this GPU."""
         for session in self.all():
             if gpu in session.lease.placement.gpus and not session.ended:
                 self._spawn(self.end(session, code, reason))
 
     async def close(self, session: Session) -> int:
-        """Ends a session, if it lives; returns the exit code of its process, or minus the signal that ended it."""
+        """Ends a session if it is alive. Returns the exit code of its process, or the negative signal number."""
         if session.process is None:
             await self.end(session, 0, "closed by its client")
             return 0
         try:
-            # Its process is often about to end by itself, which must not look like our doing.
+            # Waits first, since the process often ends by itself, and then its own exit code is the result.
             async with asyncio.timeout(_OWN_END_SECONDS):
                 return await session.process.wait()
         except TimeoutError:
@@ -229,8 +229,7 @@ class Sessions:
     ) -> Answer | None:
         """Asks a worker to suspend, resume or move its session; returns its answer, None if it ends.
 
-        A worker that does not answer in time is ended: `seconds` for work on the GPU, and some for `size` bytes of
-        memory.
+        A worker that does not answer in time is ended. The time limit is `seconds` plus the time to copy `size` bytes.
         """
         if session.process is None or session.session_id not in self._live:
             return None
@@ -251,7 +250,7 @@ class Sessions:
         return session.answer
 
     def leave(self, session: Session) -> None:
-        """Ends a session that has moved away, without telling its client."""
+        """Ends a session that has moved away, without an error for its client."""
         session.ended = True
         if session.process is not None:
             session.process.send(orders.leave())
@@ -261,7 +260,7 @@ class Sessions:
         return [_handed(session) for session in self._live.values()]
 
     def adopt(self, sessions: list[State]) -> None:
-        """Takes over the sessions described by `handed`, and their workers."""
+        """Takes over the sessions from a state that `handed` returned, with their workers."""
         leases = {lease.lease_id: lease for lease in self.leases()}
         for each in sessions:
             lease = leases[each["lease_id"]]
@@ -270,7 +269,7 @@ class Sessions:
             )
             session.since, session.lost_since, session.stats = each["since"], each["lost_since"], each["stats"]
             session.grace_seconds, session.on_gpu = each["grace_seconds"], each["on_gpu"]
-            # An appliance of an earlier version knows no clients.
+            # The state of an earlier version has no clients.
             session.client = Client.of(session.client_pid, each.get("client", ""))
             self._live[session.session_id] = lease.sessions[session.session_id] = session
             self.none_left.clear()
@@ -285,11 +284,11 @@ class Sessions:
                 asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
 
     async def end_group(self, lease: Lease) -> None:
-        """Removes the group of a lease that has no session any more, and gets none."""
+        """Removes the cgroup of an ended lease, which has no session left."""
         await self._groups.leave(lease.lease_id)
 
     async def finish_ends(self) -> None:
-        """Waits until no session is beginning or ending, and every request for memory is answered."""
+        """Waits until no session is being opened or is ending, and every request for memory is answered."""
         while (
             between := [session for session in self.all() if is_going(session) or session.process is None]
         ) or self._returns.waiting:
@@ -301,7 +300,7 @@ class Sessions:
             session.connected.set()
 
     async def settled(self) -> None:
-        """Waits until no task of ours runs in the background."""
+        """Waits until no background task runs."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _refused_by_limits(self, lease: Lease) -> SessionRefusedError | None:
@@ -312,9 +311,9 @@ class Sessions:
         return None
 
     def _follow_client(self, session: Session) -> None:
-        """Makes the session give way, and end soon, when its client's process has ended or called exec."""
+        """Watches the client's process. When it ends or calls exec, its session ends soon."""
 
-        # A session may be over already, and forgotten.
+        # The session may have ended already.
         if session.client is not None and self._live.get(session.session_id) is session:
             for other in session.lease.sessions.values():
                 if other is not session and session.client.is_same(other.client):
@@ -322,16 +321,16 @@ class Sessions:
             self._spawn(session.client.watch(functools.partial(_note_end, session, seen=True)))
 
     def client_has_ended(self, session: Session) -> None:
-        """Handles the report of another process of the lease that the session's client has ended."""
+        """Handles a report of another client of the lease that this session's client has ended."""
         if session.client is not None and self._live.get(session.session_id) is session:
             session.client.ended = True
             _note_end(session)
 
     async def _make_room(self, lease: Lease, client: Client | None) -> bool:
-        """Waits for a session of a lease that ends, or ends the one that has had no connection for longest.
+        """Waits for a session of the lease that is ending, or ends the lost session that may be ended first.
 
-        False if there is neither. A session whose client comes back in time is not ended: the caller checks again in
-        any case.
+        Returns False if there is neither. After True the caller must check the limits again: a client may have
+        reconnected in time.
         """
         lost = [(gives_way_in(each, client), each) for each in filter(is_lost, lease.sessions.values())]
         left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
@@ -348,19 +347,19 @@ class Sessions:
         return True
 
     async def _end_lost(self, lost: Session) -> None:
-        """Ends a session that has no connection, in favour of another one."""
+        """Ends a session without a connection, in favour of another session."""
         _log.info("session %s gives way to another one of its lease: it has no connection", lost.session_id[:8])
         why = "another process of the lease needed its place while it had no connection"
         await self.end(lost, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
 
     async def _give_way(self, lost: Session) -> None:
-        """Ends a session that has no connection, in favour of another one that wants its memory."""
+        """Ends a session without a connection, in favour of a session that needs its memory."""
         if lost.process is not None:
             lost.process.send(orders.give_way())
         await self._end_lost(lost)
 
     async def settle(self, lease: Lease) -> None:
-        """Makes workers report the memory that the lease's programs gave back."""
+        """Makes the workers of a lease report memory that programs have freed."""
         await self._returns.settle(lease)
 
     def _check_limits(self, lease: Lease) -> None:
@@ -380,7 +379,7 @@ class Sessions:
                     "end some of the processes that use CUDA, or take a larger share"
                 )
             running = sum(one.on_gpu and gpu in one.lease.placement.gpus for one in self._live.values())
-            # Each lease finds room for its first session.
+            # Each lease has a reserved place for its first session.
             others = [other for other in self.leases() if other != lease]
             kept = sum(gpu in other.placement.gpus and not _on_gpus(other) for other in others)
             if running + (kept if _on_gpus(lease) else 0) >= most:
@@ -408,11 +407,11 @@ class Sessions:
         return self._descriptors_of(tenant) >= self._descriptors_for(tenant)
 
     def _descriptors_for(self, tenant: str) -> float:
-        """Returns how many of the appliance's descriptors a tenant may have; no limit if there are no tenants."""
+        """Returns the number of the appliance's descriptors that a tenant may use; infinity without tenants."""
         return self._most_descriptors if tenant else math.inf
 
     def _descriptors_of(self, tenant: str) -> int:
-        """Returns how many of the appliance's descriptors a tenant's sessions and their exports take."""
+        """Returns the number of the appliance's descriptors that a tenant's sessions and exports use."""
         leases = [lease for lease in self.leases() if tenant_of(lease) == tenant]
         return sum(OF_SESSION * len(lease.sessions) + len(lease.exports) for lease in leases)
 
@@ -500,7 +499,7 @@ class Sessions:
                     self._on_unhealthy(gpu, f"error {code}: {one_line(message, _MAX_LOG_LINE)}")
 
     def _ask(self, session: Session, answer: Coroutine[Any, Any, None]) -> None:
-        """Answers later. A worker's own limit of open questions is lower; one that exceeds it was taken over."""
+        """Answers in a background task. Ends a session with too many open questions: its worker must be hostile."""
         if session.questions >= _MOST_QUESTIONS:
             answer.close()
             if not session.ended:
@@ -571,13 +570,13 @@ class Sessions:
             self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
 
     def _forget(self, session: Session, code: int) -> None:
-        """Cleans up after a process: the driver has freed its memory; the uid and the quota become free."""
-        # A later session that came back from another appliance may have its name.
+        """Cleans up after a process has ended and the driver has freed its memory. Frees uid and quota."""
+        # A later session with the same id may have moved back here.
         if self._live.get(session.session_id) is not session:
             return
         del self._live[session.session_id]
         if code < 0:
-            # It was killed: its memory was not overwritten.
+            # A killed process has not overwritten its memory.
             self._counters.left_bytes.inc(session.granted_bytes)
         session.connected.set()
         session.lease.sessions.pop(session.session_id, None)
@@ -610,9 +609,9 @@ class Sessions:
 
 
 def _note_end(session: Session, *, seen: bool = False) -> None:
-    """Tells a session that its client's process has ended or called exec: it gives way, and ends soon.
+    """Tells a worker that its client's process has ended or called exec, so that the session ends soon.
 
-    `seen`: the kernel says so, and the memory is waited for though the worker may get no processor to say the same.
+    With `seen` the kernel reported the end. The session then counts as lost at once, even if its worker is slow.
     """
     if session.process is not None and not is_going(session):
         if seen:
@@ -631,7 +630,7 @@ def _note(session: Session, line: str) -> None:
 
 
 async def _see_off(process: SessionProcess, reason: str) -> None:
-    """Waits for a process that ends by itself, and kills it if it does not; with a reason it shall end at once."""
+    """Waits for a process that ends by itself, and kills it if it does not. With a `reason`, ends it at once."""
     if reason:
         return await process.end(0, reason)
     try:
@@ -690,5 +689,5 @@ def _share(session: Session, process: SessionProcess, request: AboutExports, fil
 
 
 def _on_gpus(lease: Lease) -> int:
-    """Returns how many of a lease's sessions are on its GPUs: an acceptor is not, the worker that it uses is."""
+    """Returns the number of a lease's sessions that use GPUs. An acceptor does not count, but its worker does."""
     return sum(session.on_gpu for session in lease.sessions.values())
