@@ -1,6 +1,8 @@
 //! Stream capture.
 
-use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::{entry_points, stream_entry_points};
+use super::handles::{handle, id};
 use crate::ffi::{In, Out, R};
 use crate::process::driver::driver;
 use crate::streams::work::Work;

@@ -1,6 +1,7 @@
 //! `cuMemset*`.
 
-use super::{DefaultStream, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::stream_entry_points;
 use crate::ffi::R;
 use crate::memory::arena::Pattern;
 use crate::process::driver::driver;

@@ -1,10 +1,11 @@
 //! Executable graphs: they are instantiated, launched, and changed.
 
+use super::entry::{entry_points, stream_entry_points};
 use super::graph_nodes::{
     changed_work, child_of, copy_work, fill_work, host_work, launch_work, record_work, wait_work,
 };
 use super::graphs::graph;
-use super::{entry_points, handle, id, stream_entry_points};
+use super::handles::{handle, id};
 use crate::ffi::{In, Out, R};
 use crate::process::driver::{Driver, driver};
 use crate::streams::work::{Executable, Work};

@@ -2,8 +2,9 @@
 
 use super::capturing::dependencies;
 use super::copying::{box_of, volume};
+use super::entry::entry_points;
 use super::graphs::graph;
-use super::{entry_points, handle, id};
+use super::handles::{handle, id};
 use crate::ffi::{In, Out, R};
 use crate::kernels::launch::{Launch, Shape, arguments};
 use crate::memory::allocations::{Allocation, Kind};

@@ -1,6 +1,8 @@
 //! Memory and events of other processes.
 
-use super::{entry_points, handle, streams};
+use super::entry::entry_points;
+use super::handles::handle;
+use super::streams;
 use crate::ffi::{Out, R};
 use crate::memory::process_handle::{Kind, ProcessHandle};
 use crate::process::driver::{current, driver};

@@ -1,7 +1,8 @@
 //! Attributes of kernels and functions.
 
+use super::entry::entry_points;
+use super::handles::{handle, id};
 use super::libraries::kernel;
-use super::{entry_points, handle, id};
 use crate::engine::{Kernel, Program, Space};
 use crate::ffi::{Out, R};
 use crate::kernels::code::{Function, Settings};

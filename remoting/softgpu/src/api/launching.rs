@@ -1,7 +1,9 @@
 //! Launches and occupancy.
 
+use super::default_stream::DefaultStream;
+use super::entry::{entry_points, stream_entry_points};
+use super::handles::id;
 use super::kernels::function;
-use super::{DefaultStream, entry_points, id, stream_entry_points};
 use crate::engine::Kernel;
 use crate::ffi::{In, Out, R};
 use crate::kernels::code::{ClusterSettings, Function, Settings};

@@ -1,6 +1,7 @@
 //! `cuLink*`.
 
-use super::{entry_points, handle, id};
+use super::entry::entry_points;
+use super::handles::{handle, id};
 use crate::engine::CompileError;
 use crate::ffi::{self, In, Out, R, Text};
 use crate::kernels::code::report_or_log;

@@ -1,6 +1,6 @@
 //! Device memory.
 
-use super::entry_points;
+use super::entry::entry_points;
 use crate::ffi::{Out, R};
 use crate::memory::allocations::Kind;
 use crate::process::driver::{current, driver};

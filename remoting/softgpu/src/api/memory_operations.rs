@@ -1,6 +1,7 @@
 //! Words that streams wait for and write.
 
-use super::{DefaultStream, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::stream_entry_points;
 use crate::check;
 use crate::ffi::{In, R};
 use crate::memory::allocations::Kind as Memory;
@@ -96,7 +97,7 @@ stream_entry_points! { default;
     fn cuStreamBatchMemOp_v2 / cuStreamBatchMemOp_v2_ptsz(
         stream: CUstream, count: c_uint, parameters: In<CUstreamBatchMemOpParams>, flags: c_uint,
     ) {
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         if count as usize > MOST_OPERATIONS {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

@@ -1,6 +1,7 @@
 //! Queries about an address (`cuPointerGetAttribute`).
 
-use super::{entry_points, handle};
+use super::entry::entry_points;
+use super::handles::handle;
 use crate::ffi::{In, Out, R};
 use crate::memory::allocations::{Allocation, Kind};
 use crate::process::driver::{Driver, driver};

@@ -1,7 +1,8 @@
 //! Stream-ordered allocation.
 
+use super::entry::{entry_points, stream_entry_points};
 use super::graph_nodes::{allocate, free_work};
-use super::{entry_points, handle, id, stream_entry_points};
+use super::handles::{handle, id};
 use crate::ffi::{In, Out, R};
 use crate::memory::pool::{Pool, Usage};
 use crate::process::driver::{Driver, driver};

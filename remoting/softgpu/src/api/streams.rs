@@ -1,6 +1,8 @@
 //! Streams, events and callbacks.
 
-use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::{entry_points, stream_entry_points};
+use super::handles::{handle, id};
 use crate::ffi::{Out, R};
 use crate::process::driver::{current, driver, in_callback};
 use crate::process::handles;
@@ -239,7 +241,7 @@ stream_entry_points! { default;
         let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // CUDA captures host functions only.
         driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         let data = data.expose_provenance();
         let context = Arc::clone(&stream.context);
         // Unlike host functions, callbacks run after a fault, too, and get its code.

@@ -1,6 +1,6 @@
 //! Tensor maps: encoded in a form of this driver's own.
 
-use super::entry_points;
+use super::entry::entry_points;
 use crate::ffi::{In, Out, R};
 use crate::memory::tensor_map::{Form, Tensor, check, encode, replace_address};
 use crate::process::driver::current;

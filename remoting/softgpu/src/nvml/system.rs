@@ -1,6 +1,7 @@
 //! Starting NVML and finding devices.
 
-use super::{N, USERS, card, hardware, initialised, nvml_entry_points, put, put_text};
+use super::entry::{N, USERS, card, initialised, nvml_entry_points, put, put_text};
+use super::hardware;
 use crate::ffi::{Out, Text};
 use crate::process::config::parse_pci;
 use crate::process::driver;
