@@ -1,10 +1,9 @@
 //! The work of a stream: the same for a call that is done in its turn and for a node of a graph.
 
 use crate::check::{self, Operation};
-use crate::engine::Fault;
+use crate::engine::{Fault, computing};
 use crate::ffi::{self, R};
 use crate::kernels::launch::Launch;
-use crate::memory::registered::computing;
 use crate::process::driver::{Driver, in_callback};
 use crate::process::handles;
 use crate::streams::conditions::{self, Conditional};

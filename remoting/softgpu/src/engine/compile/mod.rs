@@ -10,6 +10,7 @@ mod flow;
 mod grid;
 mod link;
 mod lower;
+mod names;
 mod pool;
 mod shared;
 

@@ -7,6 +7,7 @@
 
 mod address;
 mod affine;
+mod arrivals;
 pub mod atomics;
 pub mod barrier;
 mod block;
@@ -20,6 +21,7 @@ mod gather;
 pub mod half;
 mod handler;
 mod host;
+mod in_step;
 pub mod int;
 mod lanes;
 mod local;
