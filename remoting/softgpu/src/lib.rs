@@ -7,9 +7,11 @@ pub mod engine;
 
 mod api;
 mod check;
+mod driver;
 mod ffi;
 mod kernels;
 mod memory;
 mod nvml;
 mod process;
 mod streams;
+mod work;

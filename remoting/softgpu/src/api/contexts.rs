@@ -2,9 +2,9 @@
 
 use super::entry::entry_points;
 use super::handles::{handle, id};
+use crate::driver::{self, Driver, current, driver};
 use crate::ffi::{In, Out, R};
-use crate::process::context::Context;
-use crate::process::driver::{self, Driver, current, driver};
+use crate::streams::context::Context;
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

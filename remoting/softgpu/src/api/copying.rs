@@ -3,10 +3,10 @@
 use super::default_stream::DefaultStream;
 use super::entry::stream_entry_points;
 use super::handles::id;
+use crate::driver::Mode;
+use crate::driver::driver;
 use crate::ffi::{In, Out, R};
-use crate::process::driver::driver;
-use crate::streams::copy::{Copy, End, Extent, Place};
-use crate::streams::copying::Mode;
+use crate::memory::copy::{Copy, End, Extent, Place};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -1,8 +1,8 @@
 //! The stream that a handle names, for calls that exist once for each default stream.
 
 use super::handles::id;
+use crate::driver::{self, driver};
 use crate::ffi::R;
-use crate::process::driver::{self, driver};
 use crate::streams::stream::Stream;
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::*;

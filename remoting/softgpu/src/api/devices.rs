@@ -1,10 +1,10 @@
 //! Starting up and asking what devices there are.
 
 use super::entry::entry_points;
+use crate::driver::{self, driver};
 use crate::ffi::{Out, Text, edge, failed};
 use crate::process::config::parse_pci;
 use crate::process::device::Device;
-use crate::process::driver::{self, driver};
 use driverapi::attributes::*;
 use driverapi::caller::is_cuda_library;
 use driverapi::errors::*;

@@ -6,9 +6,9 @@ use super::graph_nodes::{
 };
 use super::graphs::graph;
 use super::handles::{handle, id};
+use crate::driver::{Driver, driver};
 use crate::ffi::{In, Out, R};
-use crate::process::driver::{Driver, driver};
-use crate::streams::work::{Executable, Work};
+use crate::work::{Executable, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 fn instantiate(out: Out<CUgraphExec>, which: CUgraph, flags: u64) -> R {
     let driver = driver()?;
     let out = out.required()?;
-    let executable = Executable::new(driver, &lock(&graph(driver, which)?), flags)?;
+    let executable = Executable::new(&driver.graphs, &lock(&graph(driver, which)?), flags)?;
     let number = executable.id;
     driver.executables.insert(number, Arc::new(executable));
     out.set(handle(number))
@@ -196,6 +196,6 @@ stream_entry_points! { default;
 
     fn cuGraphLaunch / cuGraphLaunch_ptsz(which: CUgraphExec, stream: CUstream) {
         let driver = driver()?;
-        executable(driver, which)?.launch(driver, &default.resolve(stream)?)
+        executable(driver, which)?.launch(&driver.graphs, &default.resolve(stream)?, driver.start)
     }
 }

@@ -3,9 +3,9 @@
 use super::capturing::dependencies;
 use super::entry::entry_points;
 use super::handles::{handle, id, no_flags};
+use crate::driver::{Driver, driver};
 use crate::ffi::{self, In, Out, R, Text};
-use crate::process::driver::{Driver, driver};
-use crate::streams::work::Work;
+use crate::work::Work;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -1,9 +1,9 @@
 //! Pinned memory: kernels reach it at the address the program uses.
 
 use super::entry::entry_points;
+use crate::driver::{current, driver};
 use crate::ffi::{Out, R, edge};
 use crate::memory::allocations::Kind;
-use crate::process::driver::{current, driver};
 use driverapi::caller::is_of_nccl;
 use driverapi::constants::*;
 use driverapi::errors::*;

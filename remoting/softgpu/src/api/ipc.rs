@@ -3,9 +3,9 @@
 use super::entry::entry_points;
 use super::handles::handle;
 use super::streams;
+use crate::driver::{current, driver};
 use crate::ffi::{Out, R};
 use crate::memory::process_handle::{Kind, ProcessHandle};
-use crate::process::driver::{current, driver};
 use crate::process::handles;
 use crate::streams::shared_event::SharedEvent;
 use crate::streams::stream::Event;

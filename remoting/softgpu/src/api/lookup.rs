@@ -3,8 +3,8 @@
 use super::default_stream::DefaultStream;
 use super::entry::entry_points;
 use super::handles::handle;
+use crate::driver::{self, config, driver};
 use crate::ffi::{In, Out, R, Text};
-use crate::process::driver::{self, config, driver};
 use crate::process::signals::own_symbol;
 use driverapi::constants::*;
 use driverapi::errors::*;

@@ -3,9 +3,9 @@
 
 use super::default_stream::DefaultStream;
 use super::entry::{entry_points, stream_entry_points};
+use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R};
 use crate::memory::allocations::{Allocation, Kind};
-use crate::process::driver::{current, driver};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::managed::{Advised, check_advice, check_flags, check_location, location_of, spread};

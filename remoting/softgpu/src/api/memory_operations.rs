@@ -3,11 +3,11 @@
 use super::default_stream::DefaultStream;
 use super::entry::stream_entry_points;
 use crate::check;
+use crate::driver::driver;
 use crate::ffi::{In, R};
 use crate::memory::allocations::Kind as Memory;
 use crate::memory::arena;
-use crate::process::context::Context;
-use crate::process::driver::driver;
+use crate::streams::context::Context;
 use driverapi::errors::*;
 use driverapi::memory_operations::{Kind, MOST_OPERATIONS, Operation, Width};
 use driverapi::types::*;

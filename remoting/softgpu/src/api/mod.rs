@@ -2,7 +2,7 @@
 //!
 //! There is one file for each group of the CUDA driver API's functions, so there are more than twenty. `refused` has
 //! the functions that exist and are refused; `entry` is the form of all. Called by programs, or by a worker that loaded this library. The files
-//! read arguments and store results; `process`, `memory`, `kernels` and `streams` do the work. What PTX means is
+//! read arguments and store results; `driver` does the work, with `memory`, `kernels` and `streams`. What PTX means is
 //! `engine`'s.
 
 #![allow(non_snake_case)]

@@ -2,8 +2,8 @@
 //! launches on several GPUs, green contexts, the old 32-bit forms of the first driver, and what else is not provided.
 //! The device's attributes say the same, so that programs choose other ways.
 
+use crate::driver::driver;
 use crate::ffi::{R, tell};
-use crate::process::driver::driver;
 use driverapi::caller::SEVERAL_RANKS;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 

@@ -3,12 +3,13 @@
 use super::default_stream::DefaultStream;
 use super::entry::{entry_points, stream_entry_points};
 use super::handles::{handle, id};
+use crate::driver::{How, current, driver};
 use crate::ffi::{Out, R};
-use crate::process::driver::{current, driver, in_callback};
 use crate::process::handles;
+use crate::streams::callback::in_callback;
 use crate::streams::shared_event::SharedEvent;
 use crate::streams::stream::{Event, Order, Progress, Stream};
-use crate::streams::work::{HostCall, How, Work};
+use crate::work::{HostCall, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

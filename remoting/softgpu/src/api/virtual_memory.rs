@@ -1,10 +1,10 @@
 //! Virtual memory management.
 
 use super::entry::entry_points;
+use crate::driver::{Driver, current, driver};
 use crate::ffi::{In, Out, R, descriptor};
-use crate::memory::vmm::GRANULARITY;
+use crate::memory::arena::GRANULARITY;
 use crate::memory::writes;
-use crate::process::driver::{Driver, current, driver};
 use crate::process::handles;
 use driverapi::constants::*;
 use driverapi::errors::*;
