@@ -1,4 +1,4 @@
-//! When kernels are launched.
+//! Launches of kernels, in a stream or into a graph.
 
 use super::performing::How;
 use super::state::Driver;

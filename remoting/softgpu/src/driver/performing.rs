@@ -1,4 +1,4 @@
-//! When a stream's work is done: in its turn, or as a part of the graph that the stream captures.
+//! The turn of a work: in its stream, or as a node of the graph that the stream captures.
 
 use super::state::Driver;
 use crate::ffi::R;

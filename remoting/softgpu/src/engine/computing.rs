@@ -1,4 +1,4 @@
-//! The mark of threads that compute: what they touch is the program's affair, and not an error of this library.
+//! The mark of threads that run kernels or copies: the handler of memory faults helps only these.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! What a program shows of itself: its kernels and variables, or why it was refused.
+//! A program from outside: its kernels and variables, or why it was refused.
 
 use std::fmt;
 

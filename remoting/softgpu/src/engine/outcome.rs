@@ -1,4 +1,4 @@
-//! What a running kernel tells: text on the way, and a fault at its end.
+//! The outcome of a kernel: text on the way, and a fault at its end.
 
 /// Why a kernel was stopped: a sticky `CUresult` and an explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What all kernels of the process are run with.
+//! The means to run kernels, which all launches of the process share.
 
 use crate::engine::{Textures, ThreadPool};
 use crate::kernels::rules::Rules;

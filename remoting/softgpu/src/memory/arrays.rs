@@ -1,4 +1,4 @@
-//! Arrays, and what textures and surfaces were described by.
+//! Arrays, and the descriptions that textures and surfaces were made from.
 
 use crate::engine::Texels;
 use crate::ffi::R;

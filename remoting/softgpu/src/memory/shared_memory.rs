@@ -1,4 +1,4 @@
-//! What is known of memory that processes on this machine give each other.
+//! The record of memory that processes on this machine give each other.
 
 use crate::memory::backing::Backing;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What a process finds before it makes anything: its settings, its devices, and the system's signals.
+//! The ground of the driver: the settings, the devices, and the signals of the process.
 //!
 //! `config` holds the environment's settings, read once; `model` is the GPU that a device shows itself to be, and
 //! `handles` the tables of numbers that stand for objects. Used by all that is above `check`. It knows neither memory

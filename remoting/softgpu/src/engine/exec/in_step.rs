@@ -1,4 +1,4 @@
-//! What a block in step keeps of its warps: one place in the code, and registers that need no lanes.
+//! The state of a block whose warps run in step: one place in the code, and registers that need no lanes.
 
 use super::affine::Affine;
 use super::warp::Frame;

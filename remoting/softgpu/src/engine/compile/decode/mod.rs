@@ -1,8 +1,8 @@
 //! From an opcode with its modifiers to an instruction. Every modifier must be understood: one that is left over makes
 //! the form unsupported, so that nothing is silently ignored.
 //!
-//! There is one file for each kind of instruction. Called by `lower`. An instruction names its handler of `exec`;
-//! nothing is executed here.
+//! There is one file for each kind of instruction, and `statement` takes a statement apart for them. Called by `lower`.
+//! An instruction names its handler of `exec`; nothing is executed here.
 
 mod atomic;
 mod cluster;

@@ -1,7 +1,8 @@
 //! Lowering one function: operands to registers and constants, statements to instructions with virtual registers.
 //!
-//! It goes through a body, has `decode` make each instruction, and then `flow` and `allocate` order the blocks and
-//! replace virtual registers by slots. Called by `link`, for one function at a time. It knows no opcode: `decode` does.
+//! `function` goes through a body, has `decode` make each instruction, and then `flow` and `allocate` order the blocks
+//! and replace virtual registers by slots; `builder` is the function under way, and `operands` are its operands. Called
+//! by `link`, for one function at a time. It knows no opcode: `decode` does.
 
 mod builder;
 mod function;
