@@ -35,7 +35,7 @@ async def serve(options: argparse.Namespace, ending: asyncio.Event) -> None:
 
     async def learn() -> None:
         async with client.ApiClient() as api:
-            async for found in watching.follow(client.CustomObjectsApi(api), POOLS):
+            async for found in watching.snapshots(client.CustomObjectsApi(api), POOLS):
                 await this.learn(Pools.from_objects(found))
 
     async def judge() -> None:

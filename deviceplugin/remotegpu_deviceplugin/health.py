@@ -18,7 +18,7 @@ from kubernetes.aio import client
 
 from remotegpu.api.claims import Reason
 from remotegpu.api.kubernetes import CLAIMS
-from remotegpu_deviceplugin.watching import follow
+from remotegpu_deviceplugin.watching import snapshots
 
 # While a claim's GPU is unhealthy its pods on this node are looked up so often: more of them may start.
 _AGAIN_SECONDS: Final = 10.0
@@ -35,7 +35,7 @@ async def watch(api: client.CustomObjectsApi, checkpoint: Path, tell: Callable[[
 
     async def learn() -> None:
         nonlocal pods
-        async for claims in follow(api, CLAIMS, field_selector=f"status.reason={Reason.GPU_UNHEALTHY}"):
+        async for claims in snapshots(api, CLAIMS, field_selector=f"status.reason={Reason.GPU_UNHEALTHY}"):
             pods = {pod["uid"] for claim in claims for pod in claim["status"].get("consumers", ())}
             changed.set()
 

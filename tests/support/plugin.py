@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import signal
 from collections.abc import Iterator
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,26 +40,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--part",
         action="append",
         metavar="NAME",
-        help="only tests of this part of CI: core, or a shard of .ci/shards.toml; can be given again",
+        help="only tests of this part of CI: core, api, or a shard of .ci/shards.toml; can be given again",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if {"apiserver", "each_apiserver"} & set(getattr(item, "fixturenames", ())):
+        if any({"api_server", _one.__name__} & set(code.co_names) for code in _codes(item)):
             item.add_marker("apiserver")
     if parts := config.getoption("--part"):
         _keep(parts, config, items)
 
 
+def _codes(item: pytest.Item) -> Iterator[CodeType]:
+    """The code of a test and of its fixtures."""
+    if isinstance(item, pytest.Function):
+        fixtures = [each for all_of_a_name in item._fixtureinfo.name2fixturedefs.values() for each in all_of_a_name]
+        for function in (item.function, *(fixture.func for fixture in fixtures)):
+            if code := getattr(inspect.unwrap(function), "__code__", None):
+                yield code
+
+
 def _keep(parts: list[str], config: pytest.Config, items: list[pytest.Item]) -> None:
     table = shards.load()
-    if unknown := set(parts) - {shards.CORE, shards.NONE, *(shard.name for shard in table.shards)}:
+    if unknown := set(parts) - {shards.CORE, shards.API, shards.NONE, *(shard.name for shard in table.shards)}:
         raise pytest.UsageError(f"--part: {shards.TABLE} has no shard named {', '.join(sorted(unknown))}")
     kept: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
-        (kept if table.part_of(item.nodeid) in parts else others).append(item)
+        marks = {mark.name for mark in item.iter_markers()}
+        (kept if table.part_of(item.nodeid, marks) in parts else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = kept
 

@@ -1,7 +1,9 @@
-"""Assigns each test to a part of CI, and chooses the shard of a run. The table is `.ci/shards.toml`.
+"""Assigns each test to a part of CI, and chooses the shard of a run. The table is `.ci/shards.toml`; `.ci/passed.toml`
+has the commit at which each shard last passed.
 
-A part is `core`, which every run has, or a shard, of which a run has one. The longest entry of the table that names a
-test decides, and a test that no entry names is in core: so each test is in exactly one part.
+A part is `core`, which `make test` runs, `api`, which each run of CI has besides, or a shard, of which a run has one.
+The longest entry of the table that names a test decides. A test that no entry names is in `api` if it starts an API
+server, else in core: so each test is in exactly one part.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import shutil
 import subprocess
 import tempfile
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / ".ci" / "shards.toml"
+PASSED: Final = ROOT / ".ci" / "passed.toml"
 CORE: Final = "core"
+API: Final = "api"
 NONE: Final = "none"
 # How long before the newest commit a commit still belongs to the same change: a session of work makes many.
 CHANGE_SECONDS: Final = 12 * 3600
@@ -66,10 +71,11 @@ class Table:
         """Each path or test id with its part."""
         return [*((test, CORE) for test in self.core), *((test, s.name) for s in self.shards for test in s.tests)]
 
-    def part_of(self, test: str) -> str:
-        """The part of a test id, like `tests/cli/test_run.py::test_signals[1]`."""
+    def part_of(self, test: str, marks: Collection[str] = ()) -> str:
+        """The part of a test id, like `tests/cli/test_run.py::test_signals[1]`, with the names of the test's marks."""
         naming = [(len(entry), part) for entry, part in self.entries() if names(entry, test)]
-        return max(naming)[1] if naming else CORE
+        part = max(naming)[1] if naming else CORE
+        return API if part == CORE and "apiserver" in marks else part
 
     def find(self, asked: str) -> Shard:
         """Finds a shard by name, or by number from 1."""
@@ -85,6 +91,14 @@ class Table:
     def in_turn(self) -> list[Shard]:
         """Returns the shards that a hash or a change may choose."""
         return [shard for shard in self.shards if not shard.by_hand]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The last run in which all tests of a shard passed."""
+
+    commit: str
+    date: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +126,17 @@ def load(file: Path = TABLE) -> Table:
     return Table(tuple(shards), tuple(content["core"]["tests"]), tuple(ByHand(**each) for each in content["by_hand"]))
 
 
-def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn:
-    """Chooses the shard of a run: the requested one, else by the tree's hash one of those that a change forces, else by
-    the same hash one of all.
+def load_passes(table: Table, file: Path = PASSED) -> dict[str, Pass]:
+    """The last pass of each shard that has one. Raises ShardError for a shard that the table does not have."""
+    passes = {name: Pass(each["commit"], str(each["date"])) for name, each in tomllib.loads(file.read_text()).items()}
+    for name in passes:
+        table.find(name)
+    return passes
+
+
+def choose(table: Table, passes: dict[str, Pass], changed: list[str], asked: str = "") -> Turn:
+    """Chooses the shard of a run: the requested one, else of those that a change forces, or of all if it forces none,
+    the one that passed longest ago.
     """
     if asked == NONE:
         return Turn(None, "REMOTEGPU_SHARD=none")
@@ -122,9 +144,23 @@ def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn
         return Turn(table.find(asked), f"REMOTEGPU_SHARD={asked}")
     forced = [shard for shard in table.in_turn() if table.forced(shard, changed)]
     among = forced or table.in_turn()
-    shard = among[int(tree, 16) % len(among)]
-    why = f"by the hash {tree[:12]} of the tree, of {', '.join(each.name for each in among)}"
+    shard = min(among, key=lambda each: passes[each.name].date if each.name in passes else "")
+    when = f"passed last on {passes[shard.name].date}" if shard.name in passes else "has no known pass"
+    why = f"it {when}, of {', '.join(each.name for each in among)}"
     return Turn(shard, f"{why}, which the last changes force" if forced else why)
+
+
+def due(table: Table, passes: dict[str, Pass], tree: str, root: Path = ROOT) -> list[Shard]:
+    """The shards that a change since their last pass forces, and those that never passed."""
+
+    def changed_since(commit: str) -> list[str]:
+        return git("diff", "--name-only", "--no-renames", commit, tree, root=root).splitlines()
+
+    return [
+        shard
+        for shard in table.shards
+        if shard.name not in passes or table.forced(shard, changed_since(passes[shard.name].commit))
+    ]
 
 
 def git(*arguments: str, root: Path = ROOT, environment: dict[str, str] | None = None) -> str:
