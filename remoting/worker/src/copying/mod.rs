@@ -8,6 +8,8 @@ pub mod arrays;
 pub mod copies;
 pub mod late_copies;
 pub mod layout;
+pub mod shared_copies;
 pub mod staging;
 pub mod stripes;
+pub mod striping;
 pub mod tensor_maps;

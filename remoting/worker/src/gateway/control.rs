@@ -13,8 +13,9 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use super::events::Event;
+use super::state::Gateway;
 use super::turns::Place;
-use super::{Gateway, acceptors, pass};
+use super::{acceptors, pass};
 
 /// Limit on packets that a worker has yet to read, as the kernel counts them: one with a descriptor counts about 1000
 /// bytes.

@@ -1,8 +1,8 @@
 //! The client's connection, and those that replace it when it breaks.
 
 use crate::guard::watchdog::ClientWatch;
+use crate::io::packets::receive_packet;
 use crate::io::writer::Outbox;
-use crate::session::server::receive_packet;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix, getsockname, send, shutdown};
 use serde::Deserialize;
 use std::io;

@@ -25,12 +25,12 @@ use crate::order::rules::{Rule, kept};
 use crate::order::sched::{Mode, Scheduler};
 use crate::order::shared_events::SharedEvents;
 use crate::session::budgets::Budgets;
-use crate::session::contexts::Created;
+use crate::session::created::Created;
 use crate::session::current::CurrentContext;
 use crate::session::objects::{Context, Event, Graph, Module, Stream, Table};
 use crate::session::requests::{Request, Requests, Stats};
 use crate::session::settings::Change;
-use crate::turns::taking::Turns;
+use crate::turns::asking::Turns;
 use driverapi::errors::*;
 use protocol::{
     ContextSynchronize, EVENTS_TELL, Ending, Header, Message, Notice, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer,
