@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 
-use super::events::Event;
+use crate::packets::{GatewayEvent, Passed};
 use super::opening::{Refused, refused};
 use super::pass;
 use super::registry::{Admitted, Place, Refusal};
@@ -97,13 +97,12 @@ pub async fn admit(
     match admitted {
         Admitted::Session(worker) => {
             stream.write_all(&[ACCEPTED]).await?;
-            hand_over(&worker, br#"{"op":"connection"}"#, &stream.into_fd()?).map_err(worker_is_gone)?;
-            gateway.events.send(Event::SessionConnected { id: to_hex(&preface.id) }).await;
+            hand_over(&worker, Passed::Connection, &stream.into_fd()?).map_err(worker_is_gone)?;
+            gateway.events.send(GatewayEvent::SessionConnected { id: to_hex(&preface.id) }).await;
         }
         Admitted::Resumed { worker, epoch, received, place } => {
-            let packet = format!(r#"{{"op":"resume","epoch":{epoch},"received":{received}}}"#);
             let connection = stream.into_fd()?;
-            if let Err(error) = hand_over(&worker, packet.as_bytes(), &connection) {
+            if let Err(error) = hand_over(&worker, Passed::Resume { epoch, received }, &connection) {
                 // A worker that is behind may take a later attempt; a worker that is gone takes none.
                 if error.kind() != io::ErrorKind::WouldBlock {
                     let _ = send(&connection, &[GONE], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
@@ -113,12 +112,11 @@ pub async fn admit(
             return Ok(Some(place));
         }
         Admitted::Memory { worker, place } => {
-            hand_over(&worker, br#"{"op":"memory"}"#, &stream.into_fd()?).map_err(worker_is_gone)?;
+            hand_over(&worker, Passed::Memory, &stream.into_fd()?).map_err(worker_is_gone)?;
             return Ok(Some(place));
         }
         Admitted::Stripe { worker, number, place } => {
-            let packet = format!(r#"{{"op":"stripe","number":{number}}}"#);
-            hand_over(&worker, packet.as_bytes(), &stream.into_fd()?).map_err(worker_is_gone)?;
+            hand_over(&worker, Passed::Stripe { number }, &stream.into_fd()?).map_err(worker_is_gone)?;
             return Ok(Some(place));
         }
         Admitted::Moved(to) => {
@@ -129,19 +127,19 @@ pub async fn admit(
         }
         Admitted::Lease { ended, first, holder } => {
             if first {
-                gateway.events.send(Event::LeaseHeld { id: to_hex(&preface.id) }).await;
+                gateway.events.send(GatewayEvent::LeaseHeld { id: to_hex(&preface.id) }).await;
             }
             hold(stream, ended).await;
             if gateway.registry().let_go(&preface.id, holder) {
-                gateway.events.send(Event::LeaseGone { id: to_hex(&preface.id) }).await;
+                gateway.events.send(GatewayEvent::LeaseGone { id: to_hex(&preface.id) }).await;
             }
         }
     }
     Ok(None)
 }
 
-fn hand_over(worker: &OwnedFd, packet: &[u8], connection: &OwnedFd) -> io::Result<()> {
-    pass::send(worker, packet, Some(connection.as_fd()))
+fn hand_over(worker: &OwnedFd, packet: Passed, connection: &OwnedFd) -> io::Result<()> {
+    pass::send(worker, &serde_json::to_vec(&packet)?, Some(connection.as_fd()))
 }
 
 fn worker_is_gone(error: io::Error) -> Refused {

@@ -9,7 +9,8 @@ use tokio::sync::Notify;
 use super::acceptors;
 use super::control;
 use super::control_port::connections::Connections;
-use super::events::{self, Event};
+use super::events;
+use crate::packets::GatewayEvent;
 use super::listen::{self, Port};
 use super::options::Options;
 use super::state::Gateway;
@@ -26,7 +27,7 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
     let data = listen::bind(&options.listen).await?;
     let control_port = listen::bind(&options.control_listen).await?;
     let (events, outgoing) = events::channel();
-    let ports = Event::Listening { port: data.local_addr()?.port(), control: control_port.local_addr()?.port() };
+    let ports = GatewayEvent::Listening { port: data.local_addr()?.port(), control: control_port.local_addr()?.port() };
     events.send(ports).await;
     let gateway = Arc::new(Gateway {
         registry: Mutex::default(),

@@ -9,7 +9,7 @@ use crate::memory::overwriting::{Filler, wait, with_filler};
 use crate::memory::slabs::Slab;
 use crate::order::pending::NewSlab;
 use crate::session::commands::{Outcome, Session};
-use crate::session::requests::Request;
+use crate::packets::Request;
 use protocol::SlabMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

@@ -6,7 +6,7 @@ use crate::memory::mapping::{place, unmap};
 use crate::memory::overwriting::scrub;
 use crate::memory::slabs::Slab;
 use crate::session::commands::Session;
-use crate::session::requests::{Request, Token};
+use crate::packets::{Request, Token};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -6,7 +6,7 @@ use crate::guard::defences::{Defence, stands};
 use crate::memory::offers::{Freed, Inherited, Offer};
 use crate::memory::overwriting::Together;
 use crate::memory::pieces::Pieces;
-use crate::session::requests::Token;
+use crate::packets::Token;
 use driverapi::arrays::Steps;
 use driverapi::errors::*;
 use protocol::SlabMap;

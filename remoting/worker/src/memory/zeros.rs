@@ -11,7 +11,7 @@ use crate::memory::slabs::{Memory, overlap};
 use crate::order::completions::{Action, state};
 use crate::order::pending::NewSlab;
 use crate::session::commands::{Outcome, Session};
-use crate::session::requests::Request;
+use crate::packets::Request;
 use driverapi::errors::*;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::BTreeSet;

@@ -6,7 +6,7 @@ use crate::io::frames::Payload;
 use crate::memory::mapping::reserve_at;
 use crate::session::commands::{Counts, Session};
 use crate::session::objects::Table;
-use crate::session::requests::Request;
+use crate::packets::Request;
 use driverapi::errors::*;
 use protocol::{
     Adopt, ArenaAt, ContextCreate, EventCreate, GraphBuild, Header, Message, ModuleLoad, Reader, StreamCreate, function,

@@ -12,7 +12,7 @@ use crate::moving::image::{Failed, Place};
 use crate::moving::plan::{Code, Plan, Recorded, driver_says};
 use crate::session::commands::Session;
 use crate::session::objects::Context;
-use crate::session::requests::Request;
+use crate::packets::Request;
 use crate::session::settings::Setting;
 use protocol::{
     Adopt, ContextCreate, ContextLimit, EventCreate, EventRecord, FailedObject, GateOpen, GraphBuild, HEADER_BYTES,

@@ -4,7 +4,7 @@
 use crate::moving::ahead::Ahead;
 use crate::moving::image::{Failed, PIECE, Place};
 use crate::session::commands::Session;
-use crate::session::requests::Request;
+use crate::packets::Request;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 

@@ -9,7 +9,7 @@ use crate::memory::overwriting::scrub;
 use crate::moving::hold::{BRIEF, Host, State, Then};
 use crate::moving::image::{Image, Place};
 use crate::session::commands::Session;
-use crate::session::requests::Request;
+use crate::packets::Request;
 use protocol::{
     CallbackDone, Close, GateOpen, HEADER_BYTES, Header, Held, Message, Skipped, SupplyBytes, SupplyCancel,
 };

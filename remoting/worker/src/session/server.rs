@@ -5,7 +5,7 @@ use crate::io::frames::FrameReader;
 use crate::io::packets::receive_packet;
 use crate::memory::heirs::OFFER;
 use crate::session::commands::Session;
-use crate::session::requests::Request;
+use crate::packets::Request;
 use crate::turns::asking::Turns;
 use carrier::Spin;
 use driverapi::errors::*;

@@ -1,7 +1,7 @@
 //! A session's turns at the GPUs of its lease, and the socket on which it asks for them.
 
 use super::places::Places;
-use super::{Said, Told};
+use crate::packets::{Said, Told};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;

@@ -2,7 +2,7 @@
 //! `server` the socket.
 
 use super::estimates::Estimates;
-use super::{Said, Told};
+use crate::packets::{Said, Told};
 use crate::driver::Handle;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
