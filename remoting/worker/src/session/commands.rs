@@ -5,9 +5,9 @@
 
 use crate::code::images::ImageStore;
 use crate::copying::late_copies::LateCopies;
-use crate::copying::staging::Buffer;
 use crate::copying::stripes::Stripes;
 use crate::driver::helpers::Helpers;
+use crate::driver::staging::Buffer;
 use crate::driver::{Code, Driver, is_unhealthy};
 use crate::guard::defences::{Defence, stands};
 use crate::io::frames::Payload;

@@ -24,7 +24,7 @@ const FRAMES_PER_TURN: usize = 256;
 const MOST_UNREAD: usize = 64 << 20;
 /// A client that has read more than this without an acknowledgement does not keep to the rules: copies wait for
 /// page-locked memory before there is so much of them, and every command acknowledges the answers before it.
-const MOST_UNACKNOWLEDGED: usize = crate::copying::staging::LIMIT + (64 << 20);
+const MOST_UNACKNOWLEDGED: usize = crate::driver::staging::LIMIT + (64 << 20);
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
 const WINDOW_EVERY: Duration = Duration::from_secs(1);

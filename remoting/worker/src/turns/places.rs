@@ -1,5 +1,5 @@
-//! A worker's turns at the GPUs of its lease, and its launches in them. Pure; `taking` has the session's side, and
-//! `server` the socket.
+//! A worker's turns at the GPUs of its lease, and its launches in them. Pure; `asking` has the socket, and
+//! `order::turns` the session's side.
 
 use super::estimates::Estimates;
 use super::{Said, Told};
