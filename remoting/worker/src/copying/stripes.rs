@@ -3,7 +3,7 @@
 //! Bytes that a stripe has not carried when it ends go over the session's own connection: they are requested like those
 //! of a late copy, or sent like those of `CopyToHost`.
 
-use crate::copying::staging::Buffer;
+use crate::driver::staging::Buffer;
 use protocol::PieceHeader;
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};

@@ -1,8 +1,8 @@
 //! Copies whose bytes stripes carry, and the opening and ending of stripes.
 
 use crate::copying::copies::Target;
-use crate::copying::staging::Buffer;
 use crate::copying::stripes::{Arriving, Came, Stripe, Work};
+use crate::driver::staging::Buffer;
 use crate::driver::{Code, Result};
 use crate::order::command::{Command, Frame};
 use crate::order::completions::Action;

@@ -16,6 +16,7 @@ mod library;
 pub mod loaded;
 mod modules;
 pub mod pages;
+pub mod staging;
 mod table;
 mod tensor_maps;
 

@@ -11,12 +11,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 
-use crate::packets::{GatewayEvent, Passed};
 use super::opening::{Refused, refused};
 use super::pass;
 use super::registry::{Admitted, Place, Refusal};
 use super::state::Gateway;
 use super::strangers::probation::Probation;
+use crate::packets::{GatewayEvent, Passed};
 
 /// Orders do not come through the data port: one may be this much later than the connection that it admits.
 const ORDER_DELAY: Duration = Duration::from_millis(100);

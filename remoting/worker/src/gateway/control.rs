@@ -12,8 +12,8 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use super::state::Gateway;
-use crate::packets::{GatewayEvent, GatewayOrder};
 use super::{acceptors, pass};
+use crate::packets::{GatewayEvent, GatewayOrder};
 
 /// Limit on packets that a worker has yet to read, as the kernel counts them: one with a descriptor counts about 1000
 /// bytes.

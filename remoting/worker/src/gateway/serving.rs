@@ -10,13 +10,13 @@ use super::acceptors;
 use super::control;
 use super::control_port::connections::Connections;
 use super::events;
-use crate::packets::GatewayEvent;
 use super::listen::{self, Port};
 use super::options::Options;
 use super::state::Gateway;
 use super::strangers::limits::{CALLERS, CONTROL_PATIENCE, PATIENCE, STRANGERS, TENANTS};
 use super::strangers::probation::Door;
 use super::tls::Certificate;
+use crate::packets::GatewayEvent;
 
 /// Serves until the appliance closes the control socket.
 ///

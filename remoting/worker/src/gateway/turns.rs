@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::registry::Id;
-use crate::turns::arbiter::{Arbiter, Member, Nanos, Part, Word};
 use crate::packets::{LeasePart, Said, Told, UsedTime};
+use crate::turns::arbiter::{Arbiter, Member, Nanos, Part, Word};
 
 /// Limit on the packets of one worker that are read before other workers' packets.
 const MOST_READ: usize = 16;
@@ -299,7 +299,11 @@ impl Desk {
         let of_gpu = |(gpu, arbiter): (&u32, &mut Arbiter<Id>)| {
             let gpu = *gpu;
             let used = arbiter.take_used(now);
-            used.into_iter().map(move |(lease, nanoseconds)| UsedTime { lease: carrier::to_hex(&lease), gpu, nanoseconds })
+            used.into_iter().map(move |(lease, nanoseconds)| UsedTime {
+                lease: carrier::to_hex(&lease),
+                gpu,
+                nanoseconds,
+            })
         };
         let all: Vec<_> = self.arbiters.iter_mut().flat_map(of_gpu).collect();
         if !all.is_empty() {

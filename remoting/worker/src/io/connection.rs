@@ -3,8 +3,8 @@
 use crate::guard::watchdog::ClientWatch;
 use crate::io::packets::receive_packet;
 use crate::io::writer::Outbox;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix, getsockname, send, shutdown};
 use crate::packets::Passed;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix, getsockname, send, shutdown};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};

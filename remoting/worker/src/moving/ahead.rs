@@ -1,6 +1,6 @@
 //! The next worker of a session that is to move, and what it already has.
 
-use crate::copying::staging::Scratch;
+use crate::driver::staging::Scratch;
 use crate::driver::{Driver, Handle, Result as DriverResult};
 use crate::moving::ground::Ground;
 use crate::moving::image::{Failed, PIECE, Piece, Place, random_key, read_with};

@@ -10,9 +10,9 @@ use crate::moving::arrival::MOST_KEPT;
 use crate::moving::ground::Ground;
 use crate::moving::image::{Failed, Place};
 use crate::moving::plan::{Code, Plan, Recorded, driver_says};
+use crate::packets::Request;
 use crate::session::commands::Session;
 use crate::session::objects::Context;
-use crate::packets::Request;
 use crate::session::settings::Setting;
 use protocol::{
     Adopt, ContextCreate, ContextLimit, EventCreate, EventRecord, FailedObject, GateOpen, GraphBuild, HEADER_BYTES,

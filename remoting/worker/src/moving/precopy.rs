@@ -3,8 +3,8 @@
 
 use crate::moving::ahead::Ahead;
 use crate::moving::image::{Failed, PIECE, Place};
-use crate::session::commands::Session;
 use crate::packets::Request;
+use crate::session::commands::Session;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 

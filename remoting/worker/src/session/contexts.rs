@@ -1,7 +1,7 @@
 //! Contexts: helpers create and destroy them, because both take long and may block.
 
-use crate::copying::staging::Pool;
 use crate::driver::events::EventPool;
+use crate::driver::staging::Pool;
 use crate::driver::{Code, Driver, Handle, Result};
 use crate::order::command::StreamKind;
 use crate::order::completions::{Action, Then, Watch};

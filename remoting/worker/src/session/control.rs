@@ -1,8 +1,8 @@
 //! Orders of the appliance to the worker: one JSON object per packet. Pure; `server` has the socket, `requests` the
 //! other direction.
 
-use crate::session::commands::Session;
 use crate::packets::Order;
+use crate::session::commands::Session;
 use crate::session::requests::Asker;
 use driverapi::errors::*;
 use protocol::{Granted, MemoryState, Message, Notice};

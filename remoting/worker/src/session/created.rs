@@ -1,6 +1,6 @@
 //! What the driver makes for a context, and how that ends. All of it takes long and may block, so helpers do it.
 
-use crate::copying::staging::{Growth, LARGE, SMALL};
+use crate::driver::staging::{Growth, LARGE, SMALL};
 use crate::driver::{Driver, Handle, Result};
 use protocol::ContextCreate;
 

@@ -1,9 +1,9 @@
 //! The client's objects: contexts, streams, events and modules by their ids.
 
 use crate::code::image_rules::Attributes;
-use crate::copying::staging::Pool;
 use crate::driver::events::{DISABLE_TIMING, EventPool, RealEvent};
 use crate::driver::loaded::LoadedModule;
+use crate::driver::staging::Pool;
 use crate::driver::{Code, Handle, Result};
 use crate::order::command::StreamKind;
 use crate::order::completions::Entry;

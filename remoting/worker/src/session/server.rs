@@ -4,8 +4,8 @@ use crate::io::connection::{Connection, Taken};
 use crate::io::frames::FrameReader;
 use crate::io::packets::receive_packet;
 use crate::memory::heirs::OFFER;
-use crate::session::commands::Session;
 use crate::packets::Request;
+use crate::session::commands::Session;
 use crate::turns::asking::Turns;
 use carrier::Spin;
 use driverapi::errors::*;
@@ -24,7 +24,7 @@ const FRAMES_PER_TURN: usize = 256;
 const MOST_UNREAD: usize = 64 << 20;
 /// A client that has read more than this without an acknowledgement does not keep to the rules: copies wait for
 /// page-locked memory before there is so much of them, and every command acknowledges the answers before it.
-const MOST_UNACKNOWLEDGED: usize = crate::copying::staging::LIMIT + (64 << 20);
+const MOST_UNACKNOWLEDGED: usize = crate::driver::staging::LIMIT + (64 << 20);
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
 const WINDOW_EVERY: Duration = Duration::from_secs(1);

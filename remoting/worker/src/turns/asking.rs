@@ -14,7 +14,7 @@ const PACKET: usize = 256;
 #[derive(Debug)]
 pub struct Turns {
     socket: OwnedFd,
-    pub(super) places: Places,
+    pub places: Places,
 }
 
 impl Turns {
@@ -37,7 +37,7 @@ impl Turns {
 
     /// # Errors
     /// If the gateway has closed the socket.
-    pub(super) fn hear(&mut self) -> io::Result<bool> {
+    pub fn hear(&mut self) -> io::Result<bool> {
         let (mut packet, mut any) = ([0; PACKET], false);
         loop {
             match recv(&self.socket, &mut packet[..], RecvFlags::DONTWAIT) {
@@ -51,7 +51,7 @@ impl Turns {
 
     /// # Errors
     /// If the gateway has closed the socket, or does not read.
-    pub(super) fn speak(&mut self) -> io::Result<()> {
+    pub fn speak(&mut self) -> io::Result<()> {
         for said in std::mem::take(&mut self.places.said) {
             send(&self.socket, &serde_json::to_vec::<Said>(&said)?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
         }

@@ -5,7 +5,7 @@
 
 use super::known::{Mirror, Reading, Then, Told, between};
 use super::plan::{self, Window};
-use crate::copying::staging::Buffer;
+use crate::driver::staging::Buffer;
 use crate::driver::{Code, Result};
 use crate::io::frames::Payload;
 use crate::order::command::{Command, Frame};
