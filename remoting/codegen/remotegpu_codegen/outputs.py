@@ -39,7 +39,7 @@ def outputs(remoting: Path) -> dict[str, str]:
     client_by_hand, softgpu_by_hand = (sources.exported_by_hand(remoting / crate) for crate in ("client", "softgpu"))
     return {
         **{f"remotegpu/appliance/_generated/{name}.py": text for name, text in packets.python(control).items()},
-        "worker/src/packets_generated.rs": packets.rust(control),
+        "worker/src/packets/generated.rs": packets.rust(control),
         "registry/numbers.lock": numbers.render(numbers.extend(lock, table.driver)),
         "registry/wire.lock": wire.render(wire_lock),
         "registry/REPORT.md": report.render(table, client_by_hand, softgpu_by_hand, calls),

@@ -64,7 +64,7 @@ use crate::signature::Type::*;
 use crate::signature::{{Function, Length, p}};
 
 #[rustfmt::skip]
-crate::functions! {{
+crate::stub::functions! {{
 {rows}
 }}
 """
