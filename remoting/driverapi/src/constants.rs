@@ -5,13 +5,13 @@
 use crate::types::{CUdevice, CUstream};
 use std::ptr;
 
-/// Version of the interface these numbers were taken from.
+/// The version of the interface that defines these numbers.
 pub const CUDA_VERSION: u32 = 13050;
 
 /// The compute capability of the first GPUs with clusters, and the `.target` of PTX for them.
 pub const FIRST_WITH_CLUSTERS: u32 = 90;
 
-/// The streams that have no handle of their own: the null stream of old, and one per host thread.
+/// Streams that are not created: the legacy default stream, and the default stream of each host thread.
 pub const CU_STREAM_LEGACY: CUstream = ptr::without_provenance_mut(1);
 pub const CU_STREAM_PER_THREAD: CUstream = ptr::without_provenance_mut(2);
 
