@@ -338,5 +338,5 @@ pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: u32 = 3;
 pub const CU_GRAPH_USER_OBJECT_MOVE: u32 = 1;
 pub const CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE: u32 = 0;
 pub const CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE: u32 = 1;
-/// The driver reports this for a node, so that no program gives its graph away.
+/// The ownership that the driver reports for a node, so that no program moves its graph.
 pub const CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID: u32 = u32::MAX;
