@@ -1,4 +1,4 @@
-//! A CUDA driver, loaded by path, with the functions that are measured.
+//! A CUDA driver that is loaded by its path, with the functions that are measured.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use driverapi::types::{
     CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUresult, CUstream,
 };
 
-/// Adds its number to a counter: the counter shows which launches have run.
+/// A kernel that adds its number to a counter. The counter shows which launches have run.
 pub const KERNEL: &CStr = c"
 .version 7.0
 .target sm_70
@@ -30,11 +30,13 @@ macro_rules! driver {
         pub struct Driver { $($field: unsafe extern "C" fn($($type),*) -> CUresult,)* }
 
         impl Driver {
+            /// Loads the driver's library.
+            ///
             /// # Errors
-            /// If there is no such library, or a function is not in it.
+            /// If the library does not exist, or has not all functions.
             pub fn load(path: &str) -> Result<Driver, String> {
                 let name = CString::new(path).map_err(|error| error.to_string())?;
-                // SAFETY: the library's constructors run; that is what loading a driver means.
+                // SAFETY: dlopen runs the library's constructors, which the driver needs.
                 let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
                 if library.is_null() {
                     // SAFETY: after a failure dlerror returns a string that is valid until the next call.
@@ -99,10 +101,10 @@ fn check(function: &str, code: CUresult) -> Result<(), String> {
 }
 
 impl Driver {
-    /// A context with one stream, which has been synchronised: whatever is done late is done now.
+    /// Creates a context with one stream and synchronises it, so that lazy initialisation is complete.
     ///
     /// # Errors
-    /// The function that failed, with its code.
+    /// The name of the function that failed, with its code.
     pub fn start(&self) -> Result<Session<'_>, String> {
         let (mut context, mut stream) = (null_mut(), null_mut());
         // SAFETY: out-parameters are locals.
@@ -161,12 +163,12 @@ impl Session<'_> {
     }
 
     pub fn to_device(&self, address: CUdeviceptr, from: &[u8]) -> Result<(), String> {
-        // SAFETY: reads the slice before it returns.
+        // SAFETY: the function reads the slice before it returns.
         check("cuMemcpyHtoD", unsafe { (self.driver.to_device)(address, from.as_ptr().cast(), from.len()) })
     }
 
     pub fn to_host(&self, to: &mut [u8], address: CUdeviceptr) -> Result<(), String> {
-        // SAFETY: writes the slice before it returns.
+        // SAFETY: the function writes the slice before it returns.
         check("cuMemcpyDtoH", unsafe { (self.driver.to_host)(to.as_mut_ptr().cast(), address, to.len()) })
     }
 
