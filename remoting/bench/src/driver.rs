@@ -184,9 +184,9 @@ impl Session<'_> {
         // SAFETY: the out-parameter is a local.
         check("cuEventCreate", unsafe { (self.driver.create_event)(&mut event, NO_TIMING) })?;
         Ok(Event { session: self, event })
-    /// Loads PTX text and returns its kernel with this name.
+    }
 
-    /// The kernel of that name in PTX text.
+    /// Loads PTX text and returns its kernel with this name.
     pub fn function(&self, text: &CStr, name: &CStr) -> Result<Kernel<'_>, String> {
         let (mut module, mut function) = (null_mut(), null_mut());
         // SAFETY: text and name end with a NUL; out-parameters are locals.
@@ -199,9 +199,9 @@ impl Session<'_> {
 
     pub fn kernel(&self) -> Result<Kernel<'_>, String> {
         self.function(KERNEL, c"count")
-    /// Captures the work that `work` launches on the stream, and returns it as a graph.
+    }
 
-    /// Captures the work that `work` gives to the stream, as a graph.
+    /// Captures the work that `work` launches on the stream, and returns it as a graph.
     pub fn graph(&self, work: impl FnOnce() -> Result<(), String>) -> Result<Graph<'_>, String> {
         const THREAD_LOCAL: c_uint = 1;
         let (mut graph, mut executable) = (null_mut(), null_mut());
@@ -232,15 +232,15 @@ impl Graph<'_> {
 }
 
 impl Drop for Graph<'_> {
-            // SAFETY: no work uses the graph any more.
+    fn drop(&mut self) {
         if self.session.synchronize().is_ok() {
-            // SAFETY: nothing uses it any more.
+            // SAFETY: no work uses the graph any more.
             unsafe { (self.session.driver.destroy_executable)(self.executable) };
         }
     }
-/// Page-locked memory that the driver allocated.
+}
 
-/// Page-locked memory of the driver's.
+/// Page-locked memory that the driver allocated.
 pub struct Pinned<'s> {
     session: &'s Session<'s>,
     address: *mut c_void,
@@ -248,31 +248,31 @@ pub struct Pinned<'s> {
 }
 
 impl Pinned<'_> {
-        // SAFETY: the driver allocated the memory, which exists until `drop`; `drop` synchronises.
+    pub fn to_device(&self, address: CUdeviceptr) -> Result<(), String> {
         let Session { driver, stream, .. } = self.session;
-        // SAFETY: the memory is the driver's, and stays until `drop`, which synchronises.
+        // SAFETY: the driver allocated the memory, which exists until `drop`; `drop` synchronises.
         check("cuMemcpyHtoDAsync", unsafe { (driver.to_device_async)(address, self.address, self.len, *stream) })
-    /// Returns the current first word, also while a copy writes the memory.
+    }
 
-    /// The first bytes now, while a copy may still write them.
+    /// Returns the current first word, also while a copy writes the memory.
+    pub fn word(&self) -> u32 {
+        assert!(self.len >= size_of::<u32>());
         // SAFETY: the word is inside the memory and aligned, as all allocations of the driver are. The read is
         // volatile, because the driver writes the word.
-        assert!(self.len >= size_of::<u32>());
-        // SAFETY: within the memory, aligned as all that the driver allocates; volatile, because others write it.
         unsafe { self.address.cast::<u32>().read_volatile() }
     }
 
-        // SAFETY: the same as in `to_device`.
+    pub fn to_host(&self, address: CUdeviceptr) -> Result<(), String> {
         let Session { driver, stream, .. } = self.session;
-        // SAFETY: as above.
+        // SAFETY: the same as in `to_device`.
         check("cuMemcpyDtoHAsync", unsafe { (driver.to_host_async)(self.address, address, self.len, *stream) })
     }
 }
 
 impl Drop for Pinned<'_> {
-            // SAFETY: no work uses the memory any more.
+    fn drop(&mut self) {
         if self.session.synchronize().is_ok() {
-            // SAFETY: nothing uses the memory any more.
+            // SAFETY: no work uses the memory any more.
             unsafe { (self.session.driver.free_host)(self.address) };
         }
     }
@@ -308,15 +308,15 @@ impl Kernel<'_> {
     /// Adds 1 to the counter at `address`, asynchronously.
     pub fn launch(&self, address: CUdeviceptr) -> Result<(), String> {
         self.launch_grid([1; 3], [1; 3], &[address, 1])
-    /// Launches a grid. The kernel gets the low bytes of each parameter, as many as its type has.
+    }
 
-    /// Each parameter's low bytes are as many as the kernel takes.
+    /// Launches a grid. The kernel gets the low bytes of each parameter, as many as its type has.
     pub fn launch_grid(&self, grid: [u32; 3], block: [u32; 3], parameters: &[u64]) -> Result<(), String> {
         let mut addresses: Vec<_> = parameters.iter().map(|value| (&raw const *value).cast_mut().cast()).collect();
+        let Session { driver, stream, .. } = self.session;
+        let ([x, y, z], [bx, by, bz]) = (grid, block);
         // SAFETY: the parameters match the kernel's, none has more than 8 bytes, and the driver copies them before the
         // call returns.
-        // SAFETY: the parameters are those of the kernel, none of more than 8 bytes; they are copied before the call
-        // returns.
         let code = unsafe {
             (driver.launch)(self.function, x, y, z, bx, by, bz, 0, *stream, addresses.as_mut_ptr(), null_mut())
         };

@@ -9,8 +9,7 @@ EXPORTING = ("no_mangle", "exports!", "entry_points!")
 
 
 def exported(text: str) -> set[str]:
-    """Returns the functions of CUDA or NVML in the text of a source file, or nothing if the file exports no functions.
-    """
+    """Returns the functions of CUDA or NVML in a source text; the empty set if the text exports no functions."""
     if not any(word in text for word in EXPORTING):
         return set()
     names = {name for pair in PAIR.findall(text) for name in pair}

@@ -1,5 +1,4 @@
-"""Versions of the wire: the commands, records and functions of each version, and a check that no version changes later.
-"""
+"""Versions of the wire: commands, records and functions of each version, and a check that no version changes later."""
 
 import re
 from collections.abc import Iterator, Mapping
