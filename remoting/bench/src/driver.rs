@@ -120,7 +120,7 @@ impl Driver {
     }
 }
 
-/// A context, current in this thread, with one stream.
+/// A context with one stream. The context is current in this thread.
 pub struct Session<'d> {
     driver: &'d Driver,
     stream: CUstream,

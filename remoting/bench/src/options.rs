@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use std::net::SocketAddr;
 use std::time::Duration;

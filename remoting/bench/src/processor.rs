@@ -1,4 +1,4 @@
-//! Processor time of this process and its threads.
+//! Measures the processor time of this process and its threads.
 
 /// Returns the processor time of all threads of this process in seconds, user and system.
 pub fn seconds() -> f64 {

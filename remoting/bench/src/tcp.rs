@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::options::Options;
 use crate::samples::{Repeat, gigabits_per_second, median_seconds, noise};
 
-/// The address on which a peer listens.
+/// The address of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
@@ -44,7 +44,7 @@ fn connect(address: &Address) -> io::Result<Box<dyn Stream>> {
 }
 
 const SMALL: usize = 64;
-/// About the size of a launch on the wire.
+/// The size of a message in bytes, about the size of a launch on the wire.
 const MESSAGE: usize = 128;
 
 /// The kinds of request to the peer.

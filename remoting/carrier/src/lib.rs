@@ -32,7 +32,7 @@ pub const HTTP2_WINDOW: u32 = 8 << 20;
 /// The maximum size of an HTTP/2 frame. With the default size a piece of [`READ_BYTES`] would need 16 frames.
 pub const HTTP2_FRAME: u32 = 1 << 20;
 
-/// The gateway's answer to a preface that it accepts.
+/// The gateway's answer to a valid preface.
 pub const ACCEPTED: u8 = b'K';
 
 /// The gateway's answer to a client that wants to resume a session that does not exist any more.

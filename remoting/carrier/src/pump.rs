@@ -10,7 +10,7 @@ use crate::READ_BYTES;
 enum End {
     /// The source reached EOF.
     Finished,
-    /// The source failed.
+    /// A read from the source failed.
     SourceLost(io::Error),
     /// The destination accepts no more bytes.
     DestinationLost,

@@ -1,4 +1,4 @@
-//! The kernel's behaviour towards a peer that does not read.
+//! Tests of the kernel's behaviour towards a peer that does not read.
 
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

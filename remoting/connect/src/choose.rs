@@ -1,4 +1,4 @@
-//! Chooses the share that gets the session.
+//! Selects the share for a session.
 
 use std::panic::resume_unwind;
 use std::thread;

@@ -46,7 +46,7 @@ impl Format {
         })
     }
 
-    /// The bytes of one channel.
+    /// Returns the size of one channel in bytes.
     pub fn bytes(self) -> u32 {
         match self {
             Format::Unsigned(bytes) | Format::Signed(bytes) => bytes,
@@ -56,7 +56,7 @@ impl Format {
     }
 }
 
-/// A checked description of texels.
+/// The checked format and number of channels of a texel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Texel {
     pub format: Format,
@@ -96,11 +96,11 @@ pub struct Shape {
 const MOST: usize = 1 << 20;
 
 impl Shape {
-    /// Checks a description of an array.
+    /// Checks the description of an array: its extents, flags and texel format.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for invalid extents; `CUDA_ERROR_NOT_SUPPORTED` for cubemaps, sparse and deferred
-    /// arrays, and graphics and video formats.
+    /// `CUDA_ERROR_INVALID_VALUE` for invalid extents. `CUDA_ERROR_NOT_SUPPORTED` for cubemaps, for sparse and deferred
+    /// arrays, and for graphics and video formats.
     pub fn read(asked: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<Shape, CUresult> {
         let CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: depth, Flags: flags, .. } = *asked;
         let layered = flags & CUDA_ARRAY3D_LAYERED != 0;
@@ -252,7 +252,7 @@ impl CUDA_RESOURCE_DESC {
     }
 }
 
-/// `CUDA_TEXTURE_DESC`.
+/// The C structure `CUDA_TEXTURE_DESC`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_TEXTURE_DESC {
@@ -298,7 +298,7 @@ impl CUDA_TEXTURE_DESC {
     }
 }
 
-/// `CUDA_RESOURCE_VIEW_DESC`.
+/// The C structure `CUDA_RESOURCE_VIEW_DESC`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_RESOURCE_VIEW_DESC {

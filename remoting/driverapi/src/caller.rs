@@ -118,7 +118,7 @@ fn file_name(path: &str) -> &str {
 enum Kind {
     /// A library that chooses kernels by the compute capability for which its code was compiled.
     Library,
-    /// libcudart.
+    /// A CUDA runtime (libcudart).
     Runtime,
     /// A libcuda: this one, or the recorder that calls it.
     Driver,

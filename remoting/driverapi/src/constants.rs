@@ -1,4 +1,4 @@
-//! Flags and enumerations of the CUDA 13.5 driver interface (attributes are in `attributes`).
+//! Flags and enumerations of the CUDA 13.5 driver interface. `attributes` has the numbers of attributes.
 
 #![allow(non_camel_case_types)]
 
@@ -8,7 +8,7 @@ use std::ptr;
 /// The version of the interface that defines these numbers.
 pub const CUDA_VERSION: u32 = 13050;
 
-/// The compute capability of the first GPUs with clusters, and the `.target` of PTX for them.
+/// The compute capability of the first GPUs with clusters, which is also the number in the `.target` of their PTX.
 pub const FIRST_WITH_CLUSTERS: u32 = 90;
 
 /// Streams that are not created: the legacy default stream, and the default stream of each host thread.
@@ -18,7 +18,7 @@ pub const CU_STREAM_PER_THREAD: CUstream = ptr::without_provenance_mut(2);
 pub const CU_DEVICE_CPU: CUdevice = -1;
 pub const CU_DEVICE_INVALID: CUdevice = -2;
 
-/// Tags of the `extra` list of `cuLaunchKernel`.
+/// The tags in the list `extra` of `cuLaunchKernel`.
 pub const CU_LAUNCH_PARAM_END: usize = 0;
 pub const CU_LAUNCH_PARAM_BUFFER_POINTER: usize = 1;
 pub const CU_LAUNCH_PARAM_BUFFER_SIZE: usize = 2;

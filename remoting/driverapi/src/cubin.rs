@@ -29,13 +29,13 @@ pub struct Kernel {
     pub static_shared: u32,
     pub local_bytes: u32,
     pub registers: u32,
-    /// From `__launch_bounds__`.
+    /// The limit for a block from `__launch_bounds__`.
     pub max_block: Option<[u32; 3]>,
-    /// From `__block_size__`.
+    /// The block that `__block_size__` requires.
     pub required_block: Option<[u32; 3]>,
-    /// From `__cluster_dims__`.
+    /// The cluster that `__cluster_dims__` requires.
     pub required_cluster: Option<[u32; 3]>,
-    /// The third number of `__launch_bounds__`.
+    /// The third argument of `__launch_bounds__`: the maximum number of blocks in a cluster.
     pub max_cluster: Option<u32>,
 }
 
@@ -125,7 +125,7 @@ struct Symbol<'a> {
     size: u64,
 }
 
-/// The records of one kernel.
+/// The contents of one kernel's records.
 #[derive(Default)]
 struct Info {
     params: Vec<(u16, Param)>,

@@ -270,7 +270,7 @@ unsafe extern "C" fn stream_id(_context: CUcontext, token: *mut c_void, id: *mut
     unsafe { answer(id, |_| number) }
 }
 
-/// Writes the address of a buffer of flags and its number of words.
+/// Writes the address of a buffer of flags, and its number of words. Does nothing if a pointer is null.
 unsafe fn hand_out(flags: &'static [AtomicU32], buffer: *mut *mut c_void, count: *mut usize) {
     if !buffer.is_null() && !count.is_null() {
         // SAFETY: not null, and the caller's by contract.
@@ -281,19 +281,19 @@ unsafe fn hand_out(flags: &'static [AtomicU32], buffer: *mut *mut c_void, count:
     }
 }
 
-/// Returns the buffer of callback flags.
+/// Writes the address and the length of the callback flags.
 ///
 /// # Safety
-/// Both arguments are null or valid for a write.
+/// Each argument is null or valid for a write.
 unsafe extern "C" fn callback_flags(buffer: *mut *mut c_void, count: *mut usize) {
     // SAFETY: same contract.
     unsafe { hand_out(&CALLBACK_FLAGS, buffer, count) }
 }
 
-/// Returns the buffer of domain flags.
+/// Writes the address and the length of the domain flags.
 ///
 /// # Safety
-/// Both arguments are null or valid for a write.
+/// Each argument is null or valid for a write.
 unsafe extern "C" fn domain_flags(buffer: *mut *mut c_void, count: *mut usize) {
     // SAFETY: same contract.
     unsafe { hand_out(&DOMAIN_FLAGS, buffer, count) }

@@ -47,7 +47,7 @@ impl std::fmt::Display for ImageError {
 
 impl std::error::Error for ImageError {}
 
-/// An image whose length is known.
+/// An image with a known length.
 #[derive(Clone, Debug)]
 pub enum Image<'a> {
     /// PTX text without trailing NULs.
@@ -76,7 +76,7 @@ pub fn parse(bytes: &[u8]) -> Result<Image<'_>, ImageError> {
     }
 }
 
-/// PTX begins with white space, a comment or a directive.
+/// Whether a byte may begin PTX: white space, a comment or a directive.
 fn starts_like_text(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == b'/' || byte == b'.'
 }

@@ -25,7 +25,7 @@ pub struct DeviceIdentity {
 pub struct Caller {
     pub driver_version: u32,
     pub process: u32,
-    /// The low half of `pthread_self`.
+    /// The low half of the result of `pthread_self`.
     pub thread: u32,
     pub cudart_table: u64,
     pub integrity_table: u64,

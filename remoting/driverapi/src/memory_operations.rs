@@ -1,4 +1,4 @@
-//! The operations of `cuStreamWaitValue*`, `cuStreamWriteValue*` and `cuStreamBatchMemOp`
+//! Checked operations of `cuStreamWaitValue*`, `cuStreamWriteValue*` and `cuStreamBatchMemOp`
 //! (docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html).
 
 use crate::constants::*;

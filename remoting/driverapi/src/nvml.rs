@@ -23,7 +23,7 @@ macro_rules! returns {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         $(pub const $name: nvmlReturn_t = $code;)*
 
-        /// Returns the text of `nvmlErrorString`.
+        /// Returns the text that `nvmlErrorString` returns for a code.
         pub fn error_string(code: nvmlReturn_t) -> &'static std::ffi::CStr {
             match code {
                 $($code => $text,)*

@@ -47,7 +47,7 @@ pub struct PcieLink {
     pub max_width: u32,
 }
 
-/// Returns the speed of an x1 link of a generation in Mbit/s. PCI-SIG calls the unit megatransfers per second.
+/// Returns the speed of an x1 link of a generation in units of 10^6 transfers per second.
 ///
 /// # Errors
 /// `NVML_ERROR_NOT_SUPPORTED` for a generation that the header does not define.
@@ -101,8 +101,8 @@ pub fn common_ancestor(same: bool) -> nvmlGpuTopologyLevel_t {
     if same { NVML_TOPOLOGY_INTERNAL } else { NVML_TOPOLOGY_SYSTEM }
 }
 
-/// Returns the result of a function of NVLink. No device has a link; `has_room` is whether the caller's pointer is not
-/// NULL.
+/// Returns the error code of an NVLink function, because no device has a link. `has_room` is whether the caller's
+/// pointer is not null.
 pub fn no_link(link: c_uint, has_room: bool) -> nvmlReturn_t {
     let valid = link < NVML_NVLINK_MAX_LINKS && has_room;
     if valid { NVML_ERROR_NOT_SUPPORTED } else { NVML_ERROR_INVALID_ARGUMENT }

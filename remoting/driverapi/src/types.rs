@@ -120,7 +120,7 @@ pub struct CUctxCigParam {
     pub sharedData: *mut c_void,
 }
 
-/// Parameters of `cuCtxCreate_v4`.
+/// The parameters of `cuCtxCreate_v4`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUctxCreateParams {
@@ -217,7 +217,7 @@ pub struct CUlaunchConfig {
     pub numAttrs: c_uint,
 }
 
-/// One kernel of `cuLaunchCooperativeKernelMultiDevice`.
+/// The launch of one kernel by `cuLaunchCooperativeKernelMultiDevice`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_LAUNCH_PARAMS {
@@ -492,7 +492,7 @@ pub struct CUtensorMap {
     pub opaque: [u64; 16],
 }
 
-/// Edge data of a graph dependency (the `_v2` graph functions and `cuStreamGetCaptureInfo_v3`).
+/// The properties of an edge of a graph, for the `_v2` graph functions and `cuStreamGetCaptureInfo_v3`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUgraphEdgeData {

@@ -168,11 +168,12 @@ messages! {
     0x8006 Skipped {}
 
     // ---- contexts and memory
-    /// `legacy_stream` is the context's legacy default stream.
+    /// Creates a context. `legacy_stream` is the id of its legacy default stream.
     0x8010 ContextCreate { context: u64, device: u32, flags: u32, primary: bool, legacy_stream: u64 }
-    /// The worker pushes `Fenced` when the context is destroyed; its memory is then free again.
+    /// Destroys a context. The worker pushes `Fenced` afterwards; the context's memory is then free again.
     0x8011 ContextDestroy { context: u64, token: u64 }
-    /// `launches` is the number of launches that the client has sent in this session, or `UNCOUNTED`.
+    /// Waits for all work of a context, then replies. `launches` is the number of launches that the client has sent in
+    /// this session, or `UNCOUNTED`.
     0x8012 ContextSynchronize { context: u64, launches: u64 }
     /// The worker pushes `Fenced` when all earlier work of the context is complete.
     0x8013 ContextFence { context: u64, token: u64 }
@@ -188,14 +189,14 @@ messages! {
     /// 2.
     0x8016 Grant { device: u32, least: u64, want: u64 }
     0x8017 GrantReturn { device: u32, size: u64 }
-    /// Replies `MemoryState`.
+    /// Queries the lease's memory on a device. Replies `MemoryState`.
     0x8018 MemoryQuery { device: u32 }
     /// Maps a slab at another address. Sent only after a fence for all work that used the old address.
     0x801b SlabMove { from: u64, to: u64, size: u64 }
     /// Allows other processes of the lease to import the slab that starts at `address`. From now on the slab is charged
     /// to the lease, not to the session. Replies `Exported`.
     0x8019 SlabExport { address: u64 }
-    /// Like `SlabMap`, but maps memory that another process of the lease exported. Replies.
+    /// Like `SlabMap`, but for memory that another process of the lease exported. Replies.
     0x801a SlabImport { device: u32, address: u64, size: u64, token: [u8; 16] }
     /// Sets whether `device` can access the session's memory on `peer`, another device. Sent only when no running work
     /// uses memory that becomes inaccessible.
@@ -205,7 +206,7 @@ messages! {
     0x801e ArrayCreate {
         context: u64, array: u64, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32
     }
-    /// Sent only when no work uses the array any more.
+    /// Destroys an array. Sent only when no work uses the array any more.
     0x801f ArrayDestroy { array: u64 }
     /// Creates a texture or surface. `resource` is a `CUDA_RESOURCE_DESC`, for an array with its id in the first word;
     /// `sampling` is the `CUDA_TEXTURE_DESC` of a texture. Replies `TextureMade`.
@@ -220,20 +221,21 @@ messages! {
     // ---- streams and events; the header names the stream
     0x8020 StreamCreate { stream: u64, context: u64, flags: u32, priority: i32 }
     0x8021 StreamDestroy { stream: u64 }
-    /// `launches` is the same as in `ContextSynchronize`.
+    /// Waits for all work of the header's stream, then replies. `launches` is the same as in `ContextSynchronize`.
     0x8022 StreamSynchronize { launches: u64 }
     0x8023 StreamQuery {}
     0x8024 StreamFence { token: u64 }
     0x8025 EventCreate { event: u64, context: u64, flags: u32 }
     0x8026 EventDestroy { event: u64 }
-    /// The client counts the records of an event as generations. `EventDone` contains the generation.
+    /// Records an event. The client counts an event's records as generations; `EventDone` contains the generation.
     0x8027 EventRecord { event: u64, generation: u64, flags: u32 }
     0x8028 EventSynchronize { event: u64, generation: u64 }
-    /// Replies 0 or 600. After 600 the worker pushes `EventDone` when the record completes, and from now on also for
-    /// every later record of this event.
+    /// Queries a record of an event. Replies 0 or 600. After 600 the worker pushes `EventDone` when the record
+    /// completes, and from now on also for every later record of this event.
     0x8029 EventQuery { event: u64, generation: u64 }
     0x802a StreamWaitEvent { event: u64, generation: u64, flags: u32 }
-    /// The worker pushes `Callback` when the stream reaches this command. The stream continues at `CallbackDone`.
+    /// Runs a host function in the client. The worker pushes `Callback` when the stream reaches this command. The
+    /// stream continues at `CallbackDone`.
     0x802b HostFunction { token: u64 }
     0x802c CallbackDone { token: u64 }
     /// Blocks the stream until `GateOpen`, which may arrive before the stream reaches this command.
@@ -245,27 +247,29 @@ messages! {
     0x8050 EventExport { event: u64 }
     /// Creates an event from the one that another process exported.
     0x8051 EventImport { event: u64, token: [u8; 16] }
-    /// Sent before the record itself. From now on, waits for the event in any process are for this record.
+    /// Announces a record of a shared event, and is sent before the record itself. From now on, waits for the event in
+    /// any process are for this record.
     0x8052 SharedEventRecord { event: u64, generation: u64 }
-    /// Replies code 0 if the latest record of any process is complete. Otherwise replies 600, and `gate` opens when the
-    /// record completes.
+    /// Waits for a shared event in a stream. Replies code 0 if the latest record of any process is complete. Otherwise
+    /// replies 600, and `gate` opens when the record completes.
     0x8053 SharedEventGate { event: u64, gate: u64 }
-    /// Replies when the latest record is complete.
+    /// Waits for the latest record of any process, then replies.
     0x8054 SharedEventSynchronize { event: u64 }
-    /// Replies 0 or 600.
+    /// Queries the latest record of any process. Replies 0 or 600.
     0x8055 SharedEventQuery { event: u64 }
 
     // ---- code
     /// A piece of an image. The worker stores the complete image under its SHA-256.
     0x8030 ImageChunk tail { hash: [u8; 32], offset: u64, total: u64 }
-    /// Replies `ModuleLoaded`, or code `NEED_IMAGE` if the worker does not have the image. With `eager` kernels are
-    /// loaded at once, not at `KernelDescribe`. `bytes` is the module's device memory, which is charged to the grant.
+    /// Loads a module. Replies `ModuleLoaded`, or code `NEED_IMAGE` if the worker does not have the image. With `eager`
+    /// kernels are loaded at once, not at `KernelDescribe`. `bytes` is the module's device memory, which is charged to
+    /// the grant.
     0x8031 ModuleLoad { module: u64, context: u64, hash: [u8; 32], options: Vec<(u32, u64)>, eager: bool, bytes: u64 }
-    /// The worker pushes `Fenced` when the module is unloaded; its memory is then free again.
+    /// Unloads a module. The worker pushes `Fenced` afterwards; the module's memory is then free again.
     0x8032 ModuleUnload { module: u64, token: u64 }
-    /// Replies `Symbol`.
+    /// Looks up a variable of a module by its name. Replies `Symbol`.
     0x8033 ModuleGlobal { module: u64, name: String }
-    /// Tail: the packed parameter buffer.
+    /// Launches a kernel. Tail: the packed parameter buffer.
     0x8034 Launch tail {
         module: u64, kernel: u32, shape: LaunchShape,
     }
@@ -280,13 +284,14 @@ messages! {
     /// Launches a graph on the header's stream. It counts as one launch.
     0x803d GraphLaunch { graph: u64 }
     0x803e GraphDestroy { graph: u64 }
-    /// Replies `Linked`, or `NEED_IMAGE`.
+    /// Links images to one. Replies `Linked`, or code `NEED_IMAGE`.
     0x8035 Link { context: u64, options: Vec<(u32, u64)>, inputs: Vec<LinkInput> }
 
     // ---- tensor maps; each replies `TensorMap`
-    /// `box_sizes` has an entry for each dimension.
+    /// Encodes a tensor map like `cuTensorMapEncodeTiled`. `box_sizes` has an entry for each dimension.
     0x8036 TensorMapTiled { context: u64, tensor: Tensor, box_sizes: Vec<u32> }
-    /// `lower` and `upper` have an entry for each dimension except the first and the last.
+    /// Encodes a tensor map like `cuTensorMapEncodeIm2col`. `lower` and `upper` have an entry for each dimension except
+    /// the first and the last.
     0x8037 TensorMapIm2col { context: u64, tensor: Tensor, lower: Vec<i32>, upper: Vec<i32>, channels: u32, pixels: u32 }
     0x8038 TensorMapIm2colWide {
         context: u64, tensor: Tensor, lower: i32, upper: i32, channels: u32, pixels: u32, mode: u32,
@@ -296,7 +301,7 @@ messages! {
     0x803a TensorMapSetClass { context: u64, map: [u64; 16], class: u32 }
 
     // ---- copies; the header names the stream
-    /// Tail: a piece of the packed box, which starts at `offset` bytes.
+    /// Copies bytes to the device. Tail: a piece of the packed box, which starts at `offset` bytes.
     0x8040 CopyToDevice tail { context: u64, address: u64, extent: Extent, offset: u64 }
     /// Like `CopyToDevice`, but the worker requests the bytes (`NeedBytes`) when the stream reaches the command.
     0x8041 CopyToDeviceLate { context: u64, address: u64, extent: Extent }
@@ -325,7 +330,8 @@ messages! {
     /// Starts to report the device's writes to this memory (`MirrorsTold`), in steps of `MIRROR_WORD` bytes. The client
     /// has already sent its bytes on the same stream. Replies when the worker has read the memory.
     0x8080 MirrorAdd { mirror: u64, context: u64, address: u64, size: u64 }
-    /// The client's writes: at most `MIRROR_RUNS` runs and `BULK_CHUNK` bytes, which count for the send window.
+    /// Writes the client's changes to mirrors: at most `MIRROR_RUNS` runs and `BULK_CHUNK` bytes, which count for the
+    /// send window.
     0x8081 MirrorChanges tail { parts: Vec<MirrorPart> }
     /// Ends a mirror. Its memory may be unmapped from now on.
     0x8082 MirrorEnd { mirror: u64 }
@@ -333,27 +339,29 @@ messages! {
     // ---- in both directions, outside of the order of commands and answers
     /// Acknowledges received bytes by the header's `ack`. It has no other content.
     0xc00f Acknowledge {}
-    /// Sent after some time without a received frame. The other end answers `Acknowledge`.
+    /// Checks the connection after some time without a received frame. The other end answers `Acknowledge`.
     0xc00e Probe {}
 
     // ---- worker to client
     /// The answer to the command `seq`. `code` is a `CUresult`, or one of ours. Tail: the fields of the answer, if any.
     0xc000 Reply tail { code: u32 }
-    /// Tail: bytes for the `CopyToHost` command `seq`, from `offset` in the requested range on.
+    /// A piece of the bytes for the `CopyToHost` command `seq`. Tail: the bytes from `offset` in the requested range
+    /// on.
     0xc001 HostBytes tail { offset: u64 }
     0xc002 NeedBytes { offset: u64, len: u64 }
-    /// The record is complete, or has failed with `code`.
+    /// Reports that the record of an event is complete, or has failed with `code`.
     0xc003 EventDone { event: u64, generation: u64, code: u32 }
     0xc004 Fenced { token: u64 }
     0xc005 Callback { token: u64 }
-    /// Tail: the output of kernels, or with `stderr` the driver's messages about them.
+    /// Output for the user. Tail: the output of kernels, or with `stderr` the driver's messages about them.
     0xc006 Text tail { stderr: bool }
-    /// The number of bytes of `CopyToDevice` that the worker has released. The client keeps at most `SEND_WINDOW` bytes
-    /// outstanding.
+    /// Reports the number of bytes of `CopyToDevice` that the worker has released. The client keeps at most
+    /// `SEND_WINDOW` bytes outstanding.
     0xc007 Consumed { bytes: u64 }
-    /// The session ends. `reason` is a sentence for people. Every later call returns `code`.
+    /// Ends the session. `reason` is a sentence for people. Every later call returns `code`.
     0xc008 Ending { code: u32, reason: String }
-    /// The share is suspended for this reason. No work runs until the worker pushes a `Held` with an empty reason.
+    /// Reports that the share is suspended, with the reason. No work runs until the worker pushes a `Held` with an
+    /// empty reason.
     0xc009 Held { reason: String }
     /// A line for the user, which would otherwise only be in the appliance's log.
     0xc00a Notice { line: String }
@@ -399,8 +407,8 @@ impl KernelInfo {
     }
 }
 
-/// The first version of the wire in which the reply to `EventQuery`, and `EventDone`, work like the reply to a command
-/// that synchronises: all earlier output and the late error precede them.
+/// The first version of the wire in which the reply to `EventQuery`, and `EventDone`, report the same as the reply to a
+/// synchronising command: all earlier output, and the late error.
 pub const EVENTS_TELL: u32 = 11;
 
 /// The granularity of a mirror's changes in bytes.
@@ -410,7 +418,7 @@ pub const MIRROR_WORD: usize = 4;
 /// 1,024 before it blocks.
 pub const MIRROR_RUNS: usize = 96;
 
-/// Sentinel for `launches`: the sender does not count.
+/// A sentinel for `launches`: the sender does not count launches.
 pub const UNCOUNTED: u64 = u64::MAX;
 
 /// The code of a reply that requests the image: the client sends it (`ImageChunk`) and repeats the command. No

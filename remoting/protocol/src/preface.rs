@@ -10,7 +10,7 @@ pub const RESUME_BYTES: usize = 16;
 /// The length of the data after the preface of a stripe: its number.
 pub const STRIPE_BYTES: usize = 8;
 
-/// The first bytes of [`PrefaceKind::Memory`].
+/// The first four bytes of the preface of a [`PrefaceKind::Memory`] connection.
 pub const MEMORY: &[u8; 4] = b"RGM1";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Preface {
         Preface { kind: PrefaceKind::Resume { epoch, received }, ..self }
     }
 
-    /// Adds the number that followed the preface.
+    /// Adds the stripe's number that followed the preface.
     pub fn numbered(self, bytes: &[u8; STRIPE_BYTES]) -> Preface {
         Preface { kind: PrefaceKind::Stripe { number: u64::from_le_bytes(*bytes) }, ..self }
     }

@@ -1,5 +1,4 @@
-//! Runs the user's command and passes signals, stops and the exit code through. `remotegpu.cli.run.child` does the
-//! same.
+//! Runs the user's command. Signals, stops and the exit code are passed through, as in `remotegpu.cli.run.child`.
 
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::io;

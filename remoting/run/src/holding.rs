@@ -1,4 +1,4 @@
-//! Holds leases and releases them.
+//! Leases that are held by an open connection.
 
 use std::fs::File;
 use std::io::Read;

@@ -54,7 +54,7 @@ pub struct Options {
     pub hold: bool,
 }
 
-/// The place of the GPUs.
+/// The GPUs that the command uses.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
     /// Software GPUs in the command's process.

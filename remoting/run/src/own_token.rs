@@ -1,5 +1,5 @@
-//! The token of an appliance without --tokens: the appliance writes it to a file of its user's runtime folder, named by
-//! address. The Python side writes and finds it in the same way (`remotegpu/rpc/own_token.py`).
+//! The token of an appliance without --tokens. The appliance writes the token to a file in its user's runtime folder,
+//! named by address. `remotegpu/rpc/own_token.py` writes and finds the file in the same way.
 
 use std::fs::{File, Metadata, read_dir, symlink_metadata};
 use std::io::Read;

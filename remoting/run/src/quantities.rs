@@ -1,4 +1,4 @@
-//! Parses a user's quantities of a share, as `remotegpu.api.quantities` does.
+//! Parses the quantities of a share that a user gives, with the same rules as `remotegpu.api.quantities`.
 
 use remotegpu_client::connect::LeaseWish;
 

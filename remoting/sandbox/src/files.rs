@@ -7,7 +7,7 @@ use landlock::{
 };
 use std::path::{Path, PathBuf};
 
-/// The files that may be written.
+/// The files that a process may write.
 #[derive(Debug, Clone, Copy)]
 pub enum Writable<'a> {
     /// All files that are not hidden. In `/proc`, which has files of every process of the user, only the process's own.

@@ -30,7 +30,7 @@ pub const SECTIONS: [&str; 21] = [
     "POWER_PROFILES",
 ];
 
-/// Column of the colon in the list.
+/// The column of the colon in the list.
 const WIDTH: usize = 42;
 
 enum Node {
@@ -389,7 +389,7 @@ fn write_text(out: &mut String, node: &Node, depth: usize) {
     };
 }
 
-/// The XML of `-x`, in the form that NVIDIA's programs of release 530 and later write.
+/// Returns the XML of `-x`, in the format of NVIDIA's program since release 530.
 pub fn xml(system: &System, sections: &[&str]) -> String {
     let mut out = "<?xml version=\"1.0\" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v12.dtd\">\n".to_owned();
     out += "<nvidia_smi_log>\n";

@@ -164,7 +164,7 @@ const PAGE_FIELDS: &[Field] = fields_of_line! {
 
 const OTHER_FIELDS: &[Field] = fields_of_line! {};
 
-/// The subject of one line of an answer.
+/// The subject of one line of a query's output.
 pub enum Line<'a> {
     /// The GPU, or a part of it for which NVML returns no values.
     Gpu,
@@ -179,7 +179,7 @@ impl Line<'_> {
     }
 }
 
-/// The subject of a query, by the name in `--query-NAME` and `--help-query-NAME`.
+/// The subject of a query. `--query-NAME` and `--help-query-NAME` contain its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Subject {
     Gpu,

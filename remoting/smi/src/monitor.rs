@@ -71,7 +71,7 @@ fn number(value: Option<impl ToString>) -> Option<String> {
 #[derive(Debug, PartialEq)]
 pub struct Monitor {
     pub processes: bool,
-    /// The letters of `-s`.
+    /// The selected letters of `-s`.
     metrics: Vec<char>,
 }
 

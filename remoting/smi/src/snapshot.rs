@@ -81,7 +81,7 @@ pub struct Gpu {
     pub applications_clock_memory: Option<u32>,
     pub default_applications_clock_graphics: Option<u32>,
     pub default_applications_clock_memory: Option<u32>,
-    /// `nvmlClocksEventReason*` bits.
+    /// Bits of `nvmlClocksEventReason*`.
     pub clock_reasons: Option<u64>,
     /// The topology level (`NVML_TOPOLOGY_*`) of the common ancestor with each GPU, by index.
     pub ancestors: Vec<Option<u32>>,
