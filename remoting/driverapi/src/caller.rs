@@ -23,8 +23,8 @@ macro_rules! export_with_caller {
     };
 }
 
-/// Whether one of NVIDIA's libraries made the call that returns to this address. For a call by the CUDA runtime in a
-/// library of its own, the caller of the runtime counts.
+/// Whether one of NVIDIA's libraries made the call that returns to this address. If the CUDA runtime made the call, its
+/// own caller is checked instead.
 pub fn is_cuda_library(return_address: usize) -> bool {
     let return_address = behind_recorders(return_address);
     match kind_at(return_address) {

@@ -63,7 +63,7 @@ pub fn lane_speed(generation: u32) -> Result<u32, nvmlReturn_t> {
     })
 }
 
-/// Returns `NVML_PCIE_LINK_MAX_SPEED_*` of a generation. Its number is the generation's.
+/// Returns `NVML_PCIE_LINK_MAX_SPEED_*` of a generation. The constants have the same numbers as the generations.
 ///
 /// # Errors
 /// The errors of `lane_speed`.
@@ -101,7 +101,7 @@ pub fn common_ancestor(same: bool) -> nvmlGpuTopologyLevel_t {
     if same { NVML_TOPOLOGY_INTERNAL } else { NVML_TOPOLOGY_SYSTEM }
 }
 
-/// Returns the error code of an NVLink function, because no device has a link. `has_room` is whether the caller's
+/// Returns the error code of an NVLink function for `link`. No device has a link. `has_room` is whether the caller's
 /// pointer is not null.
 pub fn no_link(link: c_uint, has_room: bool) -> nvmlReturn_t {
     let valid = link < NVML_NVLINK_MAX_LINKS && has_room;

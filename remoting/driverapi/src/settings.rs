@@ -5,7 +5,8 @@ use crate::constants::{CU_MODULE_EAGER_LOADING, CU_MODULE_LAZY_LOADING, CUmodule
 use std::env;
 use std::sync::OnceLock;
 
-/// Whether a launch blocks until its kernel ends. The variable is read once, because every launch calls this function.
+/// Whether a launch blocks until its kernel ends (`CUDA_LAUNCH_BLOCKING`). The variable is read once, because every
+/// launch calls this function.
 pub fn launch_blocking() -> bool {
     static BLOCKING: OnceLock<bool> = OnceLock::new();
     *BLOCKING.get_or_init(|| env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| is_on(&value)))

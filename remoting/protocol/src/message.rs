@@ -147,7 +147,7 @@ messages! {
     // ---- from a worker that moves its session to this worker, and acts as the client until then
     /// Requests exactly this range as the arena. Sent when no memory is mapped. Replies.
     0x8003 ArenaAt { base: u64, size: u64 }
-    /// Tail: bytes for the client that it has not acknowledged. The worker keeps them for `Adopt`.
+    /// Tail: bytes for the client that the client has not acknowledged. The worker keeps them for `Adopt`.
     0x8004 AdoptKept tail {}
     /// Transfers the session to its client, which did not send `Open`. Sequence numbers and counts continue. The
     /// client's bytes that the other worker received but did not execute follow this message.
@@ -175,7 +175,7 @@ messages! {
     /// Waits for all work of a context, then replies. `launches` is the number of launches that the client has sent in
     /// this session, or `UNCOUNTED`.
     0x8012 ContextSynchronize { context: u64, launches: u64 }
-    /// The worker pushes `Fenced` when all earlier work of the context is complete.
+    /// Requests a fence. The worker pushes `Fenced` when all earlier work of the context is complete.
     0x8013 ContextFence { context: u64, token: u64 }
     /// Maps zeroed memory at `address`, which the client chose in the arena. Address and size are multiples of the
     /// granularity.
@@ -201,8 +201,8 @@ messages! {
     /// Sets whether `device` can access the session's memory on `peer`, another device. Sent only when no running work
     /// uses memory that becomes inaccessible.
     0x801d PeerAccess { device: u32, peer: u32, allowed: bool }
-    /// Creates an array like `cuArray3DCreate`. Its first address is its id: the client chose it in a free part of the
-    /// arena. Copies address the array's bytes with the steps of `driverapi::arrays`. Replies.
+    /// Creates an array like `cuArray3DCreate`. The array's first address, which the client chose in a free part of the
+    /// arena, is its id. Copies address the array's bytes with the steps of `driverapi::arrays`. Replies.
     0x801e ArrayCreate {
         context: u64, array: u64, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32
     }
@@ -250,7 +250,7 @@ messages! {
     /// Announces a record of a shared event, and is sent before the record itself. From now on, waits for the event in
     /// any process are for this record.
     0x8052 SharedEventRecord { event: u64, generation: u64 }
-    /// Waits for a shared event in a stream. Replies code 0 if the latest record of any process is complete. Otherwise
+    /// Connects a gate to a shared event. Replies code 0 if the latest record of any process is complete. Otherwise
     /// replies 600, and `gate` opens when the record completes.
     0x8053 SharedEventGate { event: u64, gate: u64 }
     /// Waits for the latest record of any process, then replies.
@@ -317,8 +317,8 @@ messages! {
     /// Like `CopyToHost`, to address `to` in the client. A worker that shares this memory writes to it; any other
     /// worker sends the bytes.
     0x8047 CopyToHostShared { context: u64, address: u64, extent: Extent, offset: u64, len: u64, to: u64 }
-    /// Copies `len` bytes, at most `BULK_CHUNK`, that arrive on this stripe and count for the send window. Replies
-    /// after the copy. If the stripe ends early, the worker requests the bytes.
+    /// Copies `len` bytes, at most `BULK_CHUNK`, that arrive on this stripe and count for the send window. Replies when
+    /// all bytes have arrived. If the stripe ends early, the worker requests the bytes.
     0x8048 CopyToDeviceStriped { context: u64, address: u64, len: u64, stripe: u64 }
     /// Requests `len` bytes, at most `BULK_CHUNK`, on this stripe. Replies when the client has received them
     /// (`Landed`). If the stripe ends early, the worker sends the bytes like those of `CopyToHost`.
@@ -337,7 +337,7 @@ messages! {
     0x8082 MirrorEnd { mirror: u64 }
 
     // ---- in both directions, outside of the order of commands and answers
-    /// Acknowledges received bytes by the header's `ack`. It has no other content.
+    /// Acknowledges received bytes by the header's `ack`. The message has no other content.
     0xc00f Acknowledge {}
     /// Checks the connection after some time without a received frame. The other end answers `Acknowledge`.
     0xc00e Probe {}

@@ -57,8 +57,8 @@ fn wait_for_one(
     }
 }
 
-/// Retries until all leases are granted at the same time. Two callers that each hold one lease while waiting for
-/// another could block each other.
+/// Retries until all leases are granted at the same time. No lease is held during the wait, because two callers that
+/// each hold one lease could block each other.
 fn wait_for_several(
     places: &[(String, Access)],
     wish: &LeaseWish,
