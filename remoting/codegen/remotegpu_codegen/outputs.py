@@ -1,4 +1,4 @@
-"""Names the files that are written, and makes their texts."""
+"""The list of generated files, and their texts."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from remotegpu_codegen import (
 
 
 def outputs(remoting: Path) -> dict[str, str]:
-    """Texts of all generated files by their path below `remoting`, made from what stands there.
+    """Returns the texts of all generated files by their path below `remoting`. The inputs are the files in that folder.
 
     Raises RegistryError if the registry contradicts itself or the lock of numbers.
     """
