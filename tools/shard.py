@@ -54,9 +54,9 @@ def main() -> int:
                     print(f"{each.name}: {f'passed at {last.commit} on {last.date}' if last else 'no pass is known'}")
                 return 0
             case [] | ["--left-out"]:
-                changed = shards.changed_files(shards.tree_hash())
+                tree, passes = shards.tree_hash(), shards.load_passes(table)
                 asked = os.environ.get("REMOTEGPU_SHARD", "")
-                turn = shards.choose(table, shards.load_passes(table), changed, asked)
+                turn = shards.choose(table, passes, shards.due(table, passes, tree), asked)
                 left_out(table, turn) if sys.argv[1:] else say(table, turn)
                 return 0
             case _:

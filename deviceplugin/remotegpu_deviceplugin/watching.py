@@ -17,9 +17,9 @@ async def snapshots(api: client.CustomObjectsApi, plural: str, **selectors: str)
     async for change in follow(api, plural, **selectors):
         match change:
             case Listed(objects):
-                known, trouble = {_uid(each): each for each in objects}, ""
+                known = {_uid(each): each for each in objects}
             case Changed(each):
-                known[_uid(each)] = each
+                known[_uid(each)], trouble = each, ""
             case Deleted(each):
                 known.pop(_uid(each), None)
             case Unreachable(cause):

@@ -62,6 +62,76 @@ def test_a_cluster_that_was_restored_is_believed_in_the_end(monkeypatch: pytest.
     assert sum("7" in each.cause for each in seen if isinstance(each, Unreachable)) == reflector.STALE_LISTS
 
 
+class Answer:
+    """The answer to a watch, which has these lines."""
+
+    status, reason = 200, "OK"
+
+    def __init__(self, *lines: bytes) -> None:
+        self.content = self
+        self.lines = lines
+
+    async def __aenter__(self) -> Answer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        for line in self.lines:
+            yield line + b"\n"
+
+
+class Watched(Objects):
+    """Each watch has the same lines."""
+
+    def __init__(self, *lines: bytes) -> None:
+        super().__init__(("100", ["one"]))
+        self.answer = Answer(*lines)
+        self.watches = 0
+
+    async def list_cluster_custom_object_without_preload_content(self, *_: Any, **__: Any) -> Answer:
+        self.watches += 1
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (b'{"kind": "Status", "code": 504, "reason": "Timeout", "message": "etcd"}', "504 Timeout: etcd"),
+        (b'{"type": "ERROR", "object": {"code": 500, "message": "x"}}', "500 : x"),
+        (b'{"kind": "GPUClaimList", "items": []}', "something else"),
+        (b'{"type": "ADDED"}', "something else"),
+        (b'{"type": "ADDED", "object": {"metadata": {}}}', "something else"),
+        (b"[]", "something else"),
+        (b"null", "something else"),
+        (b"{", "Expecting"),
+        (b"\xff", "decode"),
+    ],
+)
+def test_what_is_no_event_ends_nothing(monkeypatch: pytest.MonkeyPatch, line: bytes, cause: str) -> None:
+    monkeypatch.setattr(reflector, "_FIRST_PAUSE_SECONDS", 0.0)
+    api: Any = Watched(line)
+    seen = asyncio.run(until(follow(api, "gpuclaims"), lambda seen: len(lists(seen)) == 2))
+    (told,) = [each for each in seen if isinstance(each, Unreachable)]
+    assert cause in told.cause
+
+
+def test_a_watch_that_ends_at_once_is_asked_for_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    api: Any = Watched()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(until(follow(api, "gpuclaims"), lambda _: False))
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert api.watches == len(pauses)
+
+
 @pytest.fixture(scope="module")
 def kube(apiserver: ApiServer) -> Kube:
     serve_crds(apiserver)
@@ -78,7 +148,7 @@ def names(change: Change) -> set[str]:
 
 
 def test_pages_and_objects_of_any_size(apiserver: ApiServer, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
-    """aiohttp's own lines end at 128 KiB; an annotation may have 256."""
+    """An annotation may have 256 KiB, which is more than a line of aiohttp has unless its buffer is enlarged."""
     monkeypatch.setattr(reflector, "_PAGE", 3)
     made = [f"paged-{number}" for number in range(8)]
     in_parallel(lambda name: kube("POST", POOLS, pool(name)), made)

@@ -80,7 +80,8 @@ def test_packets_of_a_gateway_are_events_or_nothing() -> None:
 def test_packets_of_a_worker_are_requests_or_nothing() -> None:
     known = seeds(SEEDS / "packets.json")
     for chance in for_a_while("request"):
-        worker_requests.read(changed(chance.choice(known), chance))
+        if (packet := decode(json.dumps(changed(chance.choice(known), chance)).encode())) is not None:
+            worker_requests.read(packet)
 
 
 class Gateway:

@@ -186,7 +186,8 @@ SHARDS = (
     Shard("three", "", ("c",), ()),
     Shard("four", "", ("d",), ("src/four",), by_hand="it is large"),
 )
-SMALL = Table(SHARDS, ("a/x.py::test", "a/x.py::kind[1]", "b/y.py::test[fast-*"), (ByHand("gpu", "test-gpu", ""),))
+CORES = ("a/x.py::test", "a/x.py::kind[1]", "b/y.py::test[fast-*")
+SMALL = Table(SHARDS, CORES, ("e",), (ByHand("gpu", "test-gpu", ""),))
 
 
 @pytest.mark.parametrize(
@@ -201,6 +202,7 @@ SMALL = Table(SHARDS, ("a/x.py::test", "a/x.py::kind[1]", "b/y.py::test[fast-*")
         ("b/y.py::Class::test", "two"),
         ("b/y.py::test[fast-1]", CORE),
         ("b/y.py::test[1-fast]", "two"),
+        ("e/z.py::test", API),
     ],
 )
 def test_the_longest_entry_decides(test: str, part: str) -> None:
@@ -210,31 +212,21 @@ def test_the_longest_entry_decides(test: str, part: str) -> None:
 PASSES = {"one": Pass("c1", "2026-11-03"), "two": Pass("c2", "2026-11-02"), "three": Pass("c3", "2026-11-01")}
 
 
-def chosen(passes: dict[str, Pass], *changed: str, asked: str = "") -> str | None:
-    turn = shards.choose(SMALL, passes, list(changed), asked)
+def chosen(passes: dict[str, Pass], *due: str, asked: str = "") -> str | None:
+    turn = shards.choose(SMALL, passes, [SMALL.find(name) for name in due], asked)
     return turn.shard.name if turn.shard else None
 
 
-@pytest.mark.parametrize(
-    ("changed", "shard"),
-    [
-        ([], "three"),
-        (["src/two/deep/file.rs"], "two"),
-        (["src/two.rs", "one.py"], "two"),
-        (["src/one/x", "src/two/x"], "two"),
-        (["src/one/x"], "one"),
-        (["src/onerous", "README.md"], "three"),
-        (["b/y.py"], "two"),
-        (["src/four/x", "d/y.py"], "three"),
-    ],
-)
-def test_the_forced_shard_that_passed_longest_ago_has_its_turn(changed: list[str], shard: str) -> None:
-    assert chosen(PASSES, *changed) == shard
+def test_of_the_shards_that_are_due_the_one_that_passed_longest_ago_has_its_turn() -> None:
+    assert chosen(PASSES, "one", "two") == "two"
+    assert chosen(PASSES, "one") == "one"
+    assert chosen(PASSES) == "three"
+    assert chosen(PASSES, "one", "four") == "one", "by hand"
 
 
-def test_a_shard_that_never_passed_comes_first() -> None:
-    assert chosen({"two": PASSES["two"]}, "src/one/x", "src/two/x") == "one"
-    assert chosen({"three": PASSES["three"]}) == "one"
+def test_a_shard_without_a_known_pass_comes_first() -> None:
+    assert chosen({"two": PASSES["two"]}, "one", "two") == "one"
+    assert chosen({"one": PASSES["one"]}, "one", "two", "three") == "two"
 
 
 def test_a_shard_that_is_asked_for_has_its_turn() -> None:
@@ -274,24 +266,6 @@ class Repository:
         self("commit", "--quiet", "--message", file, hour=hour)
         return self("rev-parse", "HEAD")
 
-    def changed(self) -> set[str]:
-        return set(shards.changed_files(shards.tree_hash(self.root), self.root))
-
-
-def test_a_session_s_commits_are_what_changed(tmp_path: Path) -> None:
-    repository = Repository(tmp_path)
-    repository.commit("a", hour=0)
-    repository.commit("b", hour=3)
-    assert repository.changed() == {"a", "b"}, "no commit is older: everything is new"
-    repository.commit("c", hour=20)
-    repository.commit("d", hour=22)
-    assert repository.changed() == {"c", "d"}
-    (tmp_path / "e").write_text("not committed")
-    assert repository.changed() == {"c", "d", "e"}
-    clone = tmp_path / "clone"
-    repository("clone", "--quiet", "--depth=1", f"file://{tmp_path}", str(clone))
-    assert set(shards.changed_files(shards.tree_hash(clone), clone)) == {"a", "b", "c", "d"}
-
 
 def test_a_shard_is_due_once_what_it_guards_has_changed(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
@@ -306,15 +280,8 @@ def test_a_shard_is_due_once_what_it_guards_has_changed(tmp_path: Path) -> None:
     assert names_due() == ["two", "four"], "one.py is two's, and four never passed"
     passes["two"] = Pass(second, "2026-11-02")
     assert names_due() == ["four"]
-
-
-def test_a_branch_s_commits_are_what_changed_however_old(tmp_path: Path) -> None:
-    repository = Repository(tmp_path)
-    landed = repository.commit("a", hour=0)
-    repository.commit("b", hour=1)
-    repository.commit("c", hour=40)
-    repository("update-ref", "refs/remotes/origin/main", landed)
-    assert repository.changed() == {"b", "c"}
+    passes["two"] = Pass("0" * 40, "2026-11-02")
+    assert names_due() == ["two", "four"], "this clone does not have the commit"
 
 
 def test_the_tree_s_hash_is_the_commit_s_and_changes_with_what_is_not_committed(tmp_path: Path) -> None:

@@ -25,8 +25,6 @@ PASSED: Final = ROOT / ".ci" / "passed.toml"
 CORE: Final = "core"
 API: Final = "api"
 NONE: Final = "none"
-# A commit up to this time before the newest one belongs to the same change.
-CHANGE_SECONDS: Final = 12 * 3600
 
 
 class ShardError(Exception):
@@ -59,6 +57,7 @@ class ByHand:
 class Table:
     shards: tuple[Shard, ...]
     core: tuple[str, ...]
+    api: tuple[str, ...] = ()
     by_hand: tuple[ByHand, ...] = ()
 
     def forced(self, shard: Shard, changed: list[str]) -> bool:
@@ -68,7 +67,8 @@ class Table:
 
     def entries(self) -> list[tuple[str, str]]:
         """Returns each path or test id with its part."""
-        return [*((test, CORE) for test in self.core), *((test, s.name) for s in self.shards for test in s.tests)]
+        shards = [(test, shard.name) for shard in self.shards for test in shard.tests]
+        return [*((test, CORE) for test in self.core), *((test, API) for test in self.api), *shards]
 
     def part_of(self, test: str, marks: Collection[str] = ()) -> str:
         """Returns the part of a test by its id (`tests/cli/test_run.py::test_signals[1]`) and its marks' names."""
@@ -88,7 +88,7 @@ class Table:
         return self.shards.index(shard) + 1
 
     def in_turn(self) -> list[Shard]:
-        """Returns the shards that a hash or a change may choose."""
+        """Returns the shards that have a turn."""
         return [shard for shard in self.shards if not shard.by_hand]
 
 
@@ -122,7 +122,8 @@ def load(file: Path = TABLE) -> Table:
         )
         for each in content["shard"]
     ]  # fmt: skip
-    return Table(tuple(shards), tuple(content["core"]["tests"]), tuple(ByHand(**each) for each in content["by_hand"]))
+    by_hand = tuple(ByHand(**each) for each in content["by_hand"])
+    return Table(tuple(shards), tuple(content["core"]["tests"]), tuple(content["api"]["tests"]), by_hand)
 
 
 def load_passes(table: Table, file: Path = PASSED) -> dict[str, Pass]:
@@ -133,34 +134,34 @@ def load_passes(table: Table, file: Path = PASSED) -> dict[str, Pass]:
     return passes
 
 
-def choose(table: Table, passes: dict[str, Pass], changed: list[str], asked: str = "") -> Turn:
-    """Chooses the shard of a run: the requested one, else the one whose last pass is the oldest.
-
-    The second rule considers the shards that a change forces or, if there are none, all in turn. Raises ShardError.
+def choose(table: Table, passes: dict[str, Pass], due_now: list[Shard], asked: str = "") -> Turn:
+    """Chooses the shard of a run: the requested one, else of those that are due, or of all if none is, the one that
+    passed longest ago. A shard without a known pass comes before the others, in the order of the table.
     """
     if asked == NONE:
         return Turn(None, "REMOTEGPU_SHARD=none")
     if asked:
         return Turn(table.find(asked), f"REMOTEGPU_SHARD={asked}")
-    forced = [shard for shard in table.in_turn() if table.forced(shard, changed)]
-    among = forced or table.in_turn()
+    among = [shard for shard in table.in_turn() if shard in due_now] or table.in_turn()
     shard = min(among, key=lambda each: passes[each.name].date if each.name in passes else "")
     when = f"passed last on {passes[shard.name].date}" if shard.name in passes else "has no known pass"
-    why = f"it {when}, of {', '.join(each.name for each in among)}"
-    return Turn(shard, f"{why}, which the last changes force" if forced else why)
+    return Turn(shard, f"it {when}, of {', '.join(each.name for each in among)}")
 
 
 def due(table: Table, passes: dict[str, Pass], tree: str, root: Path = ROOT) -> list[Shard]:
-    """Returns the shards that a change since their last pass forces, and the shards that never passed."""
+    """Returns the shards that a change since their last pass forces, and those without a known pass.
 
-    def changed_since(commit: str) -> list[str]:
-        return git("diff", "--name-only", "--no-renames", commit, tree, root=root).splitlines()
+    A pass at a commit that this clone does not have is not known.
+    """
 
-    return [
-        shard
-        for shard in table.shards
-        if shard.name not in passes or table.forced(shard, changed_since(passes[shard.name].commit))
-    ]
+    def is_due(shard: Shard) -> bool:
+        try:
+            changed = git("diff", "--name-only", "--no-renames", passes[shard.name].commit, tree, root=root)
+        except (KeyError, ShardError):
+            return True
+        return table.forced(shard, changed.splitlines())
+
+    return list(filter(is_due, table.shards))
 
 
 def git(*arguments: str, root: Path = ROOT, environment: dict[str, str] | None = None) -> str:
@@ -184,28 +185,3 @@ def tree_hash(root: Path = ROOT) -> str:
         environment = {"GIT_INDEX_FILE": str(own)}
         git("add", "--all", root=root, environment=environment)
         return git("write-tree", root=root, environment=environment)
-
-
-def base(root: Path = ROOT) -> str:
-    """Returns the commit with which the tree is compared to find changes.
-
-    It is the merge base with origin/main, if HEAD is not merged; else the newest commit that is 12 hours older than
-    HEAD; else the empty tree, so that everything has changed.
-
-    In a clone whose HEAD is origin/main no commit marks the last merge, so the time decides.
-    """
-    head = git("rev-parse", "HEAD", root=root)
-    try:
-        left = git("merge-base", "HEAD", "origin/main", root=root)
-    except ShardError:
-        left = head
-    if left != head:
-        return left
-    newest = int(git("show", "--no-patch", "--format=%ct", "HEAD", root=root))
-    older = git("rev-list", "-1", f"--before={newest - CHANGE_SECONDS}", "HEAD", root=root)
-    return older or git("hash-object", "-t", "tree", os.devnull, root=root)
-
-
-def changed_files(tree: str, root: Path = ROOT) -> list[str]:
-    # git knows the empty tree even if it is not in the object store.
-    return git("diff", "--name-only", "--no-renames", base(root), tree, root=root).splitlines()

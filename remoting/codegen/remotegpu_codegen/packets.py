@@ -18,6 +18,8 @@ _PLAIN: Final = {
     "str": ("String", "str", "text"),
     "token": ("Token", "str", "text"),
 }
+# Numbers of 64 bits are read up to 2^63 - 1, since the appliance adds them.
+_BITS: Final = {"u16": ", 16", "u32": ", 32"}
 _ZERO: Final = {"int": "0", "bool": "False", "str": '""'}
 # The Python modules, by socket: those that the appliance reads, and those that it writes.
 _READ: Final = {"Request": "worker_requests", "GatewayEvent": "gateway_events"}
@@ -204,7 +206,7 @@ def _read_field(table: Table, name: str, kind: str) -> str:
     outer, _, inner = kind.rpartition(" ")
     reader = table.plain(inner)[2]
     if not outer and inner in _PLAIN:
-        return f'{reader}(packet, "{name}")'
+        return f'{reader}(packet, "{name}"{_BITS.get(inner, "")})'
     if outer == "list" and inner in table.structs:
         return f'tuple({reader}(each) for each in items(packet, "{name}") if isinstance(each, dict))'
     if outer == "list":

@@ -224,7 +224,7 @@ def items(packet: Packet, key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def whole_number(packet: Packet, key: str) -> int:
-    """Returns the number under `key`, from 0 to 2^63 - 1; 0 for any other value."""
+def whole_number(packet: Packet, key: str, bits: int = 63) -> int:
+    """Returns the number under `key`, from 0 to 2^bits - 1; 0 for any other value."""
     value = packet.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << bits else 0

@@ -6,6 +6,7 @@ status 410 are from Kubernetes, "API Concepts".
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,8 @@ _LONGEST_PAUSE_SECONDS: Final = 5.0
 # cluster's storage was probably restored from a backup, so the next list is valid.
 STALE_LISTS: Final = 12
 _GONE: Final = 410
+# Characters of an error that are told.
+_MOST_CAUSE: Final = 300
 
 NO_ANSWER: Final = (client.ApiException, ClientError, TimeoutError, OSError, ValueError)
 
@@ -73,15 +76,20 @@ async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) ->
                 stale += 1
                 raise ValueError(f"it listed {plural} of version {found}, and {version} was seen before")
             yield Listed(objects)
-            pause, version, stale = _FIRST_PAUSE_SECONDS, found, 0
+            version, stale = found, 0
             while True:
+                began = time.monotonic()
                 async for kind, thing in _watch(api, plural, version, selectors):
-                    version = thing["metadata"]["resourceVersion"]
+                    pause, version = _FIRST_PAUSE_SECONDS, thing["metadata"]["resourceVersion"]
                     match kind:
                         case "ADDED" | "MODIFIED":
                             yield Changed(thing)
                         case "DELETED":
                             yield Deleted(thing)
+                if time.monotonic() - began < _LONGEST_PAUSE_SECONDS:
+                    # An API server, or a proxy, that ends watches at once is not asked again at once.
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         except NO_ANSWER as error:
             if not (isinstance(error, client.ApiException) and error.status == _GONE):
                 yield Unreachable(one_line(error))
@@ -97,10 +105,14 @@ async def _list(api: client.CustomObjectsApi, plural: str, selectors: dict[str, 
         page: Any = await api.list_cluster_custom_object(
             GROUP, VERSION, plural, limit=_PAGE, _request_timeout=_LIST_SECONDS, **place, **selectors
         )
-        objects += page["items"]
-        if not (token := page["metadata"].get("continue")):
-            return objects, page["metadata"]["resourceVersion"]
-        place = {"_continue": token}
+        match page:
+            case {"items": [*items], "metadata": {"resourceVersion": str(version), **rest}}:
+                objects += items
+            case _:
+                raise ValueError(f"it answered with something else than a list of {plural}")
+        if not (token := rest.get("continue")):
+            return objects, version
+        place = {"_continue": str(token)}
 
 
 async def _watch(
@@ -115,11 +127,18 @@ async def _watch(
         if answer.status >= 400:
             raise client.ApiException(answer.status, answer.reason)
         async for line in _lines(answer.content):
-            event = json.loads(line)
-            thing = event["object"]
-            if event["type"] == "ERROR":
-                raise client.ApiException(thing.get("code", 500), thing.get("reason", ""))
-            yield event["type"], thing
+            yield _event(json.loads(line))
+
+
+def _event(event: Any) -> tuple[str, Object]:
+    """Returns kind and object of an event. ApiException: an event ERROR; ValueError: anything else."""
+    match event:
+        case {"type": "ERROR", "object": {**status}} | {"kind": "Status", **status}:
+            cause = f"{status.get('reason', '')}: {status.get('message', '')}"
+            raise client.ApiException(status.get("code", 500), cause)
+        case {"type": str(kind), "object": {"metadata": {"resourceVersion": str()}}}:
+            return kind, event["object"]
+    raise ValueError("a watch brought something else than an event")
 
 
 async def _lines(content: StreamReader) -> AsyncIterator[bytes]:
@@ -139,5 +158,5 @@ def _is_older(version: str, seen: str) -> bool:
 def one_line(error: Exception) -> str:
     """Returns the cause on one line. The text of an ApiException would also have headers and body."""
     if isinstance(error, client.ApiException):
-        return f"{error.status} {error.reason}"
+        return " ".join(f"{error.status} {error.reason}".split())[:_MOST_CAUSE]
     return " ".join(str(error).split()) or type(error).__name__

@@ -76,13 +76,13 @@ class RefusedMore:
 
 
 def _usedtime(packet: Packet) -> UsedTime:
-    return UsedTime(text(packet, "lease"), whole_number(packet, "gpu"), whole_number(packet, "nanoseconds"))
+    return UsedTime(text(packet, "lease"), whole_number(packet, "gpu", 32), whole_number(packet, "nanoseconds"))
 
 
 GatewayEvent = Listening | SessionConnected | LeaseHeld | LeaseGone | Synced | Refused | Used | RefusedMore
 
 _READERS: Final[dict[str, Callable[[Packet], GatewayEvent]]] = {
-    "listening": lambda packet: Listening(whole_number(packet, "port"), whole_number(packet, "control")),
+    "listening": lambda packet: Listening(whole_number(packet, "port", 16), whole_number(packet, "control", 16)),
     "session_connected": lambda packet: SessionConnected(text(packet, "id")),
     "lease_held": lambda packet: LeaseHeld(text(packet, "id")),
     "lease_gone": lambda packet: LeaseGone(text(packet, "id")),

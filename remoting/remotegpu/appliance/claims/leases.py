@@ -123,6 +123,13 @@ class ClaimLeases:
         return served
 
     def _keep(self, claim: Claim) -> None:
+        """Takes a claim over. An error in it is logged, and ends neither the watch nor the leases of other claims."""
+        try:
+            self._take(claim)
+        except Exception:
+            _log.exception("GPUClaim %s/%s cannot be used: correct or delete it", claim.namespace, claim.name)
+
+    def _take(self, claim: Claim) -> None:
         lease_id = claim.lease_id
         before = self._claims.get(lease_id)
         if before is not None and not claim.has_place_of(before):
@@ -138,7 +145,9 @@ class ClaimLeases:
         if claim.suspended or lease.suspended is not None or lease.arriving:
             return
         lease.resize_problem = ""
-        if claim.sizes != lease.placement.sizes:
+        if len(claim.sizes) != len(lease.placement.sizes):
+            lease.resize_problem = f"Invalid: it resizes {len(claim.sizes)} of {len(lease.placement.sizes)} GPUs here"
+        elif claim.sizes != lease.placement.sizes:
             try:
                 self._leases.resize(lease, claim.sizes)
             except RefusalError as refusal:

@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 _TELL_SECONDS: Final = 1.0
 _AGAIN_SECONDS: Final = 5.0
 _MOST_REASON: Final = 500
+# For a worker, which may be under its tenant's control, that gives none.
+_NO_REASON: Final = "its worker gave no reason"
 
 # A number of bytes in images.
 Bytes = int
@@ -164,10 +166,13 @@ class Suspensions:
                 return ""
             case requests.NotSuspended(why):
                 _drop(session)
-                return one_line(why, _MOST_REASON)
-            case _:
+                return one_line(why, _MOST_REASON) or _NO_REASON
+            case None | requests.Suspended():
                 _drop(session)
                 return ""
+            case _:
+                _drop(session)
+                return _NO_REASON
 
     async def _resume(self, lease: Lease) -> Bytes:
         if not await self._leases.reclaim(lease):
@@ -188,10 +193,14 @@ class Suspensions:
         if image is None:
             return ""
         answer = await self._sessions.ask(session, orders.resume(), size=image.bytes)
-        if isinstance(answer, requests.NotResumed):
-            return one_line(answer.reason, _MOST_REASON)
-        _drop(session)
-        return ""
+        match answer:
+            case None | requests.Resumed():
+                _drop(session)
+                return ""
+            case requests.NotResumed(why):
+                return one_line(why, _MOST_REASON) or _NO_REASON
+            case _:
+                return _NO_REASON
 
 
 def _drop(session: Session) -> None:
