@@ -12,8 +12,10 @@
 mod abi;
 pub mod boundary;
 pub mod call;
+mod code;
 pub mod connect;
 mod copies;
+mod ending;
 mod generated;
 mod graphs;
 mod launch;
@@ -25,5 +27,5 @@ mod objects;
 pub mod program;
 pub mod session;
 
-/// A `CUresult` other than success.
-pub type Code = driverapi::types::CUresult;
+pub(crate) use boundary::{early_exports, exports, stream_exports};
+pub use code::Code;
