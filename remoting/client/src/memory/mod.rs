@@ -1,4 +1,4 @@
-//! Placement of allocations: `ranges` and `heap` decide (pure), `device` talks to the worker, `host` knows the
+//! Placement of allocations: `heap` decides (pure), `device` talks to the worker, `host` knows the
 //! program's pinned memory, `pinned` finds the part that kernels get, `mapped` (with `granules` and `changes`) mirrors
 //! that within a `budget`. `taken` charges what the device's driver takes by itself; `synchronous` keeps a mark of the
 //! program's.
@@ -12,7 +12,6 @@ pub mod host;
 pub mod managed;
 pub mod mapped;
 pub mod pinned;
-mod ranges;
 pub mod synchronous;
 pub mod taken;
 pub mod variables;
@@ -20,4 +19,3 @@ pub mod vmm;
 
 pub use device::{DeviceMemory, Origin, Place, find_allocation};
 pub use heap::Piece;
-pub use ranges::Ranges;

@@ -1,62 +1,19 @@
 //! Copies of pageable memory to and from a worker on this machine: in pieces, through page-locked memory that it
 //! shares.
 
-use super::shared_memory::LEAST;
-use super::{DeviceBox, HostBox, Known, Session, Slot, Waiter, lock};
+use super::parts::pieces::{PIECE, PIECES, Pieces, Ring};
+use super::parts::sharing::LEAST;
+use super::pending::Waiter;
+use super::{DeviceBox, HostBox, Known, Session, Slot, lock};
 use crate::Code;
 use crate::program::sys;
-use protocol::BULK_CHUNK;
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
 
-const PIECE: usize = BULK_CHUNK;
-/// A small number, so that the pieces stay in the processors' caches.
-const PIECES: usize = 8;
 const PAGE: u64 = 4096;
 /// How long a copy that may not wait for its stream waits for a piece: longer than a copy of one takes.
 const PATIENCE: Duration = Duration::from_millis(2);
-
-#[derive(Default)]
-pub enum Ring {
-    /// No copy went through it yet.
-    #[default]
-    Unused,
-    There(Pieces),
-    /// No ring is available; there may be one that the worker does not share any more.
-    Refused(Option<Pieces>),
-}
-
-pub struct Pieces {
-    context: u64,
-    base: usize,
-    /// The place of each piece, and the copy that used it last; the oldest first.
-    used: VecDeque<(usize, Option<Arc<Slot>>)>,
-}
-
-impl Pieces {
-    fn all(&self) -> HostBox {
-        HostBox::linear(self.base, (PIECE * PIECES) as u64)
-    }
-
-    /// Takes the piece with the oldest copy, once that is complete; `None` if that takes too long and `may_wait` is not
-    /// set.
-    fn take(&mut self, session: &Session, may_wait: bool) -> Result<Option<usize>, Code> {
-        let Some((place, last)) = self.used.pop_front() else { return Ok(None) };
-        if let Some(slot) = last.filter(|slot| !slot.is_finished()) {
-            if !may_wait && !session.is_soon(&slot, PATIENCE) {
-                self.used.push_front((place, Some(slot)));
-                return Ok(None);
-            }
-            let waited = session.wait(&slot);
-            if let Err(code) = waited {
-                self.used.push_front((place, Some(slot)));
-                return Err(code);
-            }
-        }
-        Ok(Some(place))
-    }
-}
 
 impl Session {
     /// The pieces, if there are any and no other thread uses them.
@@ -72,6 +29,24 @@ impl Session {
             other => other,
         };
         matches!(*ring, Ring::There(_)).then_some(ring)
+    }
+
+    /// Takes the piece with the oldest copy, once that is complete; `None` if that takes too long and `may_wait` is not
+    /// set.
+    fn take_piece(&self, pieces: &mut Pieces, may_wait: bool) -> Result<Option<usize>, Code> {
+        let Some((place, last)) = pieces.used.pop_front() else { return Ok(None) };
+        if let Some(slot) = last.filter(|slot| !slot.is_finished()) {
+            if !may_wait && !self.is_soon(&slot, PATIENCE) {
+                pieces.used.push_front((place, Some(slot)));
+                return Ok(None);
+            }
+            let waited = self.wait(&slot);
+            if let Err(code) = waited {
+                pieces.used.push_front((place, Some(slot)));
+                return Err(code);
+            }
+        }
+        Ok(Some(place))
     }
 
     fn new_ring(&self, context: u64) -> Option<Pieces> {
@@ -112,7 +87,7 @@ impl Session {
         let Ring::There(pieces) = &mut *ring else { return Ok(0) };
         let mut offset = 0;
         while offset < total {
-            let Some(place) = pieces.take(self, may_wait)? else { break };
+            let Some(place) = self.take_piece(pieces, may_wait)? else { break };
             let (len, slot) = ((total - offset).min(PIECE as u64), Slot::new());
             from.pack(offset, len, place);
             let piece = HostBox::linear(place, len);
@@ -142,7 +117,7 @@ impl Session {
         let mut under_way = VecDeque::new();
         while landed < total && failed.is_ok() {
             while asked < total && under_way.len() < PIECES {
-                let Some(place) = pieces.take(self, true)? else { break };
+                let Some(place) = self.take_piece(pieces, true)? else { break };
                 let (len, slot) = ((total - asked).min(PIECE as u64), Slot::new());
                 let (piece, there) = (HostBox::linear(place, len), from.part(asked, len));
                 let waiter = Waiter::Thread(Arc::clone(&slot));

@@ -1,7 +1,9 @@
 //! The outgoing side of a session.
 
-use super::outbox::{COPIED_TAIL, FULL, Outbox};
-use super::{Pending, QUIET_SECONDS, Session, lock};
+use super::lock;
+use super::parts::outbox::{COPIED_TAIL, FULL, Outbox};
+use super::pending::Pending;
+use super::state::{QUIET_SECONDS, Session};
 use crate::Code;
 use crate::boundary;
 use crate::program::{log, stats, sys};
@@ -13,7 +15,7 @@ use protocol::{
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often waiting commands are looked for while there are some.
@@ -339,24 +341,5 @@ impl Session {
             return outbox.kept.unsent() == 0 && !self.held.is_on();
         }
         false
-    }
-}
-
-/// Wakes the background thread. Takes no lock for long, so that the reader may use it.
-#[derive(Default)]
-pub struct Wake {
-    due: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Wake {
-    pub fn wake(&self) {
-        *lock(&self.due) = true;
-        self.changed.notify_one();
-    }
-
-    fn wait(&self) {
-        let due = self.changed.wait_while(lock(&self.due), |due| !*due);
-        *due.unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
