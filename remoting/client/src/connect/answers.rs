@@ -1,4 +1,4 @@
-//! What an appliance answers: its devices and environments, the ticket of a session, and the state of a device.
+//! The answers of an appliance: its devices and environments, the ticket of a session, and the state of a device.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

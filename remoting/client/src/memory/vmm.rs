@@ -11,12 +11,12 @@ pub use host::User;
 
 use crate::Code;
 
+use crate::devices::context::{self, Context, Live};
+use crate::devices::handles::{Kind, Table};
+use crate::devices::memory::{Piece, synchronous};
+use crate::devices::ticket::Token;
+use crate::devices::{self, Access, Device, unreachable_device};
 use crate::memory::host::HostRange;
-use crate::memory::{Piece, synchronous};
-use crate::objects::context::{self, Context, Live};
-use crate::objects::devices::{self, Access, Device, unreachable_device};
-use crate::objects::handles::{Kind, Table};
-use crate::objects::ticket::Token;
 use crate::session::{lock, mint};
 use driverapi::constants::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 use driverapi::errors::*;

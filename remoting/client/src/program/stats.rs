@@ -1,4 +1,4 @@
-//! What this process has done, as numbers: calls of exported functions, commands, round trips and bytes.
+//! Counts of calls of exported functions, and of the commands, round trips and bytes that this process has sent.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What a session is at any moment: its connection, what it has to send, what it waits for, and why it has ended.
+//! The fields of a session: its connection, the queue of commands, the awaited answers, and the reason of its end.
 
 use super::Known;
 use super::parts::arena::Arena;
@@ -51,6 +51,7 @@ pub struct Progress {
     pub done: AtomicU64,
 }
 
+/// The connection of this process to its worker on one appliance.
 pub struct Session {
     pub(super) socket: OwnedFd,
     /// The name of the appliance, for people.

@@ -19,6 +19,7 @@ const LEAST: u64 = 8 << 20;
 const PIECE: u64 = BULK_CHUNK as u64;
 /// The most pieces of a copy to the host that are assigned to a stripe in advance.
 const AHEAD: usize = 4;
+
 const STRIPES: &str = "REMOTEGPU_STRIPES";
 const MOST: usize = 8;
 

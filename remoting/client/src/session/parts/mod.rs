@@ -1,6 +1,7 @@
-//! The parts of a session: queues, buffers and records, each with its own lock.
+//! The parts of a session: queues, buffers and records of what a worker has told or was sent.
 //!
-//! Called by the files of `session`. No part knows the session or another part's lock.
+//! Called by the files of `session`. No part knows the session: a part that needs something of it gets that from its
+//! caller (`receiver::Incoming`, `jobs::Jobs`).
 
 pub mod arena;
 pub mod device_box;

@@ -1,11 +1,10 @@
 //! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`; and which of
 //! them reach each other's memory.
 
+use super::context::Context;
+use super::memory::DeviceMemory;
 use crate::Code;
 use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Patience, SessionTicket, Share};
-use crate::memory::DeviceMemory;
-use crate::objects::context::Context;
-use crate::objects::pool::Pool;
 use crate::program::{log, process, stats, sys};
 use crate::session::{Opening, Reconnect, Retry, Session, lock, wanted_stripes};
 use driverapi::attributes::*;
@@ -41,9 +40,6 @@ pub struct Device {
     pub appliance: Arc<Appliance>,
     pub memory: DeviceMemory,
     pub primary: Arc<Context>,
-    pub default_pool: Arc<Pool>,
-    /// The pool that stream-ordered allocations come from if none is named.
-    pub pool: Mutex<Arc<Pool>>,
     launch_limits: LaunchLimits,
 }
 
@@ -130,9 +126,7 @@ impl Platform {
             let launch_limits = launch_limits(&info);
             let tells_bounds = info.attributes.get(&(CHECKS_BOUNDS as i32)) == Some(&1);
             let memory = DeviceMemory::new(index, info.memory_bytes, tells_bounds);
-            let (primary, default_pool) = (Context::primary(ordinal), Pool::of_device(ordinal));
-            let pool = Mutex::new(Arc::clone(&default_pool));
-            Device { ordinal, index, info, appliance, memory, primary, default_pool, pool, launch_limits }
+            Device { ordinal, index, info, appliance, memory, primary: Context::primary(ordinal), launch_limits }
         };
         let devices = (0..).zip(chosen).map(make).collect();
         Platform { devices, driver_version }

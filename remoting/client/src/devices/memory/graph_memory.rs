@@ -1,24 +1,16 @@
 //! Memory of graphs: addresses are reserved when a node is made, memory is put there and charged when an executable
 //! needs it. Small pieces share slabs; a slab is mapped as long as any of its pieces is backed.
 
-use super::{DeviceMemory, PIECE_ALIGN, SMALL_SLAB, State};
+use super::allocate::SMALL_SLAB;
+use super::heap::{PIECE_ALIGN, Piece, round_up};
+use super::state::{DeviceMemory, Reserved, State};
+use super::synchronous;
 use crate::Code;
-use crate::memory::heap::{Heap, Piece, round_up};
-use crate::memory::synchronous;
-use crate::objects::context::Live;
+use crate::devices::context::Live;
 use crate::session::lock;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{SlabMap, SlabUnmap};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-#[derive(Default)]
-pub struct Reserved {
-    /// A heap whose slabs are addresses only.
-    heap: Heap,
-    /// The slabs of pieces that are backed, by the pieces' addresses.
-    backed: BTreeMap<u64, (u64, u64)>,
-}
 
 impl Reserved {
     pub fn find(&self, address: u64) -> Option<&Piece> {

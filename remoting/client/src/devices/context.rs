@@ -1,10 +1,9 @@
 //! Contexts, and which one each thread uses.
 
+use super::answers::Answers;
+use super::handles::{Kind, Table};
+use super::platform::{self, Access, Device};
 use crate::Code;
-use crate::memory::mapped;
-use crate::objects::answers::Answers;
-use crate::objects::devices::{self, Access, Device};
-use crate::objects::handles::{Kind, Table};
 use crate::program::process;
 use crate::session::{Known, Session, in_callback, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
@@ -176,18 +175,17 @@ impl Live {
         }
     }
 
-    /// Waits for all earlier work of a stream for the program, without a round trip if all is known and reported. Sends
-    /// the program's changes while the GPU does that work.
+    /// Waits for all earlier work of a stream for the program, without a round trip if all is known and reported.
+    /// `meanwhile` is done while the GPU does that work.
     ///
     /// # Errors
-    /// The code of work that failed.
-    pub fn wait_for_stream(&self, stream_id: u64) -> Result<(), Code> {
-        let send = || mapped::send(&self.session);
+    /// The code of work that failed, or that of `meanwhile`.
+    pub fn wait_for_stream(&self, stream_id: u64, meanwhile: impl Fn() -> Result<(), Code>) -> Result<(), Code> {
         if self.is_stream_complete(stream_id, Known::Told) && self.has_told_all() {
-            send()?;
+            meanwhile()?;
             return self.session.wait_for_nothing();
         }
-        self.session.synchronise_stream_beside(stream_id, send)
+        self.session.synchronise_stream_beside(stream_id, meanwhile)
     }
 
     /// Like [`Live::wait_for_stream`], for all earlier work of the context.
@@ -245,7 +243,7 @@ impl Context {
     }
 
     fn activate(&self) -> Result<(), Code> {
-        let device = devices::get(self.ordinal)?;
+        let device = platform::get(self.ordinal)?;
         let session = device.session()?;
         if let Some(other) = all_live().iter().find(|other| other.device.ordinal == self.ordinal) {
             device.memory.trim(other)?;
@@ -306,7 +304,7 @@ pub fn all_live() -> Vec<Arc<Live>> {
 pub fn any() -> Result<Arc<Live>, Code> {
     match current() {
         Ok(live) => Ok(live),
-        Err(_) => one_of(all_live().into_iter().next(), devices::get(0)?),
+        Err(_) => one_of(all_live().into_iter().next(), platform::get(0)?),
     }
 }
 
@@ -343,7 +341,7 @@ pub fn handle_of(id: u64) -> usize {
 /// # Errors
 /// Why the device has none.
 pub fn create(ordinal: i32, flags: u32) -> Result<Arc<Context>, Code> {
-    devices::get(ordinal)?;
+    platform::get(ordinal)?;
     let context = Context::new(ordinal, false, flags).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     context.activate().inspect_err(|_| {
         CONTEXTS.remove(context.handle);
@@ -411,7 +409,7 @@ pub fn get(handle: CUcontext) -> Result<Arc<Context>, Code> {
 /// # Errors
 /// Why the device has no context.
 pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
-    let context = &devices::get(ordinal)?.primary;
+    let context = &platform::get(ordinal)?.primary;
     let mut retained = lock(&context.retained);
     context.ensure_live()?.session.check()?;
     *retained += 1;
@@ -421,7 +419,7 @@ pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` if it is not retained.
 pub fn release_primary(ordinal: i32) -> Result<(), Code> {
-    let context = &devices::get(ordinal)?.primary;
+    let context = &platform::get(ordinal)?.primary;
     let mut retained = lock(&context.retained);
     *retained = retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     if *retained == 0 { context.deactivate(false) } else { Ok(()) }
@@ -433,7 +431,7 @@ pub fn release_primary(ordinal: i32) -> Result<(), Code> {
 /// # Errors
 /// The session's sticky error.
 pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
-    let context = &devices::get(ordinal)?.primary;
+    let context = &platform::get(ordinal)?.primary;
     let _retained = lock(&context.retained);
     context.deactivate(true)
 }

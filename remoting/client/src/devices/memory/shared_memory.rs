@@ -1,44 +1,16 @@
 //! Memory that processes of a lease share: slabs of this process that others may import, and slabs of others. Only
 //! whole slabs can be imported, so a process can read what lies next to the allocation that it was given.
 
-use super::{DeviceMemory, PIECE_ALIGN, State};
+use super::heap::{PIECE_ALIGN, Piece, round_up};
+use super::state::{DeviceMemory, Imported, Place, Shared, State};
 use crate::Code;
-use crate::memory::heap::{Piece, round_up};
-use crate::objects::context::Live;
-use crate::objects::devices::{self, Access, Device};
-use crate::objects::ticket::Token;
+use crate::devices::context::Live;
+use crate::devices::platform::{self, Access, Device};
 use crate::session::{lock, mint};
 use driverapi::errors::*;
 use protocol::{Exported, SlabExport, SlabImport, SlabUnmap};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// An allocation as another process of the lease finds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    pub token: Token,
-    pub slab_size: u64,
-    /// The offset of the allocation in the slab.
-    pub offset: u64,
-    pub size: u64,
-}
-
-#[derive(Default)]
-pub struct Shared {
-    /// The exported slabs by address.
-    exported: BTreeMap<u64, (u64, Token)>,
-    imported: BTreeMap<u64, Imported>,
-}
-
-struct Imported {
-    size: u64,
-    token: Token,
-    live: Arc<Live>,
-    /// The context's access to the device that has the slab, if that is another one.
-    _access: Option<Access>,
-    /// Its open allocations by address, and how often each is open.
-    open: BTreeMap<u64, (Piece, u32)>,
-}
 
 impl Shared {
     /// Bytes of slabs that the lease is charged for, not this process.
@@ -170,7 +142,7 @@ impl DeviceMemory {
 
 /// Ends a context's imports from other devices than its own. The context's own device ends its imports by itself.
 fn end_on_other_devices(live: &Arc<Live>) {
-    for device in devices::all().unwrap_or_default() {
+    for device in platform::all().unwrap_or_default() {
         if !std::ptr::eq(device, live.device) {
             let state = &mut *lock(&device.memory.state);
             state.end_imported(live);

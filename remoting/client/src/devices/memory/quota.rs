@@ -1,20 +1,11 @@
 //! Quota for memory outside the heap: what the program places, what graphs have, and what the driver takes.
 
-use super::{DeviceMemory, Held, State};
+use super::state::{DeviceMemory, Held, Leaving, State};
 use crate::Code;
-use crate::objects::context::Live;
-use crate::session::{Session, Slot, lock};
+use crate::devices::context::Live;
+use crate::session::{Slot, lock};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::Arc;
-
-/// Memory that the device's driver gives back, and the fence after which it has done so.
-pub struct Leaving {
-    pub session: Arc<Session>,
-    bytes: u64,
-    pub fence: Arc<Slot>,
-    /// Set for a destroyed context: the program sees its memory free.
-    is_context: bool,
-}
 
 impl DeviceMemory {
     /// Takes quota for memory that the program places itself.

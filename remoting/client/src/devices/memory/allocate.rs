@@ -1,96 +1,24 @@
 //! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
 //! handed out again only after everything that could use them has completed.
-//!
-//! The folder `device` has the parts: `quota` for memory outside the heap, `graph_memory` and `shared_memory` for
-//! memory of graphs and of several processes, `bounds` for a driver that checks accesses. Each of `objects::devices`
-//! has a [`DeviceMemory`], through which the others call it. Where a piece lies in a slab is decided by `heap`.
 
-mod bounds;
-mod graph_memory;
-mod quota;
-mod shared_memory;
-
-use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
+use super::heap::{PIECE_ALIGN, Piece, round_up};
+use super::state::{DeviceMemory, Freed, Held, Origin, SLACK, State};
 use super::synchronous;
 use crate::Code;
-use crate::objects::context::{self, Live};
-use crate::objects::devices::{self, Device};
-use crate::session::{Slot, lock};
+use crate::devices::context::{self, Live};
+use crate::devices::platform::{self, Device};
+use crate::session::lock;
 use driverapi::errors::*;
-use graph_memory::Reserved;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
-use quota::Leaving;
-pub use shared_memory::Place;
-use shared_memory::Shared;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
-/// Quota is requested, and kept unused, in about this amount.
-const SLACK: u64 = 32 << 20;
-/// No more than this part of a share is kept: other processes may need it.
-const MOST_KEPT: u64 = 64;
 /// Small allocations share slabs of at least this size.
-const SMALL_SLAB: u64 = 2 << 20;
+pub(super) const SMALL_SLAB: u64 = 2 << 20;
 /// A fence is sent when this many bytes or pieces wait for one, or when memory is short.
 const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_PIECES: usize = 32;
 
-/// The owner of an allocation: its stream and its pool.
-#[derive(Clone, Copy, Default)]
-pub struct Origin {
-    /// The allocation's stream, if it is stream-ordered.
-    pub stream_id: Option<u64>,
-    /// The allocation's pool, or 0.
-    pub pool: u64,
-}
-
-/// Pieces that the program freed, and the fence after which nothing uses them.
-struct Freed {
-    live: Arc<Live>,
-    stream_id: Option<u64>,
-    pieces: Vec<Piece>,
-    /// Their sizes together.
-    bytes: u64,
-    /// `None` until it was asked for.
-    fence: Option<Arc<Slot>>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Whether the driver wants to know where allocations lie in slabs.
-    tells_bounds: bool,
-    heap: Heap,
-    granted: u64,
-    /// Bytes that the program maps itself (virtual memory management), those of graphs, and those that the driver
-    /// takes.
-    used_otherwise: u64,
-    reserved: Reserved,
-    shared: Shared,
-    freed: Vec<Freed>,
-    /// Quota that comes back when a fence is passed.
-    leaving: Vec<Leaving>,
-    contexts: HashMap<u64, Arc<Live>>,
-    /// Bytes that the program has of each pool.
-    pools: HashMap<u64, u64>,
-}
-
-pub struct DeviceMemory {
-    /// The worker's number of the device.
-    index: u32,
-    /// The amount that is kept unused, twice: as quota, and as slabs.
-    slack: u64,
-    state: Mutex<State>,
-}
-
-type Held<'a> = MutexGuard<'a, State>;
-
 impl DeviceMemory {
-    /// `bytes`: the share's size. `tells_bounds`: whether the driver wants to know where allocations lie.
-    pub fn new(index: u32, bytes: u64, tells_bounds: bool) -> Self {
-        let state = Mutex::new(State { tells_bounds, ..State::default() });
-        DeviceMemory { index, slack: SLACK.min(bytes / MOST_KEPT), state }
-    }
-
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room even after everything freed has come back.
     pub fn allocate(&self, live: &Arc<Live>, size: u64, origin: Origin) -> Result<u64, Code> {
@@ -150,7 +78,7 @@ impl DeviceMemory {
     }
 
     /// Sees to it that the grants allow `size` more bytes of slabs.
-    fn make_room<'a>(&'a self, mut state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
+    pub(super) fn make_room<'a>(&'a self, mut state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
         loop {
             if state.unused_grant() < size {
                 unmap_idle(&mut state, live, 0)?;
@@ -201,7 +129,7 @@ impl DeviceMemory {
 
     /// Gives back memory beyond the slack, so that other processes of the share can have it. `unmapped`: the size that
     /// the program has just unmapped. For large memory all of its quota goes: the worker can hand it on then.
-    fn settle(&self, mut state: Held, live: &Live, unmapped: u64) -> Result<(), Code> {
+    pub(super) fn settle(&self, mut state: Held, live: &Live, unmapped: u64) -> Result<(), Code> {
         let mut largest = unmapped;
         if state.heap.idle() > self.slack {
             largest = largest.max(unmap_idle(&mut state, live, self.slack)?);
@@ -332,7 +260,7 @@ fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<u64, Code> {
 }
 
 impl State {
-    fn unused_grant(&self) -> u64 {
+    pub(super) fn unused_grant(&self) -> u64 {
         self.granted + self.shared.exported_bytes() - self.heap.mapped() - self.used_otherwise
     }
 
@@ -375,12 +303,12 @@ impl State {
         if freed.bytes >= BATCH_BYTES || freed.pieces.len() >= BATCH_PIECES { freed.ask_for_fence() } else { Ok(()) }
     }
 
-    fn fence_all(&mut self) -> Result<(), Code> {
+    pub(super) fn fence_all(&mut self) -> Result<(), Code> {
         self.freed.iter_mut().try_for_each(Freed::ask_for_fence)
     }
 
     /// Takes back pieces that are known to be unused.
-    fn collect(&mut self) {
+    pub(super) fn collect(&mut self) {
         self.collect_quota();
         let is_finished =
             |freed: &mut Freed| freed.fence.as_ref().is_some_and(|fence| fence.is_finished()) || freed.live.is_idle();
@@ -400,7 +328,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// `nothing` if nothing is on its way, or the session's sticky error.
-    fn wait_for_freed(&self, nothing: Code) -> Result<Held<'_>, Code> {
+    pub(super) fn wait_for_freed(&self, nothing: Code) -> Result<Held<'_>, Code> {
         let mut state = lock(&self.state);
         state.fence_all()?;
         let freed = state.freed.first().map(|freed| (Arc::clone(&freed.live.session), freed.fence.clone()));
@@ -452,5 +380,5 @@ impl Freed {
 
 /// The device whose allocation holds an address, and the allocation.
 pub fn find_allocation(address: u64) -> Option<(&'static Device, Piece)> {
-    devices::all().ok()?.iter().find_map(|device| Some((device, device.memory.find(address)?)))
+    platform::all().ok()?.iter().find_map(|device| Some((device, device.memory.find(address)?)))
 }
