@@ -1,4 +1,4 @@
-"""Dependencies between the source files of a Rust crate, read from `use`, `mod` and paths, and the circles in them."""
+"""Finds dependencies between the source files of a Rust crate, from `use`, `mod` and paths, and cycles of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Module:
     parent: Module | None
     children: dict[str, Module] = field(default_factory=dict)
     defined: set[str] = field(default_factory=set)
-    # The name in this module, with the path that it stands for.
+    # The path that each imported name stands for.
     imports: dict[str, list[str]] = field(default_factory=dict)
     globs: list[list[str]] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Module:
 
 
 def without_noise(text: str) -> str:
-    """The code without comments, without the contents of strings, and without items under `#[cfg(test)]`."""
+    """Returns the code without comments, without the contents of strings, and without items under `#[cfg(test)]`."""
     text = _NOISE.sub(lambda found: '""' if "'" in found[0][:2] or '"' in found[0][:3] else " ", text)
     while found := _TEST_ITEM.search(text):
         text = text[: found.start()] + text[_end_of_item(text, found.end()) :]
@@ -68,7 +68,7 @@ def _end_of_item(text: str, start: int) -> int:
 
 
 def read_crate(root: Path) -> Module:
-    """The modules of a crate, from its `lib.rs` or `main.rs` on. FileNotFoundError: a module has no file."""
+    """Reads the modules of a crate from its `lib.rs` or `main.rs`. Raises FileNotFoundError if a module has no file."""
     return _read(root, None)
 
 
@@ -95,7 +95,7 @@ def _read(file: Path, parent: Module | None) -> Module:
 
 
 def _use_tree(text: str, before: tuple[str, ...] = ()) -> Iterator[tuple[list[str], str]]:
-    """Each path of a `use`, with the name that it gets; `*` for all names."""
+    """Yields each path of a `use` with its local name; `*` means all names."""
     text = text.strip()
     if "{" in text:
         head, inside = text.split("{", 1)
@@ -120,7 +120,7 @@ def _use_tree(text: str, before: tuple[str, ...] = ()) -> Iterator[tuple[list[st
 
 
 def resolve(module: Module, path: list[str], seen: frozenset[tuple[Path, str]] = frozenset()) -> Module | None:
-    """The module that defines what a path written in `module` names, through re-exports; None outside of the crate."""
+    """Returns the module that defines the item at a path in `module`, through re-exports; None for other crates."""
     first, *rest = path
     if first == "crate":
         at: Module | None = module.root()
@@ -142,7 +142,7 @@ def resolve(module: Module, path: list[str], seen: frozenset[tuple[Path, str]] =
             return at
         found = _find(at, name, seen)
         if found is None:
-            # Made by a macro, or a variant of what was found before.
+            # The name comes from a macro, or is a variant of the item found before.
             return at
         if place + 1 < len(rest) and rest[place + 1] not in found.children and name not in at.children:
             imported = at.imports.get(name)
@@ -172,7 +172,7 @@ def _find(module: Module, name: str, seen: frozenset[tuple[Path, str]]) -> Modul
 
 
 def dependencies(root: Module) -> dict[Path, set[Path]]:
-    """For each file of a crate the files that it declares (`mod`), or that define what its `use` and its paths name."""
+    """Returns for each file the files that it declares by `mod`, or that define items of its `use` and its paths."""
     found: dict[Path, set[Path]] = {}
     for module in root.all():
         needs = {child.file for child in module.children.values()}
@@ -185,7 +185,7 @@ def dependencies(root: Module) -> dict[Path, set[Path]]:
 
 
 def circles(graph: dict[Path, set[Path]]) -> list[set[Path]]:
-    """The sets of two and more files that depend on each other, largest first (Tarjan's strong components)."""
+    """Returns the sets of two or more files that depend on each other, largest first (Tarjan's strong components)."""
     numbers: dict[Path, int] = {}
     low: dict[Path, int] = {}
     stack: list[Path] = []
