@@ -37,6 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "connect",
         "boundary",
         "program",
+        "locks",
         "code",
     ),
 }

@@ -4,8 +4,8 @@
 //! `abi` holds the exported functions, thin; `boundary` holds what they share. They act on `objects`, which have
 //! handles, and by `launch`, `module`, `copies` and `graphs`. `devices` has the devices, contexts and allocations,
 //! `memory` the host's memory that devices use, `session` the connection to a worker. `connect` reaches appliances,
-//! `program` is the process around us. `nvml` is the second library. `SAFETY.md` says which files contain `unsafe` code
-//! and why it is sound.
+//! `program` is the process around us. `locks` has the order of all locks. `nvml` is the second library. `SAFETY.md` says
+//! which files contain `unsafe` code and why it is sound.
 
 // The body of an exported function is one unsafe block, which the macros that declare them write.
 #![allow(clippy::macro_metavars_in_unsafe)]
@@ -21,6 +21,7 @@ mod ending;
 mod generated;
 mod graphs;
 mod launch;
+mod locks;
 mod memory;
 mod module;
 pub mod nvml;

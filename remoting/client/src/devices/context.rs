@@ -4,6 +4,7 @@ use super::answers::Answers;
 use super::handles::{Kind, Table};
 use super::platform::{self, Access, Device};
 use crate::Code;
+use crate::locks::{Ordered, Rank};
 use crate::program::process;
 use crate::session::{Known, Session, in_callback, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
@@ -33,7 +34,7 @@ pub struct Context {
     live: RwLock<Option<Arc<Live>>>,
     /// The number of times that a primary context is retained, or that one of the program's own was made and attached
     /// to.
-    retained: Mutex<u32>,
+    retained: Ordered<u32>,
 }
 
 type End = fn(&Arc<Live>);
@@ -210,7 +211,7 @@ impl Context {
 
     fn new(ordinal: i32, is_primary: bool, flags: u32) -> Option<Arc<Context>> {
         CONTEXTS.insert(|handle| {
-            let retained = Mutex::new(u32::from(!is_primary));
+            let retained = Ordered::new(Rank::Context, u32::from(!is_primary));
             let (flags, live) = (AtomicU32::new(flags), RwLock::new(None));
             Arc::new(Context { handle, ordinal, is_primary, flags, live, retained })
         })
@@ -231,7 +232,7 @@ impl Context {
 
     /// Whether the program retains this primary context.
     pub fn is_retained(&self) -> bool {
-        *lock(&self.retained) > 0
+        *self.retained.lock() > 0
     }
 
     /// Creates the context on the appliance, if it is not there. The caller holds `retained`.
@@ -323,7 +324,7 @@ fn one_of(found: Option<Arc<Live>>, device: &Device) -> Result<Arc<Live>, Code> 
     let live = match found {
         Some(live) => live,
         None => {
-            let _retained = lock(&device.primary.retained);
+            let _retained = device.primary.retained.lock();
             device.primary.ensure_live()?
         }
     };
@@ -374,7 +375,7 @@ pub fn destroy(handle: CUcontext) -> Result<(), Code> {
 pub fn attach() -> Result<usize, Code> {
     let context = current_context()?;
     if !context.is_primary {
-        *lock(&context.retained) += 1;
+        *context.retained.lock() += 1;
     }
     Ok(context.handle)
 }
@@ -392,7 +393,7 @@ pub fn detach(handle: CUcontext) -> Result<(), Code> {
         return Ok(());
     }
     let left = {
-        let mut retained = lock(&context.retained);
+        let mut retained = context.retained.lock();
         *retained = retained.saturating_sub(1);
         *retained
     };
@@ -410,7 +411,7 @@ pub fn get(handle: CUcontext) -> Result<Arc<Context>, Code> {
 /// Why the device has no context.
 pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
     let context = &platform::get(ordinal)?.primary;
-    let mut retained = lock(&context.retained);
+    let mut retained = context.retained.lock();
     context.ensure_live()?.session.check()?;
     *retained += 1;
     Ok(Arc::clone(context))
@@ -420,7 +421,7 @@ pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
 /// `CUDA_ERROR_INVALID_CONTEXT` if it is not retained.
 pub fn release_primary(ordinal: i32) -> Result<(), Code> {
     let context = &platform::get(ordinal)?.primary;
-    let mut retained = lock(&context.retained);
+    let mut retained = context.retained.lock();
     *retained = retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     if *retained == 0 { context.deactivate(false) } else { Ok(()) }
 }
@@ -432,7 +433,7 @@ pub fn release_primary(ordinal: i32) -> Result<(), Code> {
 /// The session's sticky error.
 pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
     let context = &platform::get(ordinal)?.primary;
-    let _retained = lock(&context.retained);
+    let _retained = context.retained.lock();
     context.deactivate(true)
 }
 

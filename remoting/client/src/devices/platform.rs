@@ -5,6 +5,7 @@ use super::context::Context;
 use super::memory::DeviceMemory;
 use crate::Code;
 use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Patience, SessionTicket, Share};
+use crate::locks::{Ordered, Rank};
 use crate::program::{log, process, stats, sys};
 use crate::session::{Opening, Reconnect, Retry, Session, lock, wanted_stripes};
 use driverapi::attributes::*;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Appliance {
     share: Share,
     hello: Hello,
-    session: Mutex<Option<Arc<Session>>>,
+    session: Ordered<Option<Arc<Session>>>,
 }
 
 /// The limits of a launch, and the abilities of the device.
@@ -89,7 +90,7 @@ fn find_appliances(patience: Patience) -> Result<Vec<Appliance>, ConnectError> {
     let greet = |share: Share| {
         stats::round_trip();
         let hello = connect::hello(&share, patience)?;
-        Ok(Appliance { share, hello, session: Mutex::new(None) })
+        Ok(Appliance { share, hello, session: Ordered::new(Rank::Appliance, None) })
     };
     let find = || connect::shares()?.into_iter().map(greet).collect();
     sys::aside("remotegpu-find", find).map_err(connect::no_thread)?
@@ -197,7 +198,7 @@ impl Device {
     /// # Errors
     /// Why there is none.
     pub fn session(&self) -> Result<Arc<Session>, Code> {
-        let mut current = lock(&self.appliance.session);
+        let mut current = self.appliance.session.lock();
         if let Some(session) = &*current {
             return session.check().map(|()| Arc::clone(session));
         }
@@ -235,7 +236,7 @@ impl Access {
             return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         let session = device.session()?;
-        let mut reached = lock(&session.reached);
+        let mut reached = session.reached.lock();
         let reasons = reached.entry((device.index, peer.index)).or_insert(0);
         if *reasons == 0 {
             session.post(0, &PeerAccess { device: device.index, peer: peer.index, allowed: true })?;
@@ -260,7 +261,7 @@ impl Access {
         {
             live.synchronise()?;
         }
-        let reached = lock(&self.session.reached);
+        let reached = self.session.reached.lock();
         let (device, peer) = self.pair();
         match reached.get(&(device, peer)) {
             Some(1) => self.session.post(0, &PeerAccess { device, peer, allowed: false }).map(drop),
@@ -276,7 +277,7 @@ impl Access {
 impl Drop for Access {
     /// Only removes the reason: an access that ends with a context is not taken from kernels that still run.
     fn drop(&mut self) {
-        if let Some(reasons) = lock(&self.session.reached).get_mut(&self.pair()) {
+        if let Some(reasons) = self.session.reached.lock().get_mut(&self.pair()) {
             *reasons -= 1;
         }
     }

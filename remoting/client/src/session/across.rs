@@ -3,7 +3,7 @@
 
 use super::pending::{PeerSource, Pending, Source, Then, Waiter};
 use super::sessions::mint;
-use super::{DeviceBox, HostBox, Session, lock};
+use super::{DeviceBox, HostBox, Session};
 use crate::Code;
 use protocol::{BULK_CHUNK, CopyToDeviceLate, Gate, GateOpen, Message, SupplyBytes, SupplyCancel};
 use std::sync::Arc;
@@ -95,8 +95,8 @@ impl Session {
     fn supply_fetched(&self, command: u64, from: &PeerSource, offset: u64, bytes: &[u8], code: Code) {
         let last = offset + bytes.len() as u64 == from.packed();
         let wanted = match code == 0 && !last {
-            true => lock(&self.pending).contains_key(&command),
-            false => lock(&self.pending).remove(&command).is_some(),
+            true => self.pending.lock().contains_key(&command),
+            false => self.pending.lock().remove(&command).is_some(),
         };
         if !wanted {
             return;

@@ -220,7 +220,7 @@ impl Session {
             return;
         }
         // This releases the lock at once: a thread that appends a command takes it while it holds the outbox's.
-        let supplied = lock(&self.pending).remove(&command);
+        let supplied = self.pending.lock().remove(&command);
         if let Some(Pending::Supply(_, waiter)) = supplied {
             let may_read = matches!(waiter, Waiter::Thread(_));
             waiter.supplied(0);

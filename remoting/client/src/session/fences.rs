@@ -19,7 +19,7 @@ impl Session {
     /// Sends a fence after everything that a stream was given until now.
     pub(super) fn fence_queue(&self, stream: u64) -> Result<(), Code> {
         let (token, slot) = self.new_fence();
-        lock(&self.outbox).queues.fence(stream, slot);
+        self.outbox.lock().queues.fence(stream, slot);
         self.post(stream, &StreamFence { token }).map(drop)
     }
 
@@ -31,7 +31,7 @@ impl Session {
         // The usual case: all streams together have less than one may.
         while self.queued.load(Relaxed) >= MOST {
             let room = {
-                let mut outbox = lock(&self.outbox);
+                let mut outbox = self.outbox.lock();
                 let room = outbox.queues.room(stream);
                 self.queued.store(outbox.queues.together(), Relaxed);
                 room
@@ -50,7 +50,7 @@ impl Session {
 
     /// Forgets a stream that is gone: no thread waits for its queue.
     pub fn forget_queue(&self, stream: u64) {
-        let queues = &mut lock(&self.outbox).queues;
+        let queues = &mut self.outbox.lock().queues;
         queues.forget(stream);
         self.queued.store(queues.together(), Relaxed);
     }

@@ -4,7 +4,8 @@
 //! for leaves with the next one that a thread waits for, when the buffer is full, or within about 100 us. A thread that
 //! waits reads the connection itself ([`parts::wait`]); a background thread reads only while none waits.
 //!
-//! `state` holds a session's fields, which `parts` make up; each other file has what a session does with them.
+//! `state` holds a session's fields, which `parts` make up; each other file has what a session does with them. The order
+//! of its locks is in `crate::locks`.
 
 mod across;
 mod callbacks;

@@ -72,7 +72,7 @@ impl Session {
     /// Reads until `done`, and takes in what came with that: the next reader is notified of bytes that arrive, not of
     /// bytes that are in the buffer.
     pub(super) fn read_until(&self, done: impl Fn() -> bool) {
-        let mut receiver = lock(&self.receiver);
+        let mut receiver = self.receiver.lock();
         while (!done() || receiver.has_frame()) && !self.is_lost() {
             if let Err(reason) = self.step(&mut receiver, true) {
                 self.lose(0, &reason);
@@ -81,7 +81,7 @@ impl Session {
     }
 
     pub(super) fn read_available(&self) {
-        let mut receiver = lock(&self.receiver);
+        let mut receiver = self.receiver.lock();
         while !self.is_lost() {
             match self.step(&mut receiver, false) {
                 Ok(true) => {}
@@ -131,7 +131,7 @@ impl Session {
         let len = (header.len as usize).checked_sub(OFFSET_BYTES).ok_or("bytes arrived without their place")?;
         receiver.need(self, OFFSET_BYTES)?;
         let offset = u64::from_le_bytes(receiver.take());
-        let to = match lock(&self.pending).get(&header.seq) {
+        let to = match self.pending.lock().get(&header.seq) {
             Some(Pending::Landing(to, _)) => *to,
             _ => return Err("bytes arrived that nobody asked for".into()),
         };
@@ -177,7 +177,7 @@ impl Session {
             }
             NeedBytes::CODE => {
                 let (need, _) = NeedBytes::decode(payload).map_err(unreadable)?;
-                let from = match lock(&self.pending).get(&header.seq) {
+                let from = match self.pending.lock().get(&header.seq) {
                     Some(Pending::Supply(from, _)) => from.clone(),
                     _ => return Err("the appliance asked for bytes of no copy".into()),
                 };
@@ -226,7 +226,7 @@ impl Session {
     }
 
     fn deliver(&self, number: u64, code: u32, tail: &[u8]) -> Result<(), Broken> {
-        let pending = lock(&self.pending).remove(&number);
+        let pending = self.pending.lock().remove(&number);
         self.note_code(code);
         let pending = pending.ok_or("the appliance answered a command twice")?;
         if let Pending::Landing(to, _) = &pending {
@@ -260,7 +260,7 @@ impl Session {
 
     /// Whether bytes are still to land in, or to be read from, this memory.
     pub fn is_in_use(&self, memory: &HostBox) -> bool {
-        lock(&self.pending).values().any(|pending| match pending {
+        self.pending.lock().values().any(|pending| match pending {
             Pending::Landing(host, _) | Pending::Supply(Source::Host(host), _) => host.overlaps(memory),
             Pending::Reply(_) | Pending::Supply(Source::Peer(..), _) => false,
         })
@@ -268,7 +268,7 @@ impl Session {
 
     /// Whether bytes are still to land in this memory.
     pub fn is_landing(&self, memory: &HostBox) -> bool {
-        lock(&self.pending).values().any(|p| matches!(p, Pending::Landing(host, _) if host.overlaps(memory)))
+        self.pending.lock().values().any(|p| matches!(p, Pending::Landing(host, _) if host.overlaps(memory)))
     }
 }
 

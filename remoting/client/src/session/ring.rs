@@ -4,11 +4,12 @@
 use super::parts::pieces::{PIECE, PIECES, Pieces, Ring};
 use super::parts::sharing::LEAST;
 use super::pending::Waiter;
-use super::{DeviceBox, HostBox, Known, Session, Slot, lock};
+use super::{DeviceBox, HostBox, Known, Session, Slot};
 use crate::Code;
+use crate::locks::Guard;
 use crate::program::sys;
 use std::collections::VecDeque;
-use std::sync::{Arc, MutexGuard, TryLockError};
+use std::sync::Arc;
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
@@ -17,12 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(2);
 
 impl Session {
     /// The pieces, if there are any and no other thread uses them.
-    fn ring(&self, context: u64) -> Option<MutexGuard<'_, Ring>> {
-        let mut ring = match self.ring.try_lock() {
-            Ok(ring) => ring,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+    fn ring(&self, context: u64) -> Option<Guard<'_, Ring>> {
+        let mut ring = self.ring.try_lock()?;
         *ring = match std::mem::take(&mut *ring) {
             Ring::Unused => self.new_ring(context).map_or(Ring::Refused(None), Ring::There),
             Ring::There(pieces) if !self.shares(&pieces.all()) => Ring::Refused(Some(pieces)),
@@ -151,7 +148,7 @@ impl Session {
 
     /// Ends the ring of a context that is about to be destroyed, with all that the worker knows of the pieces there.
     pub fn end_ring(&self, context: u64) {
-        let mut ring = lock(&self.ring);
+        let mut ring = self.ring.lock();
         let (Ring::There(pieces) | Ring::Refused(Some(pieces))) = &*ring else { return };
         if pieces.context != context {
             return;

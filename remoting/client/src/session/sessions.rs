@@ -1,14 +1,14 @@
 //! The sessions of this process, and the ids that it gives out.
 
 use super::parts::host_box::HostBox;
-use super::parts::wait::lock;
 use super::state::Session;
+use crate::locks::{Ordered, Rank};
 use crate::program::sys;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub(super) static SESSIONS: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());
+pub(super) static SESSIONS: Ordered<Vec<Arc<Session>>> = Ordered::new(Rank::Sessions, Vec::new());
 
 /// An id that this process never used before (contexts, streams, events, modules, tokens).
 pub fn mint() -> u64 {
@@ -22,7 +22,7 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// Ends all sessions before the process ends. When it has gone, what it had must be free for the next process: so this
 /// waits for the workers, which close their ends when the appliances know.
 pub fn say_goodbye() {
-    let Ok(sessions) = SESSIONS.try_lock() else { return };
+    let Some(sessions) = SESSIONS.try_lock() else { return };
     let until = Instant::now() + GOODBYE;
     let told: Vec<_> = sessions.iter().filter(|session| session.close()).collect();
     told.iter()
@@ -31,16 +31,16 @@ pub fn say_goodbye() {
 
 /// The session in whose arena an address lies.
 pub fn owner_of(address: u64) -> Option<Arc<Session>> {
-    lock(&SESSIONS).iter().find(|session| session.arena().contains(address)).cloned()
+    SESSIONS.lock().iter().find(|session| session.arena().contains(address)).cloned()
 }
 
 /// Whether an earlier copy or host function of any stream may still write this memory.
 pub fn is_unsettled(memory: &HostBox) -> bool {
     let unsettled = |session: &Arc<Session>| session.has_callbacks() || session.is_landing(memory);
-    lock(&SESSIONS).iter().any(|session| !session.is_lost() && unsettled(session))
+    SESSIONS.lock().iter().any(|session| !session.is_lost() && unsettled(session))
 }
 
 /// Whether a stream waits for a word of page-locked memory. Before the program writes that word it may write more.
 pub fn is_any_waiting() -> bool {
-    lock(&SESSIONS).iter().any(|session| !session.is_lost() && session.has_waits())
+    SESSIONS.lock().iter().any(|session| !session.is_lost() && session.has_waits())
 }

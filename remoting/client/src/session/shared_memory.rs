@@ -2,6 +2,7 @@
 
 use super::parts::sharing::{Channel, LEAST, PATIENCE, file, give};
 use super::{HostBox, Session, lock};
+use crate::locks::Guard;
 use crate::program::{process, sys};
 use protocol::{CopyToDeviceShared, Message, SharedMemory, since};
 use rustix::io::Errno;
@@ -9,7 +10,6 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Session {
@@ -24,8 +24,8 @@ impl Session {
         drop(self.channel());
     }
 
-    fn channel(&self) -> MutexGuard<'_, Channel> {
-        let mut channel = lock(&self.shared.channel);
+    fn channel(&self) -> Guard<'_, Channel> {
+        let mut channel = self.shared.channel.lock();
         if let Channel::Unused = *channel {
             let opened = self.shared.connect.get().and_then(|connect| connect());
             let opened = opened.filter(|channel| set_socket_timeout(channel, Timeout::Recv, Some(PATIENCE)).is_ok());
@@ -69,7 +69,7 @@ impl Session {
         if lock(&self.shared.pieces).remove(&address).is_none() {
             return;
         }
-        let mut channel = lock(&self.shared.channel);
+        let mut channel = self.shared.channel.lock();
         let Channel::Open(open) = &*channel else { return };
         let gone = SharedMemory { context: 0, address: address as u64, size: 0 }.encode();
         // A partial write is a failure, too.
@@ -81,7 +81,7 @@ impl Session {
     /// Checks the sharing after a reconnect, which may have led to another worker: then nothing is shared with it. For
     /// the reader, which may not wait.
     pub(super) fn check_shared(&self) {
-        let Ok(mut channel) = self.shared.channel.try_lock() else { return };
+        let Some(mut channel) = self.shared.channel.try_lock() else { return };
         let Channel::Open(open) = &*channel else { return };
         if recv(open, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) != Err(Errno::AGAIN) {
             self.share_nothing(&mut channel);

@@ -4,6 +4,9 @@ use super::parts::held::Held;
 use super::parts::host_calls::Callbacks;
 use super::parts::jobs::Jobs;
 use super::parts::landings::Landings;
+use super::parts::outbox::Outbox;
+use super::parts::pieces::Ring;
+use super::parts::receiver::Receiver;
 use super::parts::sharing::Shared;
 use super::parts::stripe::Stripes;
 use super::parts::wait::Lead;
@@ -11,10 +14,12 @@ use super::parts::wake::Wake;
 use super::pending::{Pending, Waiter};
 use super::sessions::SESSIONS;
 use super::state::{QUIET_SECONDS, Session};
-use super::{Arena, Opening, Reconnect, Reply, Slot, lock};
+use super::{Arena, Opening, Reconnect, Reply, Slot};
 use crate::Code;
+use crate::locks::{Ordered, Rank};
 use crate::program::{log, process, stats, sys};
 use protocol::{Opened, Rebase};
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -41,7 +46,7 @@ impl Session {
             socket,
             peer: peer.to_owned(),
             wire: opening.wire,
-            outbox: Mutex::default(),
+            outbox: Ordered::new(Rank::Outbox, Outbox::default()),
             reconnected: Condvar::new(),
             held: Held::default(),
             wake: Wake::default(),
@@ -52,9 +57,9 @@ impl Session {
             must_acknowledge: AtomicBool::new(false),
             acknowledged: AtomicU64::new(0),
             lead: Lead::default(),
-            receiver: Mutex::default(),
+            receiver: Ordered::new(Rank::Receiver, Receiver::default()),
             watch,
-            pending: Mutex::default(),
+            pending: Ordered::new(Rank::Pending, BTreeMap::new()),
             failure: AtomicU32::new(0),
             late: AtomicU32::new(0),
             lost: AtomicBool::new(false),
@@ -66,7 +71,7 @@ impl Session {
             callbacks: Callbacks::default(),
             jobs: Jobs::default(),
             shared: Shared::default(),
-            ring: Mutex::default(),
+            ring: Ordered::new(Rank::Ring, Ring::default()),
             news: Mutex::default(),
             news_bytes: AtomicUsize::new(0),
             landings: Landings::default(),
@@ -74,7 +79,7 @@ impl Session {
             stripes: Stripes::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
-            reached: Mutex::default(),
+            reached: Ordered::new(Rank::Reached, HashMap::new()),
         });
         sys::receive_timeout(fd, Some(QUIET_SECONDS));
         let opened =
@@ -88,17 +93,17 @@ impl Session {
         session.image_bytes.store(opened.image_bytes, SeqCst);
         session.start_threads().map_err(|error| format!("cannot start a thread: {error}"))?;
         let _ = session.arena.set(session.place_arena(opened));
-        lock(&SESSIONS).push(Arc::clone(&session));
+        SESSIONS.lock().push(Arc::clone(&session));
         Ok(session)
     }
 
     fn open(&self, opening: Opening) -> Result<Opened, Code> {
         let slot = Slot::new();
-        lock(&self.pending).insert(Opening::NUMBER, Pending::Reply(Waiter::Thread(Arc::clone(&slot))));
+        self.pending.lock().insert(Opening::NUMBER, Pending::Reply(Waiter::Thread(Arc::clone(&slot))));
         stats::command();
         stats::sent(opening.frame.len());
         stats::round_trip();
-        lock(&self.outbox).has_sent(Opening::NUMBER, opening.frame);
+        self.outbox.lock().has_sent(Opening::NUMBER, opening.frame);
         self.wait(&slot)?.success()?.decode()
     }
 

@@ -16,6 +16,7 @@ use super::parts::wait::{Lead, Slot, lock};
 use super::parts::wake::Wake;
 use super::pending::Pending;
 use crate::Code;
+use crate::locks::Ordered;
 use crate::program::{log, process, sys};
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, is_sticky};
 use protocol::{EVENTS_TELL, MirrorsTold, since};
@@ -58,7 +59,7 @@ pub struct Session {
     pub(super) peer: String,
     /// The version of the wire that the worker speaks on this session.
     pub(super) wire: u32,
-    pub(super) outbox: Mutex<Outbox>,
+    pub(super) outbox: Ordered<Outbox>,
     /// Signals that there is a connection again, that the share is no longer suspended, or that the session is lost.
     pub(super) reconnected: Condvar,
     /// Whether the share is suspended: then little is sent.
@@ -76,9 +77,9 @@ pub struct Session {
     /// Bytes that the worker has received.
     pub(super) acknowledged: AtomicU64,
     pub(super) lead: Lead,
-    pub(super) receiver: Mutex<Receiver>,
+    pub(super) receiver: Ordered<Receiver>,
     pub(super) watch: sys::Watch,
-    pub(super) pending: Mutex<BTreeMap<u64, Pending>>,
+    pub(super) pending: Ordered<BTreeMap<u64, Pending>>,
     /// The code that every call answers from now on, or 0.
     pub(super) failure: AtomicU32,
     /// The code of a failed copy that no call waited for, until a synchronising call has answered it; or 0.
@@ -93,7 +94,7 @@ pub struct Session {
     pub(super) callbacks: Callbacks,
     pub(super) jobs: Jobs<Session>,
     pub(super) shared: Shared,
-    pub(super) ring: Mutex<Ring>,
+    pub(super) ring: Ordered<Ring>,
     /// The worker's reports on mirrors, until a call lets the host see them.
     pub(super) news: Mutex<Vec<News>>,
     pub(super) news_bytes: AtomicUsize,
@@ -104,7 +105,7 @@ pub struct Session {
     pub(super) arena: OnceLock<Arena>,
     pub(super) image_bytes: AtomicU64,
     /// Devices that reach another one's memory, and the number of reasons (`Access`).
-    pub reached: Mutex<HashMap<(u32, u32), u32>>,
+    pub reached: Ordered<HashMap<(u32, u32), u32>>,
 }
 
 impl Session {
@@ -179,12 +180,12 @@ impl Session {
                 ));
             }
             sys::shut_down(self.fd());
-            drop(lock(&self.outbox));
+            drop(self.outbox.lock());
             self.reconnected.notify_all();
             self.wake.wake();
             self.lead.wake_all();
             // Nothing can be sent any more, so nothing is added after this.
-            let pending = std::mem::take(&mut *lock(&self.pending));
+            let pending = std::mem::take(&mut *self.pending.lock());
             pending.into_values().for_each(|pending| pending.reject(code));
         }
     }
@@ -198,43 +199,43 @@ impl Session {
 
     /// Returns the last command that any stream was given.
     pub fn newest_in_streams(&self) -> u64 {
-        lock(&self.outbox).streams.newest()
+        self.outbox.lock().streams.newest()
     }
 
     /// Whether all work of the program's streams is known to be complete, if all commands up to `synchronised` are.
     pub fn is_quiet(&self, how: Known, synchronised: u64) -> bool {
-        lock(&self.outbox).streams.is_quiet(how, synchronised)
+        self.outbox.lock().streams.is_quiet(how, synchronised)
     }
 
     /// Like [`Session::is_quiet`], for the work of one stream.
     pub fn is_stream_complete(&self, stream_id: u64, how: Known, synchronised: u64) -> bool {
-        lock(&self.outbox).streams.is_complete(stream_id, how, synchronised)
+        self.outbox.lock().streams.is_complete(stream_id, how, synchronised)
     }
 
     /// Like [`Session::is_stream_complete`], for a legacy stream.
     pub fn is_legacy_complete(&self, stream_id: u64, how: Known, synchronised: u64) -> bool {
-        lock(&self.outbox).streams.is_legacy_complete(stream_id, how, synchronised)
+        self.outbox.lock().streams.is_legacy_complete(stream_id, how, synchronised)
     }
 
     /// Registers a stream of the library's own: its work is not the program's.
     pub fn own_stream(&self, stream_id: u64) {
-        lock(&self.outbox).streams.own(stream_id);
+        self.outbox.lock().streams.own(stream_id);
     }
 
     /// Removes such a stream, which is gone.
     pub fn disown_stream(&self, stream_id: u64) {
-        lock(&self.outbox).streams.disown(stream_id);
+        self.outbox.lock().streams.disown(stream_id);
     }
 
     /// Notes that a stream was waited for or queried: its work, and that of the streams that it waits for, is complete
     /// up to this command.
     pub fn note_complete(&self, stream_id: u64, how: Known, number: u64) {
-        lock(&self.outbox).streams.note_complete(stream_id, how, number);
+        self.outbox.lock().streams.note_complete(stream_id, how, number);
     }
 
     /// Returns the command up to which all work of a stream, and of those that it waits for, is known to be complete.
     pub fn complete_in_stream(&self, stream_id: u64, how: Known) -> u64 {
-        lock(&self.outbox).streams.complete(stream_id, how)
+        self.outbox.lock().streams.complete(stream_id, how)
     }
 
     /// Keeps a code for the next call that synchronises.
@@ -251,7 +252,7 @@ impl Session {
 
     /// Notes that the command appended last uses device memory.
     pub fn note_work(&self) {
-        self.last_work.fetch_max(lock(&self.outbox).last, SeqCst);
+        self.last_work.fetch_max(self.outbox.lock().last, SeqCst);
     }
 
     /// The number of the last command that uses device memory.
@@ -261,6 +262,6 @@ impl Session {
 
     /// The number of the last command.
     pub fn last_command(&self) -> u64 {
-        lock(&self.outbox).last
+        self.outbox.lock().last
     }
 }

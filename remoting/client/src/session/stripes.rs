@@ -12,7 +12,7 @@ use protocol::{BULK_CHUNK, CopyToDeviceStriped, CopyToHostStriped, Landed, Messa
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::{Arc, Condvar, Mutex, TryLockError};
+use std::sync::{Arc, Condvar, Mutex};
 
 /// Smaller copies finish before stripes help.
 const LEAST: u64 = 8 << 20;
@@ -41,7 +41,7 @@ impl Stripe {
             let PieceHeader { command, len } = PieceHeader::decode(&header);
             // From here on `let_go` waits. It is called when the command is not pending any more.
             self.tell(|work| work.receives = Some(command));
-            let to = match lock(&session.pending).get(&command) {
+            let to = match session.pending.lock().get(&command) {
                 Some(Pending::Landing(to, _)) if to.packed() == len => *to,
                 _ => return None,
             };
@@ -86,12 +86,8 @@ impl Session {
     /// Ends the stripes: none of them may work where the session continues. The next large copy opens others. For the
     /// reader, which may not wait.
     pub(super) fn end_stripes(&self) {
-        let mut open = match self.stripes.open.try_lock() {
-            Ok(open) => open,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread is opening them.
-            Err(TryLockError::WouldBlock) => return,
-        };
+        // Without the lock another thread is opening them.
+        let Some(mut open) = self.stripes.open.try_lock() else { return };
         open.take().into_iter().flatten().for_each(|stripe| stripe.close());
     }
 
@@ -103,7 +99,7 @@ impl Session {
         if !is_worth_it || self.shares(host) || self.held.is_on() {
             return Vec::new();
         }
-        let mut open = lock(&self.stripes.open);
+        let mut open = self.stripes.open.lock();
         let all = open.get_or_insert_with(|| self.open_stripes());
         all.retain(|stripe| !lock(&stripe.work).closed);
         all.clone()

@@ -7,7 +7,6 @@ use super::synchronous;
 use crate::Code;
 use crate::devices::context::{self, Live};
 use crate::devices::platform::{self, Device};
-use crate::session::lock;
 use driverapi::errors::*;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ impl DeviceMemory {
         if size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
         let reused = state.reuse_on_stream(live, size, origin);
         let (mut state, address) = match reused {
@@ -68,7 +67,7 @@ impl DeviceMemory {
         let roomy = round_up(size.max(SMALL_SLAB), arena.granularity()).unwrap_or(exact);
         let (mut state, slab) = match self.make_room(state, live, roomy) {
             Ok(state) => (state, roomy),
-            Err(CUDA_ERROR_OUT_OF_MEMORY) if exact < roomy => (self.make_room(lock(&self.state), live, exact)?, exact),
+            Err(CUDA_ERROR_OUT_OF_MEMORY) if exact < roomy => (self.make_room(self.state.lock(), live, exact)?, exact),
             Err(code) => return Err(code),
         };
         let address = arena.take(slab, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -93,7 +92,7 @@ impl DeviceMemory {
             // return some itself.
             drop(state);
             let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
-            state = lock(&self.state);
+            state = self.state.lock();
             state.granted = state.granted.saturating_add(granted.size);
             if granted.size < least {
                 return Err(CUDA_ERROR_OUT_OF_MEMORY);
@@ -104,7 +103,7 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if no allocation of this device starts here.
     pub fn free(&self, address: u64, stream_id: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let piece = state.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let Some(owner) = self.owner_in(&state, &piece) else {
             // Without a context nothing runs on the device.
@@ -153,7 +152,7 @@ impl DeviceMemory {
     /// Frees everything that a context allocated; the context is about to be destroyed. Memory of pools is the device's
     /// and stays, unless `pools` go, too.
     pub fn free_context(&self, live: &Arc<Live>, pools: bool) {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         for address in state.heap.select(|piece| piece.context == live.id && (pools || piece.pool == 0)) {
             if let Some(piece) = state.forget(address) {
                 let _ = state.note_freed(live, None, piece);
@@ -176,7 +175,7 @@ impl DeviceMemory {
         let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
         let share: MemoryState = answer.success()?.decode()?;
         self.wait_for_contexts()?;
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         state.collect();
         let own = state.unused_grant() + state.heap.mapped() - state.heap.used();
         Ok((share.free.saturating_add(own).min(share.limit), share.limit))
@@ -184,19 +183,19 @@ impl DeviceMemory {
 
     /// Returns the bytes that the program has of a pool.
     pub fn pool_use(&self, pool: u64) -> u64 {
-        lock(&self.state).pools.get(&pool).copied().unwrap_or(0)
+        self.state.lock().pools.get(&pool).copied().unwrap_or(0)
     }
 
     /// The allocation that holds an address.
     pub fn find(&self, address: u64) -> Option<Piece> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let of_graphs = || state.reserved.find(address);
         state.heap.find(address).or_else(of_graphs).or_else(|| state.shared.find(address)).copied()
     }
 
     /// Returns the context that a piece belongs to; if memory of a pool has outlived it, a context of the device.
     pub fn owner(&self, piece: &Piece) -> Option<Arc<Live>> {
-        self.owner_in(&lock(&self.state), piece)
+        self.owner_in(&self.state.lock(), piece)
     }
 
     fn owner_in(&self, state: &State, piece: &Piece) -> Option<Arc<Live>> {
@@ -231,14 +230,14 @@ impl DeviceMemory {
     /// The session's sticky error.
     pub fn trim(&self, live: &Live) -> Result<(), Code> {
         self.wait_for_contexts()?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.collect();
         if !state.freed.is_empty() {
             state.fence_all()?;
             drop(state);
             // After this, all work that is complete now is known to be complete.
             self.be_heard(live)?;
-            state = lock(&self.state);
+            state = self.state.lock();
             state.collect();
         }
         unmap_idle(&mut state, live, 0)?;
@@ -329,7 +328,7 @@ impl DeviceMemory {
     /// # Errors
     /// `nothing` if nothing is on its way, or the session's sticky error.
     pub(super) fn wait_for_freed(&self, nothing: Code) -> Result<Held<'_>, Code> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.fence_all()?;
         let freed = state.freed.first().map(|freed| (Arc::clone(&freed.live.session), freed.fence.clone()));
         let leaving = || {
@@ -342,7 +341,7 @@ impl DeviceMemory {
             session.flush()?;
             session.wait(&fence)?;
         }
-        state = lock(&self.state);
+        state = self.state.lock();
         state.collect();
         Ok(state)
     }
@@ -357,7 +356,7 @@ impl DeviceMemory {
             session.flush()?;
             fence.map(|fence| session.wait(&fence)).transpose()?;
         }
-        state = lock(&self.state);
+        state = self.state.lock();
         state.collect();
         Ok(state)
     }

@@ -5,7 +5,6 @@ use super::heap::Piece;
 use super::state::{DeviceMemory, Freed, State};
 use crate::Code;
 use crate::devices::context::Live;
-use crate::session::lock;
 use protocol::PieceBounds;
 
 impl DeviceMemory {
@@ -14,7 +13,7 @@ impl DeviceMemory {
     /// # Errors
     /// The session's sticky error.
     pub fn bound_at(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
-        lock(&self.state).bound(live, address, size)
+        self.state.lock().bound(live, address, size)
     }
 }
 

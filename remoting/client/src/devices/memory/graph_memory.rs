@@ -7,7 +7,6 @@ use super::state::{DeviceMemory, Reserved, State};
 use super::synchronous;
 use crate::Code;
 use crate::devices::context::Live;
-use crate::session::lock;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{SlabMap, SlabUnmap};
 use std::sync::Arc;
@@ -31,7 +30,7 @@ impl DeviceMemory {
         if size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
         if let Some(address) = state.reserved.heap.place(size, live.id, 0) {
             return Ok(address);
@@ -49,7 +48,7 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, or the session's sticky error.
     pub fn back(&self, live: &Live, address: u64) -> Result<(), Code> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let slab = state.reserved.heap.slab(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if !state.reserved.is_mapped(slab) {
             state = self.take_quota_in(state, live, slab.1)?;
@@ -74,14 +73,14 @@ impl DeviceMemory {
             // A thread that waits for the failed work gets its code.
             let _ = live.synchronise();
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.unmap(live, address)?;
         self.settle(state, live, 0)
     }
 
     /// Gives up reserved addresses that have no memory.
     pub fn give_up(&self, live: &Live, address: u64) {
-        lock(&self.state).give_up(live, address);
+        self.state.lock().give_up(live, address);
     }
 }
 

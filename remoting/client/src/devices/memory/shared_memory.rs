@@ -6,7 +6,7 @@ use super::state::{DeviceMemory, Imported, Place, Shared, State};
 use crate::Code;
 use crate::devices::context::Live;
 use crate::devices::platform::{self, Access, Device};
-use crate::session::{lock, mint};
+use crate::session::mint;
 use driverapi::errors::*;
 use protocol::{Exported, SlabExport, SlabImport, SlabUnmap};
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl DeviceMemory {
     /// `CUDA_ERROR_INVALID_VALUE` for what is no allocation of `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the lease
     /// has exported as much as it can.
     pub fn export(&self, address: u64) -> Result<Place, Code> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         let piece = *state.heap.find(address).filter(|piece| piece.pool == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (start, slab_size) = state.heap.slab(piece.address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let token = match state.shared.exported.get(&start) {
@@ -60,7 +60,7 @@ impl DeviceMemory {
     /// freed it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the context's
     /// device cannot reach `device`, whose memory this is.
     pub fn import(&self, live: &Arc<Live>, device: &'static Device, place: &Place) -> Result<u64, Code> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         if state.shared.exported.values().any(|(_, token)| *token == place.token) {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
@@ -120,7 +120,7 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if none is open at this address, or the code of work that failed.
     pub fn close_imported(&self, address: u64) -> Result<(), Code> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         let slabs = &mut state.shared.imported;
         let (&base, slab) = slabs.range_mut(..=address).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (_, times) = slab.open.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -144,7 +144,7 @@ impl DeviceMemory {
 fn end_on_other_devices(live: &Arc<Live>) {
     for device in platform::all().unwrap_or_default() {
         if !std::ptr::eq(device, live.device) {
-            let state = &mut *lock(&device.memory.state);
+            let state = &mut *device.memory.state.lock();
             state.end_imported(live);
             state.contexts.remove(&live.id);
         }

@@ -4,9 +4,10 @@ use super::heap::{Heap, Piece};
 use crate::devices::context::Live;
 use crate::devices::platform::Access;
 use crate::devices::ticket::Token;
+use crate::locks::{Guard, Ordered, Rank};
 use crate::session::{Session, Slot};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Quota is requested, and kept unused, in about this amount.
 pub(super) const SLACK: u64 = 32 << 20;
@@ -57,10 +58,10 @@ pub struct DeviceMemory {
     pub(super) index: u32,
     /// The amount that is kept unused, twice: as quota, and as slabs.
     pub(super) slack: u64,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Ordered<State>,
 }
 
-pub(super) type Held<'a> = MutexGuard<'a, State>;
+pub(super) type Held<'a> = Guard<'a, State>;
 
 #[derive(Default)]
 pub struct Reserved {
@@ -109,7 +110,7 @@ pub(super) struct Imported {
 impl DeviceMemory {
     /// `bytes`: the share's size. `tells_bounds`: whether the driver wants to know where allocations lie.
     pub fn new(index: u32, bytes: u64, tells_bounds: bool) -> Self {
-        let state = Mutex::new(State { tells_bounds, ..State::default() });
+        let state = Ordered::new(Rank::DeviceMemory, State { tells_bounds, ..State::default() });
         DeviceMemory { index, slack: SLACK.min(bytes / MOST_KEPT), state }
     }
 }

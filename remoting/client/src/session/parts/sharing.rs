@@ -1,5 +1,6 @@
 //! The connection by which a worker on this machine gets page-locked memory, and the memory that it has got.
 
+use crate::locks::{Ordered, Rank};
 use driverapi::descriptors::apart;
 use protocol::{NOT_SHARED, SHARED, SharedMemory};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -34,14 +35,20 @@ pub enum Channel {
     },
 }
 
-#[derive(Default)]
 pub struct Shared {
     pub connect: OnceLock<Box<Connect>>,
-    pub channel: Mutex<Channel>,
+    pub channel: Ordered<Channel>,
     /// The end of each piece by its start. The worker has them unless the session has moved; then it asks for the
     /// bytes.
     pub pieces: Mutex<BTreeMap<usize, usize>>,
     pub any: AtomicBool,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let channel = Ordered::new(Rank::Channel, Channel::Unused);
+        Shared { connect: OnceLock::new(), channel, pieces: Mutex::default(), any: AtomicBool::new(false) }
+    }
 }
 
 /// A new file for the memory, which no end can make shorter.

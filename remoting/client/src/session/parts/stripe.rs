@@ -1,6 +1,7 @@
 //! A stripe: a connection that carries pieces of large copies, in both directions.
 
 use super::wait::lock;
+use crate::locks::{Ordered, Rank};
 use crate::program::{stats, sys};
 use protocol::PieceHeader;
 use std::collections::VecDeque;
@@ -107,10 +108,15 @@ impl Stripe {
     }
 }
 
-#[derive(Default)]
 pub struct Stripes {
     /// The number of stripes, and the way to connect one.
     pub connect: OnceLock<(usize, Box<Connect>)>,
     /// None before the first large copy, and the first after a reconnect.
-    pub open: Mutex<Option<Vec<Arc<Stripe>>>>,
+    pub open: Ordered<Option<Vec<Arc<Stripe>>>>,
+}
+
+impl Default for Stripes {
+    fn default() -> Self {
+        Stripes { connect: OnceLock::new(), open: Ordered::new(Rank::Stripes, None) }
+    }
 }
