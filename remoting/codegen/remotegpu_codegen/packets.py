@@ -20,8 +20,8 @@ _PLAIN: Final = {
 }
 _ZERO: Final = {"int": "0", "bool": "False", "str": '""'}
 # The Python modules, by socket: those that the appliance reads, and those that it writes.
-_READ: Final = {"WorkerRequest": "worker_requests", "GatewayEvent": "gateway_events"}
-_WRITTEN: Final = {"WorkerOrder": "worker_orders", "GatewayOrder": "gateway_orders"}
+_READ: Final = {"Request": "worker_requests", "GatewayEvent": "gateway_events"}
+_WRITTEN: Final = {"Order": "worker_orders", "GatewayOrder": "gateway_orders"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Table:
     sockets: tuple[Socket, ...]
 
     def plain(self, kind: str) -> tuple[str, str, str]:
-        """Rust's type, Python's type and Python's reader of a type that is no list. RegistryError: there is none."""
+        """Rust's type, Python's type and Python's reader of a type other than a list. RegistryError: there is none."""
         if kind in _PLAIN:
             return _PLAIN[kind]
         if kind in self.structs:
@@ -95,7 +95,7 @@ def rust(table: Table) -> str:
         "",
         "use serde::{Deserialize, Serialize};",
         "",
-        "use crate::token::Token;",
+        "use super::token::Token;",
     ]
     for struct in table.structs.values():
         parts += ["", *_comment(struct.doc, ""), _derive([struct]), f"pub struct {struct.name} {{"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from remotegpu.appliance._generated import gateway_orders as orders
 from remotegpu.appliance._generated.gateway_events import GatewayEvent, Listening, Synced, read
-from remotegpu.appliance._generated.gateway_orders import Place
+from remotegpu.appliance._generated.gateway_orders import LeasePart
 from remotegpu.appliance.handover import Adopted, NoHandoverError, Process, State, kept, taken
 from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
@@ -102,7 +102,7 @@ class Gateway:
         # The gateway's end for each acceptor that requests connections. A restarted gateway gets them again.
         self._acceptors: dict[str, socket.socket] = {}
         # Leases whose time is divided, and their workers, for the next gateway.
-        self._parts: dict[str, list[Place]] = {}
+        self._parts: dict[str, list[LeasePart]] = {}
         self._turns: dict[str, tuple[str, socket.socket]] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -143,7 +143,7 @@ class Gateway:
         turns = state.get("turns", ())
         self._turns = {name: (lease_id, socket.socket(fileno=taken(turn))) for name, lease_id, turn in turns}
         self._parts = {
-            name: [Place(gpu=gpu, weight=weight, limit=limit) for gpu, weight, limit in parts]
+            name: [LeasePart(gpu=gpu, weight=weight, limit=limit) for gpu, weight, limit in parts]
             for name, parts in state.get("parts", {}).items()
         }
         process = self._process = Adopted(state["pid"])
@@ -220,7 +220,7 @@ class Gateway:
         for session_id, (lease_id, turns) in self._turns.items():
             self._send(orders.turns(id=session_id, lease=lease_id), (turns.fileno(),))
 
-    def set_parts(self, lease_id: str, parts: list[Place]) -> None:
+    def set_parts(self, lease_id: str, parts: list[LeasePart]) -> None:
         """Sets a lease's parts of its GPUs' time."""
         self._parts[lease_id] = parts
         self._send(orders.share(lease=lease_id, places=parts))

@@ -13,7 +13,7 @@ import grpc
 
 from remotegpu.api.quantities import Ask, Compute, format_bytes
 from remotegpu.appliance._generated.gateway_events import UsedTime
-from remotegpu.appliance._generated.gateway_orders import Place
+from remotegpu.appliance._generated.gateway_orders import LeasePart
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.handover import State
 from remotegpu.appliance.metrics import Counters
@@ -464,7 +464,7 @@ class Leases:
         self._gateway.set_parts(
             lease.lease_id,
             [
-                Place(
+                LeasePart(
                     gpu=gpu,
                     weight=self.allocator.guaranteed(gpu, size, placement.compute),
                     limit=placement.compute.limit_milli,

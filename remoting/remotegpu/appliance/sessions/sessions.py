@@ -437,7 +437,7 @@ class Sessions:
                 self._answer(session, session.process, request, file)
 
     def _answer(
-        self, session: Session, process: SessionProcess, request: requests.WorkerRequest, file: FileIO | None
+        self, session: Session, process: SessionProcess, request: requests.Request, file: FileIO | None
     ) -> None:
         """Answers a request about the end of a session, its memory, its exports or its code."""
         match request:

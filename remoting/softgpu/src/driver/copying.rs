@@ -1,10 +1,11 @@
 //! When copies and fills happen.
 
+use super::performing::How;
+use super::state::Driver;
 use crate::ffi::R;
-use crate::process::driver::Driver;
-use crate::streams::copy::{Copy, End, Extent, Fill, Found, Place, locate};
+use crate::memory::copy::{Copy, End, Extent, Fill, Found, Place, locate};
 use crate::streams::stream::Stream;
-use crate::streams::work::{How, Work};
+use crate::work::Work;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::time::Duration;
 

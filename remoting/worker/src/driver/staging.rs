@@ -4,7 +4,7 @@
 //! neither may happen on the thread that feeds the GPU. So all copies go through buffers of this pool, which helpers
 //! fill.
 
-use crate::driver::{Driver, Handle, Result};
+use super::{Driver, Handle, Result};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,67 +1,11 @@
 //! A session's turns: launches ask here whether they may run, and completions are reported here. Without
 //! `Session::turns` every launch may run.
 
-use super::places::Places;
-use super::{Said, Told};
 use crate::driver::{Handle, Result};
 use crate::order::completions::Action;
 use crate::session::commands::Session;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-const PACKET: usize = 256;
-
-/// The turns of a session, and the socket on which they are given.
-#[derive(Debug)]
-pub struct Turns {
-    socket: OwnedFd,
-    places: Places,
-}
-
-impl Turns {
-    pub fn new(socket: OwnedFd) -> Self {
-        Turns { socket, places: Places::default() }
-    }
-
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    pub fn patience(&self) -> Option<Duration> {
-        self.places.patience(Instant::now())
-    }
-
-    /// Lets all launches that wait try again.
-    pub fn retry(&mut self) {
-        self.places.retry();
-    }
-
-    /// # Errors
-    /// If the gateway has closed the socket.
-    fn hear(&mut self) -> io::Result<bool> {
-        let (mut packet, mut any) = ([0; PACKET], false);
-        loop {
-            match recv(&self.socket, &mut packet[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok((count, _)) => any |= self.places.hear(serde_json::from_slice::<Told>(&packet[..count])?),
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(any),
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-
-    /// # Errors
-    /// If the gateway has closed the socket, or does not read.
-    fn speak(&mut self) -> io::Result<()> {
-        for said in std::mem::take(&mut self.places.said) {
-            send(&self.socket, &serde_json::to_vec::<Said>(&said)?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
-        }
-        Ok(())
-    }
-}
+use std::time::Instant;
 
 impl Session {
     /// Whether a kernel may be launched in this stream now. If not, the launch is tried again.

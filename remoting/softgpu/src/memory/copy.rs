@@ -1,6 +1,7 @@
 //! Copies and fills: what they touch, and whether they may.
 
-use crate::check;
+use crate::check::{self, Operation};
+use crate::engine::watch::{Access, Watch};
 use crate::ffi::R;
 use crate::memory::allocations::{Kind, Memory};
 use crate::memory::arena::{self, Pattern};
@@ -27,6 +28,14 @@ pub struct End {
 impl End {
     pub fn line(place: Place, address: u64) -> End {
         End { place, address, pitch: 0, slice: 0 }
+    }
+
+    fn check(&self, extent: Extent, access: Access, checked: &Operation) {
+        for z in 0..extent.depth {
+            for y in 0..extent.height {
+                checked.touch(access, self.address + z * self.slice + y * self.pitch, extent.width);
+            }
+        }
     }
 }
 
@@ -106,7 +115,7 @@ impl Copy {
 
     pub fn execute(&self) {
         if let Some(checked) = check::current() {
-            checked.copies(self);
+            self.check(&checked);
         }
         let Extent { width, height, depth } = self.extent;
         for z in 0..depth {
@@ -115,6 +124,12 @@ impl Copy {
                 arena::copy(at(&self.dst), at(&self.src), width);
             }
         }
+    }
+
+    fn check(&self, checked: &Operation) {
+        checked.name("a copy");
+        self.src.check(self.extent, Access::Read, checked);
+        self.dst.check(self.extent, Access::Write, checked);
     }
 
     fn forget_target(&self) {
@@ -159,7 +174,7 @@ pub struct Fill {
 impl Fill {
     pub fn run(&self) {
         if let Some(checked) = check::current() {
-            checked.fills(self);
+            self.check(&checked);
         }
         for y in 0..self.height {
             let row = self.address + y * self.pitch;
@@ -171,6 +186,13 @@ impl Fill {
             } else {
                 arena::set(row, self.pattern, self.width);
             }
+        }
+    }
+
+    fn check(&self, checked: &Operation) {
+        checked.name("a fill");
+        for y in 0..self.height {
+            checked.touch(Access::Write, self.address + y * self.pitch, self.width * self.pattern.size());
         }
     }
 }

@@ -1,17 +1,23 @@
 //! Memory of pools, taken and freed in stream order.
 
+use super::state::Driver;
 use crate::check;
 use crate::ffi::R;
 use crate::memory::allocations::{Allocation, Kind};
 use crate::memory::pool::Pool;
-use crate::process::driver::Driver;
+use crate::process::device::Device;
 use crate::streams::queue::Marker;
 use crate::streams::stream::Stream;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Driver {
+    /// The pool that `cuMemAllocAsync` takes from.
+    pub fn current_pool(&self, device: &Device) -> MutexGuard<'_, usize> {
+        self.current_pools[device.ordinal].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Allocates from a pool. Memory that is free in stream order counts as free: if there is not enough, waits for
     /// frees under way.
     pub fn allocate_from(&self, pool: &Pool, bytes: u64, stream: &Stream) -> R<Allocation> {

@@ -1,25 +1,17 @@
-//! The control port. TLS ends here; the appliance's control service receives each connection on its Unix socket, and
-//! reports when a call has authenticated it.
+//! The open connections of the control port, and connections to the appliance's service for them.
 
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio_rustls::rustls::crypto;
 
-use super::Gateway;
-use super::connection::{Carrier, First, Refused, Stream, first};
-use super::probation::Probation;
-use super::ration::Rationed;
-use super::rewind::Rewind;
+use crate::gateway::strangers::probation::Probation;
 
 /// The open connections, by the number under which the appliance knows them.
 #[derive(Debug)]
@@ -52,7 +44,7 @@ impl Connections {
 
     /// Connects to the appliance's service. The socket's own address holds the number and the peer: gRPC gives the
     /// service no other information about a caller.
-    fn connect(&self, number: u64, peer: impl Display) -> io::Result<UnixStream> {
+    pub fn connect(&self, number: u64, peer: impl Display) -> io::Result<UnixStream> {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -71,10 +63,10 @@ impl Connections {
 }
 
 /// Keeps an entry in [`Connections`] until it is dropped.
-struct Entry<'a>(&'a Connections, u64);
+pub struct Entry<'a>(&'a Connections, pub u64);
 
 impl<'a> Entry<'a> {
-    fn new(connections: &'a Connections, probation: &Arc<Probation>) -> Self {
+    pub fn new(connections: &'a Connections, probation: &Arc<Probation>) -> Self {
         let number = connections.latest.fetch_add(1, Ordering::Relaxed) + 1;
         connections.locked().insert(number, probation.clone());
         Entry(connections, number)
@@ -85,39 +77,4 @@ impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.0.locked().remove(&self.1);
     }
-}
-
-pub async fn serve(
-    gateway: &Gateway,
-    tcp: TcpStream,
-    peer: SocketAddr,
-    probation: &Arc<Probation>,
-) -> Result<(), Refused> {
-    let ration = super::CONTROL_RATION;
-    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp, ration, probation).await? else {
-        return Ok(());
-    };
-    if carrier == Carrier::Frames {
-        return Err("speaks to the control port as to the data port".to_owned().into());
-    }
-    match stream {
-        Stream::Plain(tcp) => {
-            let tcp = Rationed::new(tcp, ration, probation);
-            pass_on(gateway, socket, Rewind::new(head, tcp), peer, probation).await
-        }
-        Stream::Tls(tls) => pass_on(gateway, socket, Rewind::new(head, tls), peer, probation).await,
-    }
-}
-
-/// Passes the calls of a connection to the service, which learns that `peer` makes them.
-pub async fn pass_on(
-    gateway: &Gateway,
-    socket: OwnedFd,
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    peer: impl Display,
-    probation: &Arc<Probation>,
-) -> Result<(), Refused> {
-    let entry = Entry::new(&gateway.connections, probation);
-    let service = gateway.connections.connect(entry.1, peer)?;
-    Ok(carrier::followed(socket, carrier::pump(stream, service)).await?)
 }

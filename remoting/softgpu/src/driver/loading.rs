@@ -1,14 +1,14 @@
 //! Loading of code into contexts, and unloading.
 
+use super::state::Driver;
 use crate::engine::{CompileError, Image, Program};
 use crate::ffi::R;
 use crate::kernels::code::{Function, KernelHandle, Library, Module, Settings};
 use crate::kernels::source::Source;
 use crate::memory::allocations::Kind;
 use crate::memory::arena;
-use crate::process::context::Context;
-use crate::process::driver::Driver;
 use crate::process::handles;
+use crate::streams::context::Context;
 use driverapi::errors::*;
 use driverapi::old_launch::OldLaunch;
 use driverapi::settings::loads_eagerly;

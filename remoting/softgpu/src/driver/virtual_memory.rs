@@ -1,12 +1,12 @@
 //! Virtual memory management: physical memory, reserved addresses, and one shown at the other.
 
+use super::state::Driver;
 use crate::check;
 use crate::ffi::R;
 use crate::memory::allocations::{Allocation, Kind};
-use crate::memory::arena;
+use crate::memory::arena::{self, GRANULARITY};
 use crate::memory::backing::Backing;
 use crate::memory::physical::Physical;
-use crate::process::driver::Driver;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::CUmemLocation;
@@ -16,8 +16,6 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Mappings outlive contexts.
 const NO_CONTEXT: usize = 0;
-
-pub const GRANULARITY: u64 = 2 << 20;
 
 fn on_device(ordinal: usize) -> CUmemLocation {
     CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as i32 }
