@@ -24,7 +24,6 @@ pub const PER_THREAD: DefaultStream = DefaultStream::PerThread;
 
 /// Declares exported functions, which answer only after `cuInit`. A body is of type `Result<(), Code>` and may follow
 /// the pointers it was given: that they are as CUDA documents them is the caller's promise to a C function.
-#[macro_export]
 macro_rules! exports {
     ($($(#[$meta:meta])* fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
@@ -44,7 +43,6 @@ macro_rules! exports {
 }
 
 /// Declares exported functions that answer before `cuInit`, too, and in a forked child.
-#[macro_export]
 macro_rules! early_exports {
     ($(fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
@@ -58,7 +56,6 @@ macro_rules! early_exports {
 }
 
 /// Declares pairs of exported functions that differ in what the null stream means.
-#[macro_export]
 macro_rules! stream_exports {
     ($(fn $name:ident | $per_thread:ident($($argument:ident : $type:ty),* $(,)?) |$default:ident| $body:block)*) => {
         $crate::exports! {$(
@@ -67,6 +64,8 @@ macro_rules! stream_exports {
         )*}
     };
 }
+
+pub(crate) use {early_exports, exports, stream_exports};
 
 /// Like [`guard_if`], for a function that may be called before `cuInit`.
 pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {

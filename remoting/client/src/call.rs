@@ -1,8 +1,8 @@
 //! The commands of generated functions.
 
-use crate::objects::answers::{self, Kind};
-use crate::objects::context::{self, Live};
-use crate::objects::event;
+use crate::devices::answers::{self, Kind};
+use crate::devices::context::{self, Live};
+use crate::objects::{event, library};
 use crate::session::Reply;
 use crate::{Code, module};
 use driverapi::types::{CUevent, CUfunction, CUmodule};
@@ -48,7 +48,7 @@ impl Call {
             call.put(&NO_FUNCTION);
             return Ok(call);
         }
-        let function = module::function_or_kernel(handle)?;
+        let function = library::function_or_kernel(handle)?;
         let mut call = Call::new(number, Arc::clone(&function.module.live));
         call.settings = function.changed_attributes()?;
         call.put(&function.module.id).put(&function.index);

@@ -2,9 +2,10 @@
 //! process and has its work done on GPUs of an appliance.
 //!
 //! `abi` holds the exported functions, thin; `boundary` holds what they share. They act on `objects`, which have
-//! handles, and by `launch`, `module`, `copies` and `graphs`. `memory` decides where allocations lie, `session` is the
-//! connection to a worker, `connect` reaches appliances, `program` is the process around us. `nvml` is the second
-//! library. `SAFETY.md` says which files contain `unsafe` code and why it is sound.
+//! handles, and by `launch`, `module`, `copies` and `graphs`. `devices` has the devices, contexts and allocations,
+//! `memory` the host's memory that devices use, `session` the connection to a worker. `connect` reaches appliances,
+//! `program` is the process around us. `locks` has the order of all locks. `nvml` is the second library. `SAFETY.md` says
+//! which files contain `unsafe` code and why it is sound.
 
 // The body of an exported function is one unsafe block, which the macros that declare them write.
 #![allow(clippy::macro_metavars_in_unsafe)]
@@ -12,11 +13,15 @@
 mod abi;
 pub mod boundary;
 pub mod call;
+mod code;
 pub mod connect;
 mod copies;
+mod devices;
+mod ending;
 mod generated;
 mod graphs;
 mod launch;
+mod locks;
 mod memory;
 mod module;
 pub mod nvml;
@@ -25,5 +30,5 @@ mod objects;
 pub mod program;
 pub mod session;
 
-/// A `CUresult` other than success.
-pub type Code = driverapi::types::CUresult;
+pub(crate) use boundary::{early_exports, exports, stream_exports};
+pub use code::Code;

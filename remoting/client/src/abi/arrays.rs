@@ -2,10 +2,10 @@
 
 use crate::Code;
 use crate::boundary::{input, refused, write};
+use crate::devices::context;
 use crate::exports;
 use crate::graphs::graph::GRAPHS;
 use crate::objects::arrays::{self, Array};
-use crate::objects::context;
 use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
 use driverapi::errors::*;
 use driverapi::types::*;

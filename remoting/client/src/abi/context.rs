@@ -2,13 +2,13 @@
 
 use crate::Code;
 use crate::boundary::{write, write_optional};
+use crate::devices::context::Live;
+use crate::devices::context::{self, Context};
+use crate::devices::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
+use crate::devices::{self, Access};
 use crate::exports;
 use crate::graphs::graph::GRAPHS;
 use crate::memory::{mapped, taken};
-use crate::objects::context::Live;
-use crate::objects::context::{self, Context};
-use crate::objects::context::{GREATEST_PRIORITY, LEAST_PRIORITY};
-use crate::objects::devices::{self, Access};
 use crate::session::lock;
 use driverapi::constants::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK};
 use driverapi::errors::*;

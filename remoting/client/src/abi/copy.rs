@@ -35,8 +35,8 @@ stream_exports! {
         from_context: CUcontext,
         len: usize,
     ) |default| {
-        crate::objects::context::get(to_context)?;
-        crate::objects::context::get(from_context)?;
+        crate::devices::context::get(to_context)?;
+        crate::devices::context::get(from_context)?;
         linear(null_mut(), default, ON_DEVICE, to, from, len, Synchronous)
     }
 
@@ -48,8 +48,8 @@ stream_exports! {
         len: usize,
         stream: CUstream,
     ) |default| {
-        crate::objects::context::get(to_context)?;
-        crate::objects::context::get(from_context)?;
+        crate::devices::context::get(to_context)?;
+        crate::devices::context::get(from_context)?;
         linear(stream, default, ON_DEVICE, to, from, len, Asynchronous)
     }
 

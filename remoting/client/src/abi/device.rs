@@ -2,8 +2,8 @@
 
 use crate::Code;
 use crate::boundary::{failed, guard, text, write, write_text};
+use crate::devices::{self, Device};
 use crate::exports;
-use crate::objects::devices::{self, Device};
 use crate::program::stats::Counter;
 use driverapi::attributes::*;
 use driverapi::caller::is_cuda_library;

@@ -2,7 +2,8 @@
 
 use crate::Code;
 use crate::boundary::{LEGACY, PER_THREAD, input, text, write, write_optional};
-use crate::objects::{context, devices, stream};
+use crate::devices::{self, context};
+use crate::objects::stream;
 use crate::program::log::{self, Level};
 use crate::program::{process, sys};
 use crate::{early_exports, module};

@@ -3,10 +3,11 @@
 use crate::Code;
 use crate::boundary::DefaultStream;
 use crate::boundary::write;
+use crate::devices::context;
 use crate::graphs::graph::{self, GRAPHS, Work};
 use crate::memory::mapped;
 use crate::objects::event::Event;
-use crate::objects::{context, event, stream};
+use crate::objects::{event, stream};
 use crate::{exports, stream_exports};
 use driverapi::constants::{CU_EVENT_RECORD_DEFAULT, CU_EVENT_RECORD_EXTERNAL};
 use driverapi::errors::*;

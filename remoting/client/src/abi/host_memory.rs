@@ -2,10 +2,10 @@
 
 use crate::Code;
 use crate::boundary::{guard, has_said, refused, write};
+use crate::devices::context;
 use crate::memory::host::{self, HostKind, HostRange};
 use crate::memory::mapped::{self, NoMirror};
 use crate::memory::pinned;
-use crate::objects::context;
 use crate::program::stats::Counter;
 use crate::{exports, session};
 use driverapi::attributes::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;

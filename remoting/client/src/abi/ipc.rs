@@ -5,12 +5,13 @@
 use crate::Code;
 use crate::boundary::write;
 use crate::copies::peer;
+use crate::devices::Device;
+use crate::devices::memory::{Place, find_allocation};
+use crate::devices::ticket::{Kind, Ticket};
+use crate::devices::{self, context};
 use crate::exports;
 use crate::graphs::graph::GRAPHS;
-use crate::memory::{Place, find_allocation};
-use crate::objects::devices::Device;
-use crate::objects::ticket::{Kind, Ticket};
-use crate::objects::{context, devices, event, shared_event};
+use crate::objects::{event, shared_event};
 use crate::program::log;
 use driverapi::errors::*;
 use driverapi::types::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle};

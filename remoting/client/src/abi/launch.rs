@@ -136,6 +136,11 @@ pub unsafe fn launch(
     GRAPHS.ask(|captures| captures.check_work(graph::for_capture(&target)))?;
     // SAFETY: as the caller of the exported function vouches.
     pinned::before_launch(&target, || unsafe { source.packed(kernel) })?;
+    // These are no longer events of a capture, if they were.
+    GRAPHS.ask(|captures| {
+        let record = |named: &LaunchEvent| captures.record(named.event.id, graph::for_capture(&target)).map(drop);
+        events.iter().try_for_each(record)
+    })?;
     post(&target, &function, shape, events, |w| {
         // SAFETY: as the caller of the exported function vouches.
         unsafe { source.pack(kernel, w) };

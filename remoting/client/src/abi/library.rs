@@ -3,9 +3,10 @@
 use crate::Code;
 use crate::abi::module::{check_settable, parameter};
 use crate::boundary::{inputs, refused, text, write, write_optional};
+use crate::devices::{self, context};
 use crate::exports;
 use crate::module::{Image, JitOptions};
-use crate::objects::{context, devices, library};
+use crate::objects::library;
 use driverapi::attributes::CU_LIBRARY_NUM_OPTIONS;
 use driverapi::caller::{SEVERAL_RANKS, is_refused_image};
 use driverapi::errors::*;

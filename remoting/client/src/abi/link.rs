@@ -2,10 +2,10 @@
 
 use crate::Code;
 use crate::boundary::{text, write, write_optional};
+use crate::devices::context::{self, Live};
+use crate::devices::handles::{Kind, Table};
 use crate::exports;
 use crate::module::{Image, JitOptions, Upload, call_with_images};
-use crate::objects::context::{self, Live};
-use crate::objects::handles::{Kind, Table};
 use crate::session::lock;
 use driverapi::errors::*;
 use driverapi::types::CUlinkState;

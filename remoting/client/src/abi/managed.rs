@@ -1,9 +1,10 @@
 //! Managed memory. Advice and prefetches change nothing: all of it travels with launches and waits.
 
 use crate::boundary::{DefaultStream, inputs, write};
+use crate::devices::{self, context};
 use crate::graphs::graph::{self, GRAPHS};
 use crate::memory::managed;
-use crate::objects::{context, devices, stream};
+use crate::objects::stream;
 use crate::{Code, exports, stream_exports};
 use driverapi::constants::*;
 use driverapi::errors::*;

@@ -3,12 +3,13 @@
 use crate::Code;
 use crate::boundary::{write, write_optional};
 use crate::copies::peer;
+use crate::devices::context;
+use crate::devices::memory::{Origin, find_allocation};
 use crate::exports;
 use crate::graphs::graph::GRAPHS;
 use crate::memory::host::HostKind;
 use crate::memory::vmm;
-use crate::memory::{Origin, find_allocation, host, managed};
-use crate::objects::context;
+use crate::memory::{host, managed};
 use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
 use std::ffi::c_uint;

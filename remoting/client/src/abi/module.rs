@@ -2,9 +2,10 @@
 
 use crate::Code;
 use crate::boundary::{text, write, write_optional};
+use crate::devices::context;
 use crate::exports;
 use crate::module::{self, Image, JitOptions, Module};
-use crate::objects::context;
+use crate::objects::library;
 use driverapi::attributes::*;
 use driverapi::constants::{CU_FUNCTION_LOADING_STATE_LOADED, CU_FUNCTION_LOADING_STATE_UNLOADED};
 use driverapi::errors::*;
@@ -80,11 +81,11 @@ exports! {
         if value.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        write(value, module::function_or_kernel(function)?.attribute(attribute)?)
+        write(value, library::function_or_kernel(function)?.attribute(attribute)?)
     }
 
     fn cuFuncSetAttribute(function: CUfunction, attribute: c_uint, value: c_int) {
-        let function = module::function_or_kernel(function)?;
+        let function = library::function_or_kernel(function)?;
         check_settable(attribute)?;
         function.set_attribute(attribute, value)
     }
@@ -94,24 +95,24 @@ exports! {
     }
 
     fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) {
-        write(name, module::function_or_kernel(function)?.c_name.as_ptr())
+        write(name, library::function_or_kernel(function)?.c_name.as_ptr())
     }
 
     fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize) {
-        parameter(&module::function_or_kernel(function)?.description()?.info, index, offset, size)
+        parameter(&library::function_or_kernel(function)?.description()?.info, index, offset, size)
     }
 
     fn cuFuncGetParamCount(function: CUfunction, count: *mut usize) {
-        write(count, module::function_or_kernel(function)?.description()?.info.params.len())
+        write(count, library::function_or_kernel(function)?.description()?.info.params.len())
     }
 
     fn cuFuncIsLoaded(state: *mut c_uint, function: CUfunction) {
-        let loaded = module::function_or_kernel(function)?.is_loaded();
+        let loaded = library::function_or_kernel(function)?.is_loaded();
         write(state, if loaded { CU_FUNCTION_LOADING_STATE_LOADED } else { CU_FUNCTION_LOADING_STATE_UNLOADED })
     }
 
     fn cuFuncLoad(function: CUfunction) {
-        module::function_or_kernel(function)?.description()?;
+        library::function_or_kernel(function)?.description()?;
         Ok(())
     }
 }

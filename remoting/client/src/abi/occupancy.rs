@@ -1,9 +1,9 @@
 //! The block size that fills the device best: the search that CUDA documents, on answers of the device's driver.
 
-use crate::Code;
 use crate::boundary::write;
 use crate::call::Call;
-use crate::{exports, module};
+use crate::objects::library;
+use crate::{Code, exports};
 use driverapi::attributes::{CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_WARP_SIZE};
 use driverapi::constants::CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE;
 use driverapi::errors::*;
@@ -48,7 +48,7 @@ unsafe fn search(
     limit: c_int,
     flags: c_uint,
 ) -> Result<(), Code> {
-    let function = module::function_or_kernel(handle)?;
+    let function = library::function_or_kernel(handle)?;
     if grid.is_null() || block.is_null() || limit < 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

@@ -2,9 +2,9 @@
 
 use super::launch::launch;
 use crate::boundary::{LEGACY, inputs};
+use crate::devices::context;
 use crate::launch::resolve;
 use crate::module::Function;
-use crate::objects::context;
 use crate::{Code, exports};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::{CUfunction, CUstream};

@@ -2,11 +2,13 @@
 
 use crate::Code;
 use crate::boundary::{input, inputs};
+use crate::devices::context;
+use crate::devices::memory::{Piece, find_allocation, synchronous};
+use crate::devices::{self, Device};
 use crate::memory::host::{self, HostKind, HostRange};
+use crate::memory::pinned;
 use crate::memory::vmm;
-use crate::memory::{Piece, find_allocation, pinned, synchronous};
-use crate::objects::devices::{self, Device};
-use crate::objects::{context, pool};
+use crate::objects::pool;
 use crate::{exports, module};
 use driverapi::attributes::*;
 use driverapi::constants::*;

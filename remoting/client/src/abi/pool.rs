@@ -4,10 +4,11 @@ use super::graph_nodes::free_work;
 use crate::Code;
 use crate::boundary::DefaultStream;
 use crate::boundary::{input, inputs, refused, write};
+use crate::devices;
+use crate::devices::memory::{Origin, find_allocation};
 use crate::graphs::graph::{self, GRAPHS, Work};
-use crate::memory::{Origin, find_allocation};
 use crate::objects::pool::{self, Pool};
-use crate::objects::{devices, stream};
+use crate::objects::stream;
 use crate::session::lock;
 use crate::{exports, stream_exports};
 use driverapi::attributes::*;
@@ -50,11 +51,11 @@ stream_exports! {
 
 exports! {
     fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
-        write(pool, without_provenance_mut(devices::get(device)?.default_pool.handle))
+        write(pool, without_provenance_mut(pool::of_device(devices::get(device)?).default.handle))
     }
 
     fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
-        write(pool, without_provenance_mut(lock(&devices::get(device)?.pool).handle))
+        write(pool, without_provenance_mut(lock(&pool::of_device(devices::get(device)?).current).handle))
     }
 
     fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
@@ -62,7 +63,7 @@ exports! {
         if pool.ordinal != device.ordinal {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        *lock(&device.pool) = pool;
+        *lock(&pool::of_device(device).current) = pool;
         Ok(())
     }
 
@@ -71,18 +72,18 @@ exports! {
         if pool.ordinal != device.ordinal {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        *lock(&device.pool) = pool;
+        *lock(&pool::of_device(device).current) = pool;
         Ok(())
     }
 
     fn cuMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint) {
         let device = pool_device(input(location)?, kind)?;
-        write(pool, without_provenance_mut(device.default_pool.handle))
+        write(pool, without_provenance_mut(pool::of_device(device).default.handle))
     }
 
     fn cuMemGetMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint) {
         let device = pool_device(input(location)?, kind)?;
-        write(pool, without_provenance_mut(lock(&device.pool).handle))
+        write(pool, without_provenance_mut(lock(&pool::of_device(device).current).handle))
     }
 
     fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
@@ -224,7 +225,7 @@ unsafe fn allocate(
         return unsafe { write(to, address) };
     }
     let device = target.live.device;
-    let pool = pool.unwrap_or_else(|| Arc::clone(&lock(&device.pool)));
+    let pool = pool.unwrap_or_else(|| Arc::clone(&lock(&pool::of_device(device).current)));
     if pool.ordinal != device.ordinal {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

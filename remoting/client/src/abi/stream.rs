@@ -3,10 +3,11 @@
 use crate::Code;
 use crate::boundary::{DefaultStream, LEGACY};
 use crate::boundary::{write, write_optional};
+use crate::devices::context;
 use crate::graphs::graph::{self, GRAPHS, Work};
 use crate::memory::mapped;
 use crate::objects::host_function::HostCall;
-use crate::objects::{context, event, stream};
+use crate::objects::{event, stream};
 use crate::session::Known;
 use crate::{exports, stream_exports};
 use driverapi::constants::*;
@@ -38,7 +39,7 @@ stream_exports! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) |default| {
         let target = stream::find(stream, default)?;
         graph::check_stream(&target)?;
-        target.live.wait_for_stream(target.stream_id)?;
+        target.live.wait_for_stream(target.stream_id, || mapped::send(&target.live.session))?;
         mapped::after_wait(&target.live.session)
     }
 

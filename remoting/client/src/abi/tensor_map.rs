@@ -4,8 +4,9 @@
 
 use crate::Code;
 use crate::boundary::{input, inputs, write, write_optional};
+use crate::devices::context;
 use crate::exports;
-use crate::objects::{context, tensor_map};
+use crate::objects::tensor_map;
 use driverapi::errors::*;
 use driverapi::types::CUtensorMap;
 use protocol::{

@@ -2,10 +2,10 @@
 
 use crate::Code;
 use crate::boundary::{descriptor, input, inputs, refused, write};
+use crate::devices::ticket::{self, Ticket};
+use crate::devices::{self, context};
 use crate::exports;
 use crate::memory::vmm;
-use crate::objects::ticket::{self, Ticket};
-use crate::objects::{context, devices};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::host_memory::is_place_on_host;

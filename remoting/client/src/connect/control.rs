@@ -19,12 +19,14 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
+use super::answers::{DeviceInfo, DeviceState, Hello, Process, SessionTicket};
 use super::dial::{Answer, Target};
 use super::error::{ConnectError, ErrorKind, with_causes};
-use super::shares::{Share, followed, note_moved};
-use crate::program::log;
-
-use super::{DeviceInfo, DeviceState, Hello, MOST_MOVES, Process, SessionTicket, TIMEOUT, thread};
+use super::limits::{MOST_MOVES, TIMEOUT};
+use super::share::Share;
+use super::shares::{followed, note_moved};
+use super::thread;
+use crate::program::{identity, log};
 
 /// Asks an appliance who it is and what the lease holds, for a program of these versions. One that does not answer is
 /// tried again for `patience`.
@@ -60,9 +62,9 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
         lease_id: share.lease_id.clone(),
         lease_secret: share.lease_secret.clone(),
         pid: std::process::id(),
-        process_name: crate::program::process::name(),
+        process_name: identity::name(),
         offload: None,
-        process: crate::program::process::identity().unwrap_or_default(),
+        process: identity::identity().unwrap_or_default(),
     };
     let mut told = false;
     loop {
@@ -89,7 +91,7 @@ const AT_MOST: Duration = Duration::from_secs(2);
 /// meanwhile.
 fn tell_of_ends(share: &Share, neighbours: &[Neighbour]) {
     let begun = Instant::now();
-    let ended = neighbours.iter().filter(|one| crate::program::process::has_ended(one.pid, &one.process));
+    let ended = neighbours.iter().filter(|one| identity::has_ended(one.pid, &one.process));
     for session_id in ended.map(|one| one.session_id.clone()) {
         let request = CloseSessionRequest { session_id, lease_secret: share.lease_secret.clone(), client_ended: true };
         let told = call(share, async move |mut control| control.close_session(request).await);

@@ -14,12 +14,14 @@ use rustix::net::{RecvFlags, SendFlags, send};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use super::answers::{Hello, SessionTicket};
 use super::control::{PAUSE, STARTS_ANEW, explain};
 use super::dial::{Connection, Target};
 use super::error::{ConnectError, ErrorKind};
-use super::local;
-use super::shares::{Share, followed, note_moved};
-use super::{Hello, MOST_MOVES, SessionTicket, TIMEOUT, thread};
+use super::limits::{MOST_MOVES, TIMEOUT};
+use super::share::Share;
+use super::shares::{followed, note_moved};
+use super::{local, thread};
 use crate::program::log;
 
 /// A copy that finds no stripes goes without.

@@ -15,16 +15,15 @@ use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 
 use super::address;
-use super::descriptors::Listed;
 use super::error::{ConnectError, ErrorKind, with_causes};
 use super::handed::Asking;
-use super::pod::Claim;
-use super::shares::{Place, Share};
+use super::limits::POLICY_DELAY;
+use super::share::{Claim, Place, Share};
 use super::thread;
 use super::tls::{self, Trust};
+use crate::program::descriptors::Listed;
 
-/// How long, and how often, a pod's program retries while the network does not let it in.
-pub const POLICY_DELAY: Duration = Duration::from_secs(5);
+/// How often a pod's program retries while the network does not let it in.
 const POLICY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The address to connect to, and the peer expected there.

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use carrier::proto::Versions;
 
+use super::answers::Hello;
 use super::control::{self, STARTS_ANEW, greet};
 use super::error::{ConnectError, ErrorKind};
-use super::shares::Share;
-use super::{Hello, offload, thread};
+use super::share::Share;
+use super::{offload, thread};
 use crate::program::{log, sys};
 
 /// How long to wait for an appliance that cannot be reached. One that refuses answers at once.

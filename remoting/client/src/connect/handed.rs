@@ -16,7 +16,7 @@ use rustix::net::{
 use rustix::net::{SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg};
 use serde::Deserialize;
 
-use super::TIMEOUT;
+use super::limits::TIMEOUT;
 use crate::program::sys;
 
 /// The socket on which connections are requested.

@@ -22,7 +22,8 @@ use super::data::{Carrier, Way, open};
 use super::dial::{Answer, Target};
 use super::error::{ConnectError, ErrorKind};
 use super::offload::versions;
-use super::shares::{Ca, Share, followed};
+use super::share::{Ca, Share};
+use super::shares::followed;
 use super::thread;
 
 /// A person waits less than five seconds for an error.

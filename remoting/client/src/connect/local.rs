@@ -9,7 +9,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 
-use super::shares::Share;
+use super::share::Share;
 
 /// The folder in a pod with the sockets of the appliances on its node; the device plugin mounts it.
 const IN_PODS: &str = "/run/remotegpu/";

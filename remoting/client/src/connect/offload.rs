@@ -2,33 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use carrier::proto::{self, CloseSessionRequest, OpenSessionRequest, Versions};
-use serde::Serialize;
-
+use super::answers::{Environment, Hello, SessionTicket};
 use super::control::{self, call, malformed, ticket};
 use super::error::ConnectError;
-use super::shares::Share;
-use super::{Hello, SessionTicket};
-
-/// A Python of an appliance, with an accelerator.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Environment {
-    pub name: String,
-    /// "cuda", "rocm", "xpu" or "cpu".
-    pub backend: String,
-    /// "3.12.4".
-    pub python: String,
-    /// The versions by distribution: "torch" -> "2.15.0".
-    pub packages: BTreeMap<String, String>,
-    pub devices: Vec<String>,
-}
-
-impl From<proto::Environment> for Environment {
-    fn from(said: proto::Environment) -> Self {
-        let proto::Environment { name, backend, python, packages, devices } = said;
-        Environment { name, backend, python, packages: packages.into_iter().collect(), devices }
-    }
-}
+use super::share::Share;
+use carrier::proto::{self, CloseSessionRequest, OpenSessionRequest, Versions};
 
 /// The requested properties of a session; an empty field allows any value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -7,43 +7,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::error::{ConnectError, ErrorKind};
-use super::shares::{Ca, Share};
+use super::share::{Ca, Claim, Share};
 
 /// The mount point of the volume.
 pub const DIRECTORY: &str = "/var/run/secrets/remotegpu.io";
 /// Another folder in place of it, for tests.
 const DIRECTORY_ENV: &str = "REMOTEGPU_POD_DIRECTORY";
-
-/// The claim that this share belongs to, and the proof of identity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
-    pub namespace: String,
-    pub name: String,
-    /// Read again for each call: kubelet replaces it before it expires.
-    pub token: PathBuf,
-}
-
-impl Claim {
-    /// The command that tells a person more.
-    pub fn describe(&self) -> String {
-        format!("see `kubectl describe gpuclaim {} -n {}`", self.name, self.namespace)
-    }
-
-    /// # Errors
-    /// `Settings` if there is no token.
-    pub fn bearer(&self) -> Result<String, ConnectError> {
-        let token = std::fs::read_to_string(&self.token).map_err(|error| error.to_string());
-        let token = token.and_then(|text| match text.trim() {
-            "" => Err("it is empty".to_owned()),
-            token => Ok(token.to_owned()),
-        });
-        token.map_err(|why| {
-            let file = self.token.display();
-            let next = "the pod's volume `remotegpu` was changed: create the pod again without that change";
-            ConnectError::new(ErrorKind::Settings, format!("this pod's token {file} cannot be used: {why}; {next}"))
-        })
-    }
-}
 
 /// The operator writes it into the pod's annotation, which kubelet keeps in the file `session`.
 #[derive(Deserialize)]

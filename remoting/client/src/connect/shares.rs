@@ -7,56 +7,11 @@ use serde::Deserialize;
 
 use super::address;
 use super::error::{ConnectError, ErrorKind};
-use super::handed::Asking;
-use super::pod::{self, Claim};
+use super::pod;
+use super::share::{Place, Share};
 use crate::program::log;
 
 pub const SHARES: &str = "REMOTEGPU_SHARES";
-
-/// A lease on one appliance.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Share {
-    /// The address of the control service: `HOST:PORT`.
-    pub endpoint: String,
-    pub lease_id: String,
-    /// Empty for the share of a claim.
-    pub lease_secret: String,
-    /// The authorities that may have signed the appliance's certificate; without them the connection has no TLS.
-    #[serde(default)]
-    pub ca: Option<Ca>,
-    /// The name in the certificate, where it is not the endpoint's host.
-    #[serde(default)]
-    pub server_name: Option<String>,
-    /// In an acceptor of offload, which has no network: where it asks for connections.
-    #[serde(default)]
-    pub asking: Option<Asking>,
-    /// In a pod: the claim that the lease stands for.
-    #[serde(skip)]
-    pub claim: Option<Claim>,
-}
-
-/// Certificate authorities, in PEM form.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "String")]
-pub enum Ca {
-    File(String),
-    Pem(String),
-}
-
-impl From<String> for Ca {
-    fn from(path: String) -> Self {
-        Ca::File(path)
-    }
-}
-
-impl std::fmt::Display for Ca {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Ca::File(path) => write!(f, "the CA file {path}"),
-            Ca::Pem(_) => f.write_str("the CA certificates of this pod's session"),
-        }
-    }
-}
 
 /// # Errors
 /// `Settings` if there are none, or what describes them does not have its form.
@@ -83,13 +38,6 @@ fn renewed(share: Share, described: &[Share]) -> Share {
         (None, [only]) if only.lease_id == share.lease_id => only.clone(),
         (None, _) => share,
     }
-}
-
-/// A lease and the appliance that has it. A claim has a lease of one name on each of its appliances.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    lease_id: String,
-    appliance: String,
 }
 
 /// The new location of a lease that was at another appliance.
@@ -151,18 +99,6 @@ fn parse(text: &str) -> Result<Vec<Share>, ConnectError> {
         share.address().ok_or_else(|| wrong(format!("`{}` is not HOST:PORT", share.endpoint)))?;
     }
     Ok(shares)
-}
-
-impl Share {
-    /// Host (an IPv6 address without its brackets) and port of the control service.
-    pub(super) fn address(&self) -> Option<(&str, u16)> {
-        address::split(&self.endpoint, None)
-    }
-
-    pub(super) fn place(&self) -> Place {
-        let appliance = self.server_name.clone().unwrap_or_else(|| self.endpoint.clone());
-        Place { lease_id: self.lease_id.clone(), appliance }
-    }
 }
 
 #[cfg(test)]

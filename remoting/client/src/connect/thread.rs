@@ -7,9 +7,8 @@ use std::time::Duration;
 use driverapi::descriptors::apart;
 use tokio::runtime::{Builder, Runtime};
 
-use super::TIMEOUT;
-use super::dial::POLICY_DELAY;
 use super::error::{ConnectError, ErrorKind};
+use super::limits::{POLICY_DELAY, TIMEOUT};
 use crate::program::sys;
 
 /// Runs `work` on a thread of its own and waits for its result. The objects that it uses are made on that thread, too:

@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{
 };
 
 use super::error::{ConnectError, ErrorKind};
-use super::shares::Ca;
+use super::share::Ca;
 
 /// The way in which the appliance proves its identity.
 #[derive(Debug, Clone)]

@@ -1,18 +1,21 @@
 //! Copies: which way the bytes go, and when the caller's memory is read or written.
 
+pub use crate::objects::sides::{Shape, Side};
+
 use crate::Code;
 use crate::copies::peer;
+use crate::devices::context::Live;
+use crate::devices::memory::{Piece, find_allocation};
 use crate::memory::host::{self, HostKind};
 use crate::memory::vmm;
-use crate::memory::{Piece, find_allocation, mapped, variables};
+use crate::memory::{mapped, variables};
 use crate::module;
 use crate::objects::arrays;
-use crate::objects::context::Live;
 use crate::objects::stream::Target;
 use crate::program::sys;
-use crate::session::{self, DeviceBox, HostBox, Known, is_any_waiting, is_unsettled};
+use crate::session::{self, HostBox, Known, is_any_waiting, is_unsettled};
 use driverapi::errors::*;
-use protocol::{CopyOnDevice, Extent, Message, Symbol, Writer};
+use protocol::{CopyOnDevice, Message, Symbol, Writer};
 use std::sync::Arc;
 
 /// Whether the call returns before the copy is complete, if the memory allows it.
@@ -24,57 +27,7 @@ pub enum Timing {
     InGraph,
 }
 
-/// One side of a copy: an address with steps from row to row and slice to slice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Side {
-    pub address: u64,
-    pub pitch: u64,
-    pub slice: u64,
-}
-
-/// Bytes a row, rows, slices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shape {
-    pub width: u64,
-    pub height: u64,
-    pub depth: u64,
-}
-
-impl Shape {
-    pub fn linear(len: u64) -> Self {
-        Shape { width: len, height: 1, depth: 1 }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.width == 0 || self.height == 0 || self.depth == 0
-    }
-}
-
 impl Side {
-    pub fn linear(address: u64, len: u64) -> Self {
-        Side { address, pitch: len, slice: len }
-    }
-
-    /// Bytes from the first to behind the last.
-    pub fn span(&self, shape: &Shape) -> Option<u64> {
-        let rows = shape.height.checked_sub(1)?.checked_mul(self.pitch)?;
-        shape.depth.checked_sub(1)?.checked_mul(self.slice)?.checked_add(rows)?.checked_add(shape.width)
-    }
-
-    pub fn host(&self, shape: &Shape) -> HostBox {
-        let Shape { width, height, depth } = *shape;
-        HostBox { base: self.address as usize, width, height, depth, pitch: self.pitch, slice: self.slice }
-    }
-
-    fn extent(&self, shape: &Shape) -> Extent {
-        let Shape { width, height, depth } = *shape;
-        Extent { width, height, depth, pitch: self.pitch, slice: self.slice }
-    }
-
-    fn device(&self, context: u64, shape: &Shape) -> DeviceBox {
-        DeviceBox { context, address: self.address, extent: self.extent(shape) }
-    }
-
     /// The appliance that has this memory, if all of it is device memory of this process.
     fn owner(&self, shape: &Shape) -> Result<Arc<Live>, Code> {
         let span = self.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;

@@ -5,8 +5,8 @@
 
 use crate::Code;
 use crate::copies::copy::{self, Shape, Side, Timing};
+use crate::devices::context::Live;
 use crate::memory::{host, mapped};
-use crate::objects::context::Live;
 use crate::objects::stream::Target;
 use crate::session::HostBox;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;

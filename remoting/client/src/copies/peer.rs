@@ -2,7 +2,7 @@
 //! program's threads go on.
 
 use crate::Code;
-use crate::objects::context::{LEAST_PRIORITY, Live};
+use crate::devices::context::{LEAST_PRIORITY, Live};
 use crate::objects::stream::Target;
 use crate::session::{DeviceBox, PeerSource, Session, lock};
 use driverapi::constants::CU_STREAM_NON_BLOCKING;

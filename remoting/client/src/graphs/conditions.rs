@@ -3,9 +3,9 @@
 //! wants.
 
 use crate::Code;
+use crate::devices::context::Live;
 use crate::graphs::graph::{Condition, Conditional, GRAPHS, Work};
 use crate::launch::Prepared;
-use crate::objects::context::Live;
 use crate::session::lock;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use graphs::{SharedGraph, Step, steps};

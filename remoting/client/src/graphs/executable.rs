@@ -3,13 +3,13 @@
 
 use crate::Code;
 use crate::boundary::refused;
+use crate::devices::context::{self, Context, Live};
+use crate::devices::handles::{Kind, Table};
 use crate::graphs::conditions;
 use crate::graphs::graph::{GRAPHS, Work, capture};
 use crate::launch::Prepared;
 use crate::memory::{host, pinned};
-use crate::objects::context::{self, Context, Live};
 use crate::objects::event::{self, Event};
-use crate::objects::handles::{Kind, Table};
 use crate::objects::stream::Target;
 use crate::session::{lock, mint};
 use driverapi::constants::*;

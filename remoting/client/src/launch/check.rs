@@ -1,8 +1,8 @@
 //! The checks by which a driver refuses a launch at the call, in its order: pure functions of what was read at load.
 
 use crate::Code;
+use crate::devices::LaunchLimits;
 use crate::module::LaunchRules;
-use crate::objects::devices::LaunchLimits;
 use driverapi::attributes::{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
 use driverapi::constants::FIRST_WITH_CLUSTERS;
 use driverapi::errors::*;

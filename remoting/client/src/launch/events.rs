@@ -5,7 +5,6 @@
 
 use crate::Code;
 use crate::boundary::{input, inputs};
-use crate::graphs::graph::{GRAPHS, for_capture};
 use crate::objects::event::{self, Event};
 use crate::objects::stream::Target;
 use driverapi::attributes::{
@@ -21,7 +20,7 @@ use std::sync::Arc;
 
 pub struct LaunchEvent {
     attribute: u32,
-    event: Arc<Event>,
+    pub event: Arc<Event>,
     at_block_start: bool,
 }
 
@@ -93,10 +92,6 @@ pub fn post(
     mut shape: LaunchShape,
     send: impl FnOnce(LaunchShape) -> Result<u64, Code>,
 ) -> Result<(), Code> {
-    // These are no longer events of a capture, if they were.
-    GRAPHS.ask(|captures| {
-        events.iter().try_for_each(|named| captures.record(named.event.id, for_capture(target)).map(drop))
-    })?;
     let recorded: Vec<&Event> = events.iter().map(|named| &*named.event).collect();
     event::record_by(&recorded, target, |generations| {
         for (named, generation) in events.iter().zip(generations) {

@@ -2,8 +2,8 @@
 
 use super::host::HostKind;
 use crate::Code;
-use crate::objects::context::Live;
-use crate::objects::devices;
+use crate::devices;
+use crate::devices::context::Live;
 use crate::program::log;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Once, OnceLock};

@@ -3,7 +3,7 @@
 
 use super::mapped::NoMirror;
 use crate::Code;
-use crate::objects::context::Live;
+use crate::devices::context::Live;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

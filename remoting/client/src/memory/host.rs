@@ -1,7 +1,7 @@
 //! The program's page-locked and managed memory: plain memory of this process, remembered with its flags.
 
-use super::synchronous;
 use crate::Code;
+use crate::devices::memory::synchronous;
 use crate::session::{lock, mint};
 use driverapi::errors::*;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
 use super::pinned;
 use crate::Code;
-use crate::objects::context::Live;
+use crate::devices::context::Live;
 use crate::session::lock;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use driverapi::managed::Advised;

@@ -2,7 +2,7 @@
 //! the driver is asked, and given back when the driver has. A context gives back what is left when it is destroyed.
 
 use crate::Code;
-use crate::objects::context::Live;
+use crate::devices::context::Live;
 use crate::session::lock;
 use driverapi::errors::CUDA_ERROR_UNSUPPORTED_LIMIT;
 use driverapi::limits;

@@ -5,7 +5,7 @@ use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
 use super::pinned;
 use crate::Code;
-use crate::objects::context::Live;
+use crate::devices::context::Live;
 use crate::program::{log, sys};
 use crate::session::lock;
 use driverapi::constants::CU_MEM_ATTACH_GLOBAL;

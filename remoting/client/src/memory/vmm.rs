@@ -11,13 +11,14 @@ pub use host::User;
 
 use crate::Code;
 
+use crate::devices::context::{self, Context, Live};
+use crate::devices::handles::{Kind, Table};
+use crate::devices::memory::{Piece, synchronous};
+use crate::devices::ticket::Token;
+use crate::devices::{self, Access, Device, unreachable_device};
+use crate::locks::{Ordered, Rank};
 use crate::memory::host::HostRange;
-use crate::memory::{Piece, synchronous};
-use crate::objects::context::{self, Context, Live};
-use crate::objects::devices::{self, Access, Device, unreachable_device};
-use crate::objects::handles::{Kind, Table};
-use crate::objects::ticket::Token;
-use crate::session::{lock, mint};
+use crate::session::mint;
 use driverapi::constants::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 use driverapi::errors::*;
 use driverapi::types::CUmemAllocationProp;
@@ -25,7 +26,7 @@ use host::Pages;
 use protocol::{Exported, SlabExport, SlabImport, SlabMap, SlabMove, SlabUnmap};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 static ALLOCATIONS: Table<Allocation> = Table::new(Kind::Memory);
 
@@ -39,7 +40,7 @@ pub struct Allocation {
     pub properties: Properties,
     /// The bytes of memory of the host, which is never parked, nor on any device.
     pages: Option<Pages>,
-    state: Mutex<State>,
+    state: Ordered<State>,
 }
 
 /// The properties that the program requested; the pointer in them means nothing here.
@@ -110,8 +111,10 @@ struct Space {
     parked: BTreeMap<u64, Arc<Allocation>>,
 }
 
-static SPACE: Mutex<Space> =
-    Mutex::new(Space { reservations: BTreeMap::new(), mappings: BTreeMap::new(), parked: BTreeMap::new() });
+static SPACE: Ordered<Space> = Ordered::new(
+    Rank::Space,
+    Space { reservations: BTreeMap::new(), mappings: BTreeMap::new(), parked: BTreeMap::new() },
+);
 
 impl Allocation {
     fn make_memory(&self, address: u64) -> Result<(), Code> {
@@ -144,7 +147,7 @@ impl Space {
             if let Some(allocation) = self.parked.remove(&start) {
                 let hidden = allocation.hidden_place()?;
                 allocation.relocate(start, hidden)?;
-                lock(&allocation.state).home = Home::Hidden(hidden);
+                allocation.state.lock().home = Home::Hidden(hidden);
             }
         }
         Ok(())
@@ -170,7 +173,7 @@ impl Space {
 impl Drop for Allocation {
     /// Gives back the quota: the last holder is gone and nothing is mapped.
     fn drop(&mut self) {
-        if self.pages.is_none() && Context::is_live(&self.live) && lock(&self.state).shared.is_none() {
+        if self.pages.is_none() && Context::is_live(&self.live) && self.state.lock().shared.is_none() {
             // A session that has failed has no quota to return.
             let _ = self.device.memory.put_back_quota(&self.live, self.size);
         }
@@ -192,14 +195,14 @@ pub fn reserve(live: &Arc<Live>, size: u64, align: u64, wanted: u64) -> Result<u
         _ => arena.take(size, align),
     };
     let address = address.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-    lock(&SPACE).reservations.insert(address, Reservation { size, live: Arc::clone(live) });
+    SPACE.lock().reservations.insert(address, Reservation { size, live: Arc::clone(live) });
     Ok(address)
 }
 
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for what is no reservation, or one with mappings.
 pub fn free(address: u64, size: u64) -> Result<(), Code> {
-    let mut space = lock(&SPACE);
+    let mut space = SPACE.lock();
     let known = space.reservations.get(&address).is_some_and(|reservation| reservation.size == size);
     if !known || space.mappings.range(address..address + size).next().is_some() {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -250,7 +253,7 @@ fn insert(
     properties: CUmemAllocationProp,
     pages: Option<Pages>,
 ) -> Result<Arc<Allocation>, Code> {
-    let state = Mutex::new(State { held: 1, home: Home::Nowhere, shared: None });
+    let state = Ordered::new(Rank::Allocation, State { held: 1, home: Home::Nowhere, shared: None });
     let properties = Properties(properties);
     ALLOCATIONS
         .insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, pages, state }))
@@ -271,13 +274,13 @@ pub fn export(handle: u64) -> Result<(Token, Arc<Allocation>), Code> {
     if allocation.properties.0.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let token = share(&allocation, &lock(&SPACE))?;
+    let token = share(&allocation, &SPACE.lock())?;
     Ok((token, allocation))
 }
 
 /// Exports an allocation if that was not done before.
 fn share(allocation: &Arc<Allocation>, space: &Space) -> Result<Token, Code> {
-    let mut state = lock(&allocation.state);
+    let mut state = allocation.state.lock();
     if let Some(token) = state.shared {
         return Ok(token);
     }
@@ -316,7 +319,7 @@ pub fn import(device: &'static Device, token: Token, properties: CUmemAllocation
         live.session.arena().put_back(address, size);
         return Err(if code == CUDA_ERROR_INVALID_HANDLE { CUDA_ERROR_INVALID_VALUE } else { code });
     }
-    let state = Mutex::new(State { held: 1, home: Home::Hidden(address), shared: Some(token) });
+    let state = Ordered::new(Rank::Allocation, State { held: 1, home: Home::Hidden(address), shared: Some(token) });
     let properties = Properties(properties);
     let made = ALLOCATIONS
         .insert(|handle| Arc::new(Allocation { handle, device, live, size, properties, pages: None, state }));
@@ -338,8 +341,8 @@ pub fn get(handle: u64) -> Result<Arc<Allocation>, Code> {
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub fn release(handle: u64) -> Result<(), Code> {
     let allocation = get(handle)?;
-    let mut space = lock(&SPACE);
-    let mut state = lock(&allocation.state);
+    let mut space = SPACE.lock();
+    let mut state = allocation.state.lock();
     state.held -= 1;
     if state.held > 0 {
         return Ok(());
@@ -356,7 +359,7 @@ pub fn release(handle: u64) -> Result<(), Code> {
 pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code> {
     let allocation = get(handle)?;
     let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let mut space = lock(&SPACE);
+    let mut space = SPACE.lock();
     let reserved = space.reservations.range(..=address).next_back();
     let inside = reserved.is_some_and(|(start, reservation)| end <= start + reservation.size);
     let before = space.mappings.range(..end).next_back();
@@ -373,7 +376,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
         space.mappings.insert(address, Mapping::new(size, offset, allocation, false));
         return Ok(());
     }
-    let home = lock(&allocation.state).home;
+    let home = allocation.state.lock().home;
     if size != allocation.size {
         return crate::boundary::refused("cuMemMap of an allocation in parts");
     }
@@ -387,7 +390,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
     } else {
         space.evict(address, size)?;
         // The allocation's own parked memory may have been in the way.
-        let home = lock(&allocation.state).home;
+        let home = allocation.state.lock().home;
         match home {
             Home::Nowhere | Home::Mapped => allocation.make_memory(address)?,
             Home::Parked(from) => {
@@ -400,7 +403,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
             }
         }
     }
-    lock(&allocation.state).home = Home::Mapped;
+    allocation.state.lock().home = Home::Mapped;
     space.mappings.insert(address, Mapping::new(size, 0, allocation, again));
     Ok(())
 }
@@ -408,7 +411,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, or the code of work that failed.
 pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
-    let mut space = lock(&SPACE);
+    let mut space = SPACE.lock();
     let starts = covered(&space, address, size)?;
     let lives: Vec<_> = starts.iter().map(|start| Arc::clone(&space.mappings[start].allocation.live)).collect();
     for live in &lives {
@@ -431,7 +434,7 @@ pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
                 allocation.drop_memory(start)?;
                 continue;
             }
-            let mut state = lock(&allocation.state);
+            let mut state = allocation.state.lock();
             if state.held > 0 {
                 state.home = Home::Parked(start);
                 drop(state);
@@ -467,7 +470,7 @@ fn covered(space: &Space, address: u64, size: u64) -> Result<Vec<u64>, Code> {
 /// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, or memory of a device for the program,
 /// `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach them.
 pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, accessible: bool) -> Result<(), Code> {
-    let mut space = lock(&SPACE);
+    let mut space = SPACE.lock();
     let starts = covered(&space, address, size)?;
     if device.is_none() && starts.iter().any(|start| space.mappings[start].allocation.pages.is_none()) {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -498,7 +501,7 @@ pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, acce
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped, or memory of a device for the program.
 pub fn access(address: u64, user: User) -> Result<bool, Code> {
-    let space = lock(&SPACE);
+    let space = SPACE.lock();
     let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     if mapping.allocation.pages.is_some() {
         return Ok(mapping.users.contains(&user));
@@ -513,9 +516,9 @@ pub fn access(address: u64, user: User) -> Result<bool, Code> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped, or what is was released.
 pub fn retain(address: u64) -> Result<usize, Code> {
-    let space = lock(&SPACE);
+    let space = SPACE.lock();
     let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let mut state = lock(&mapping.allocation.state);
+    let mut state = mapping.allocation.state.lock();
     if state.held == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -531,14 +534,14 @@ fn mapping_at(space: &Space, address: u64) -> Option<(u64, &Mapping)> {
 /// Returns the mapping that an address lies in, whatever is mapped next to it, and its device. A program that frees by
 /// address asks for its size.
 pub fn mapping(address: u64) -> Option<(Piece, &'static Device)> {
-    let space = lock(&SPACE);
+    let space = SPACE.lock();
     let (start, mapping) = mapping_at(&space, address)?;
     Some((piece(start, mapping.size, &mapping.allocation.live, mapping.id), mapping.allocation.device))
 }
 
 /// Returns the memory of the host that is mapped at an address, and the number of its mapping.
 pub fn host_mapping(address: u64) -> Option<(HostRange, u64)> {
-    let space = lock(&SPACE);
+    let space = SPACE.lock();
     let (start, mapping) = mapping_at(&space, address)?;
     mapping.allocation.pages.is_some().then(|| (mapping.host_range(start), mapping.id))
 }
@@ -549,7 +552,7 @@ fn piece(address: u64, size: u64, live: &Live, id: u64) -> Piece {
 
 /// The memory of a device around an address that is mapped without a gap, and its context.
 pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
-    let space = lock(&SPACE);
+    let space = SPACE.lock();
     let of_device = |mapping: &Mapping| mapping.allocation.pages.is_none();
     let (mut start, mapping) = mapping_at(&space, address).filter(|(_, mapping)| of_device(mapping))?;
     let live = Arc::clone(&mapping.allocation.live);

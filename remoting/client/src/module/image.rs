@@ -2,8 +2,8 @@
 
 use super::JitOptions;
 use crate::Code;
-use crate::objects::context::Live;
-use crate::objects::devices::Device;
+use crate::devices::Device;
+use crate::devices::context::Live;
 use crate::program::log;
 use crate::session::Reply;
 use driverapi::attributes::*;

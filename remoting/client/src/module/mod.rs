@@ -13,10 +13,10 @@ pub use jit::JitOptions;
 pub use limits::LaunchRules;
 
 use crate::Code;
-use crate::memory::{synchronous, taken, variables};
-use crate::objects::context::{self, Live};
-use crate::objects::handles::{Kind, Table};
-use crate::objects::library;
+use crate::devices::context::{self, Live};
+use crate::devices::handles::{Kind, Table};
+use crate::devices::memory::synchronous;
+use crate::memory::{taken, variables};
 use crate::program::{log, process};
 use crate::session::{lock, mint};
 use driverapi::attributes::*;
@@ -332,17 +332,6 @@ pub fn get(handle: CUmodule) -> Result<Arc<Module>, Code> {
 pub fn function(handle: CUfunction) -> Result<Arc<Function>, Code> {
     process::check_initialised()?;
     FUNCTIONS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
-}
-
-/// Returns a function, or the function of a library's kernel in the current context: CUDA takes both.
-///
-/// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`, or why the library cannot be loaded here.
-pub fn function_or_kernel(handle: CUfunction) -> Result<Arc<Function>, Code> {
-    match function(handle) {
-        Err(CUDA_ERROR_INVALID_HANDLE) => library::kernel(handle)?.function_in(&context::current()?),
-        other => other,
-    }
 }
 
 /// Returns the variable of a module that lies at this address, if the program asked for its address.

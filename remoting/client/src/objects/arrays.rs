@@ -2,10 +2,10 @@
 //! (`driverapi::arrays`); textures and surfaces have the driver's own numbers, because kernels get these as parameters.
 
 use crate::Code;
-use crate::copies::copy::{Shape as CopyShape, Side};
-use crate::memory::Piece;
-use crate::objects::context::{Context, Live};
-use crate::objects::handles::{Kind, Table};
+use crate::devices::context::{Context, Live};
+use crate::devices::handles::{Kind, Table};
+use crate::devices::memory::Piece;
+use crate::objects::sides::{Shape as CopyShape, Side};
 use crate::session::lock;
 use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, Resource, Shape, Steps};
 use driverapi::errors::*;
@@ -188,7 +188,7 @@ pub fn create_texture(
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for what is no texture (or no surface).
 pub fn texture(number: u64, surface: bool) -> Result<Arc<Texture>, Code> {
-    let current = crate::objects::context::current()?;
+    let current = crate::devices::context::current()?;
     let all = lock(&TEXTURES);
     let same: Vec<_> = all.iter().filter_map(|all| all.get(&number)).flatten().collect();
     let fits = |each: &&&Arc<Texture>| each.sampling.is_none() == surface;

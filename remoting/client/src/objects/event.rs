@@ -2,11 +2,11 @@
 
 use crate::Code;
 use crate::boundary::refused;
-use crate::objects::context::{self, Live};
-use crate::objects::handles::{Kind, Table};
+use crate::devices::context::{self, Live};
+use crate::devices::handles::{Kind, Table};
+use crate::devices::ticket::Token;
 use crate::objects::shared_event;
 use crate::objects::stream::Target;
-use crate::objects::ticket::Token;
 use crate::program::process;
 use crate::session::{Known, Progress, lock, mint};
 use driverapi::constants::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS};

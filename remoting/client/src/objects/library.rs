@@ -1,14 +1,14 @@
 //! Libraries: images that are loaded into a context as a module when a part of them is first used there.
 
 use crate::Code;
+use crate::devices::context::{self, Live};
+use crate::devices::handles::{Kind, Table};
 use crate::memory::variables;
-use crate::module::{Function, Image, JitOptions, Module};
-use crate::objects::context::{self, Live};
-use crate::objects::handles::{Kind, Table};
+use crate::module::{self, Function, Image, JitOptions, Module};
 use crate::program::process;
 use crate::session::lock;
 use driverapi::errors::*;
-use driverapi::types::{CUkernel, CUlibrary};
+use driverapi::types::{CUfunction, CUkernel, CUlibrary};
 use protocol::Symbol;
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -86,6 +86,16 @@ fn end_in(live: &Arc<Live>) {
     }
 }
 
+/// Returns a function, or the function of a library's kernel in the current context: CUDA takes both.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_HANDLE`, or why the library cannot be loaded here.
+pub fn function_or_kernel(handle: CUfunction) -> Result<Arc<Function>, Code> {
+    match module::function(handle) {
+        Err(CUDA_ERROR_INVALID_HANDLE) => kernel(handle)?.function_in(&context::current()?),
+        other => other,
+    }
+}
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`.
 pub fn kernel(handle: CUkernel) -> Result<Arc<Kernel>, Code> {

@@ -1,8 +1,8 @@
 //! Memory pools. All pools of a device share its slabs; a pool is an account and a set of preferences.
 
 use crate::Code;
-use crate::objects::devices::{self, Access, Device, unreachable_device};
-use crate::objects::handles::{Kind, Table};
+use crate::devices::handles::{Kind, Table};
+use crate::devices::{self, Access, Device, unreachable_device};
 use crate::program::process;
 use crate::session::{lock, mint};
 use driverapi::errors::*;
@@ -50,11 +50,6 @@ impl Pool {
         POOLS.insert(|handle| Arc::new(Pool { handle, id, ordinal, is_default, max_size, settings, readers }))
     }
 
-    /// The pool that a device has from the start.
-    pub fn of_device(ordinal: i32) -> Arc<Pool> {
-        Pool::new(ordinal, true, 0).expect("the table has room for the devices")
-    }
-
     /// # Errors
     /// `CUDA_ERROR_NOT_INITIALIZED`.
     pub fn device(&self) -> Result<&'static Device, Code> {
@@ -100,6 +95,26 @@ impl Pool {
     }
 }
 
+/// The pools of a device.
+pub struct OfDevice {
+    /// The pool that the device has from the start.
+    pub default: Arc<Pool>,
+    /// The pool that stream-ordered allocations come from if none is named.
+    pub current: Mutex<Arc<Pool>>,
+}
+
+/// Returns the pools of a device.
+pub fn of_device(device: &Device) -> Arc<OfDevice> {
+    static ALL: Mutex<BTreeMap<i32, Arc<OfDevice>>> = Mutex::new(BTreeMap::new());
+    let mut all = lock(&ALL);
+    let of_device = all.entry(device.ordinal).or_insert_with(|| {
+        let default = Pool::new(device.ordinal, true, 0).expect("the table has room for the devices");
+        let current = Mutex::new(Arc::clone(&default));
+        Arc::new(OfDevice { default, current })
+    });
+    Arc::clone(of_device)
+}
+
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY` if there are too many.
 pub fn create(ordinal: i32, max_size: u64) -> Result<Arc<Pool>, Code> {
@@ -127,10 +142,10 @@ pub fn destroy(handle: CUmemoryPool) -> Result<(), Code> {
     if pool.is_default {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let device = pool.device()?;
-    let mut current = lock(&device.pool);
+    let of_device = of_device(pool.device()?);
+    let mut current = lock(&of_device.current);
     if current.id == pool.id {
-        *current = Arc::clone(&device.default_pool);
+        *current = Arc::clone(&of_device.default);
     }
     POOLS.remove(handle.addr());
     Ok(())

@@ -2,10 +2,10 @@
 //! so each record, wait and query is a round trip: another process may ask as soon as the call has returned.
 
 use crate::Code;
-use crate::objects::context;
+use crate::devices::context;
+use crate::devices::ticket::Token;
 use crate::objects::event::{self, Event};
 use crate::objects::stream::Target;
-use crate::objects::ticket::Token;
 use crate::session::mint;
 use driverapi::errors::*;
 use protocol::{

@@ -1,10 +1,12 @@
 //! Streams, the default ones included.
 
+pub use crate::devices::target::Target;
+
 use crate::Code;
 use crate::boundary::DefaultStream;
+use crate::devices::context::{self, Context, GREATEST_PRIORITY, LEAST_PRIORITY, Live};
+use crate::devices::handles::{Kind, Table};
 use crate::memory::mapped;
-use crate::objects::context::{self, Context, GREATEST_PRIORITY, LEAST_PRIORITY, Live};
-use crate::objects::handles::{Kind, Table};
 use crate::program::process;
 use crate::session::lock;
 use driverapi::constants::{CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
@@ -32,15 +34,6 @@ pub struct Stream {
     pub priority: i32,
     /// The record of completed copies that it waited for.
     copies_seen: AtomicU64,
-}
-
-/// The destination of a command.
-#[derive(Clone)]
-pub struct Target {
-    pub live: Arc<Live>,
-    pub stream_id: u64,
-    pub flags: u32,
-    pub priority: i32,
 }
 
 /// # Errors

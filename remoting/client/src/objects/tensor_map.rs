@@ -2,7 +2,7 @@
 //! so that a program that encodes one before every launch asks once.
 
 use crate::Code;
-use crate::objects::context::Live;
+use crate::devices::context::Live;
 use crate::session::lock;
 use protocol::{Message, TensorMap, Writer};
 use std::collections::HashMap;

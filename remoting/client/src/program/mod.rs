@@ -3,7 +3,10 @@
 //!
 //! Called by all other modules. It knows nothing of CUDA.
 
+pub mod descriptors;
+pub(crate) mod identity;
 pub(crate) mod log;
 pub(crate) mod process;
+pub(crate) mod report;
 pub mod stats;
 pub(crate) mod sys;

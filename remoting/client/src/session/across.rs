@@ -1,14 +1,12 @@
 //! Services of the sessions of one process for each other: appliances do not know each other, so this process carries
 //! the order of streams and the bytes of copies from one to another, without holding up the program's threads.
 
-use super::copies::{DeviceBox, Source};
-use super::{HostBox, Pending, Session, Waiter, lock, mint};
+use super::pending::{PeerSource, Pending, Source, Then, Waiter};
+use super::sessions::mint;
+use super::{DeviceBox, HostBox, Session};
 use crate::Code;
 use protocol::{BULK_CHUNK, CopyToDeviceLate, Gate, GateOpen, Message, SupplyBytes, SupplyCancel};
 use std::sync::Arc;
-
-/// A callback for the code of an answer that no thread waits for. The reader calls it: it must not block.
-pub type Then = Box<dyn FnOnce(Code) + Send>;
 
 /// Holds a stream until it is opened.
 pub struct StreamGate {
@@ -20,29 +18,10 @@ impl StreamGate {
     /// Lets the stream go on; the next call that synchronises reports the code of what it waited for.
     pub fn open(self, code: Code) {
         self.session.note_late(code);
-        self.session.soon(move |session| {
+        self.session.jobs.soon(move |session| {
             // A session that is lost holds no stream.
             let _ = session.post(0, &GateOpen { token: self.token }).and_then(|_| session.flush());
         });
-    }
-}
-
-/// Device memory of one session that a late copy of another session reads.
-pub struct PeerSource {
-    pub session: Arc<Session>,
-    /// A stream of the library's own, which only this copy uses.
-    pub stream_id: u64,
-    pub memory: DeviceBox,
-    /// The session whose streams get a failure.
-    pub told: Arc<Session>,
-    /// Kept as long as the memory is read.
-    pub guard: Box<dyn Send + Sync>,
-}
-
-impl PeerSource {
-    pub fn packed(&self) -> u64 {
-        let extent = &self.memory.extent;
-        extent.width * extent.height * extent.depth
     }
 }
 
@@ -52,7 +31,7 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn post_gate(self: &Arc<Self>, stream_id: u64) -> Result<StreamGate, Code> {
-        self.start_jobs()?;
+        self.jobs.start(self)?;
         let token = mint();
         self.post(stream_id, &Gate { token })?;
         Ok(StreamGate { session: Arc::clone(self), token })
@@ -72,8 +51,8 @@ impl Session {
     /// # Errors
     /// A session's sticky error.
     pub fn copy_from_peer(self: &Arc<Self>, stream_id: u64, to: &DeviceBox, from: PeerSource) -> Result<(), Code> {
-        self.start_jobs()?;
-        from.session.start_jobs()?;
+        self.jobs.start(self)?;
+        from.session.jobs.start(&from.session)?;
         let message = CopyToDeviceLate { context: to.context, address: to.address, extent: to.extent.clone() };
         let source = Source::Peer(Arc::new(from), Arc::clone(self));
         self.append(
@@ -102,11 +81,11 @@ impl Session {
             return Err("the appliance asked for more bytes at once than it may".into());
         }
         let peer = Arc::clone(&from.session);
-        peer.soon(move |peer| {
+        peer.jobs.soon(move |peer| {
             let mut bytes = vec![0; len as usize];
             let place = HostBox::linear(bytes.as_mut_ptr().expose_provenance(), len);
             let (stream_id, memory) = (from.stream_id, from.memory.clone());
-            let then = move |code| to.soon(move |to| to.supply_fetched(command, &from, offset, &bytes, code));
+            let then = move |code| to.jobs.soon(move |to| to.supply_fetched(command, &from, offset, &bytes, code));
             // `then` gets an error.
             let _ = peer.ask_for_bytes(stream_id, &place, &memory, offset, Waiter::Then(Box::new(then)));
         });
@@ -116,8 +95,8 @@ impl Session {
     fn supply_fetched(&self, command: u64, from: &PeerSource, offset: u64, bytes: &[u8], code: Code) {
         let last = offset + bytes.len() as u64 == from.packed();
         let wanted = match code == 0 && !last {
-            true => lock(&self.pending).contains_key(&command),
-            false => lock(&self.pending).remove(&command).is_some(),
+            true => self.pending.lock().contains_key(&command),
+            false => self.pending.lock().remove(&command).is_some(),
         };
         if !wanted {
             return;

@@ -1,52 +1,16 @@
 //! Host functions that streams run: on one thread of their own, in the order in which they come due. Each wait of a
 //! stream has a thread of its own, because it may last.
 
-use super::{Session, lock, mint};
+use super::parts::host_calls::{HostCall, IN_CALLBACK, Kind};
+use super::sessions::mint;
+use super::{Session, lock};
 use crate::Code;
 use crate::program::{log, sys};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use protocol::{CallbackDone, HostFunction};
-use std::cell::Cell;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, OnceLock};
-
-/// A host function or a wait, with its argument bound. It is called with the session's sticky error, or 0.
-pub type HostCall = Box<dyn FnOnce(Code) + Send>;
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Function,
-    Wait,
-}
-
-#[derive(Default)]
-pub struct Callbacks {
-    functions: AtomicUsize,
-    waits: AtomicUsize,
-    calls: Mutex<HashMap<u64, (Kind, HostCall)>>,
-    due: OnceLock<Sender<u64>>,
-}
-
-impl Callbacks {
-    /// The number of calls of this kind that have not returned.
-    fn outstanding(&self, kind: Kind) -> &AtomicUsize {
-        match kind {
-            Kind::Function => &self.functions,
-            Kind::Wait => &self.waits,
-        }
-    }
-}
-
-thread_local! {
-    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether the calling thread runs a host function. CUDA allows no calls from there.
-pub fn in_callback() -> bool {
-    IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
-}
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc;
 
 impl Session {
     /// Calls `function` when the stream gets there; the stream continues when it returns.

@@ -1,42 +1,15 @@
 //! Copies between the program's memory and the device.
 
-use super::{HostBox, Known, PeerSource, Pending, Session, Slot, Waiter, lock};
+use super::pending::{Pending, Source, Waiter};
+use super::{DeviceBox, HostBox, Known, Session, Slot, lock};
 use crate::Code;
 use crate::program::stats;
 use protocol::{
-    BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToDeviceShared, CopyToHost, CopyToHostShared, Extent, Message,
-    NeedBytes, SEND_WINDOW, SupplyBytes,
+    BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToDeviceShared, CopyToHost, CopyToHostShared, Message, NeedBytes,
+    SEND_WINDOW, SupplyBytes,
 };
 use std::borrow::Cow;
 use std::sync::Arc;
-
-/// The device side of a copy.
-#[derive(Clone)]
-pub struct DeviceBox {
-    pub context: u64,
-    pub address: u64,
-    pub extent: Extent,
-}
-
-impl DeviceBox {
-    /// Whether the bytes lie together.
-    pub(super) fn is_linear(&self) -> bool {
-        self.extent.height == 1 && self.extent.depth == 1
-    }
-
-    /// Returns `len` bytes of a linear box, from `offset` on.
-    pub(super) fn part(&self, offset: u64, len: u64) -> DeviceBox {
-        DeviceBox { context: self.context, address: self.address + offset, extent: Extent::linear(len) }
-    }
-}
-
-/// The source of bytes of a copy that the worker asks for.
-#[derive(Clone)]
-pub enum Source {
-    Host(HostBox),
-    /// Another session; they go to this one.
-    Peer(Arc<PeerSource>, Arc<Session>),
-}
 
 /// Returns the packed bytes from `offset` on: in place, or gathered if they lie apart.
 fn gather(from: &HostBox, offset: u64, len: u64) -> Cow<'static, [u8]> {
@@ -112,7 +85,7 @@ impl Session {
         from: &HostBox,
         waiter: Waiter,
     ) -> Result<(), Code> {
-        self.start_jobs()?;
+        self.jobs.start(self)?;
         let DeviceBox { context, address, ref extent } = *to;
         let (extent, supply) = (extent.clone(), Some(Pending::Supply(Source::Host(*from), waiter)));
         match self.shared_place(from) {
@@ -228,7 +201,7 @@ impl Session {
             return Err("the appliance asked for more bytes than a copy has".into());
         }
         match from {
-            Source::Host(from) => self.soon(move |session| session.supply_from_host(command, &from, offset, len)),
+            Source::Host(from) => self.jobs.soon(move |session| session.supply_from_host(command, &from, offset, len)),
             Source::Peer(from, to) => Session::fetch(command, from, to, offset, len)?,
         }
         Ok(())
@@ -247,7 +220,7 @@ impl Session {
             return;
         }
         // This releases the lock at once: a thread that appends a command takes it while it holds the outbox's.
-        let supplied = lock(&self.pending).remove(&command);
+        let supplied = self.pending.lock().remove(&command);
         if let Some(Pending::Supply(_, waiter)) = supplied {
             let may_read = matches!(waiter, Waiter::Thread(_));
             waiter.supplied(0);

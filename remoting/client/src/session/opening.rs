@@ -1,6 +1,6 @@
 //! The first frame of a session.
 
-use crate::program::process;
+use crate::program::identity;
 use protocol::{Header, Message, Open, Writer, table_hash};
 
 /// The opening frame. The connecting side sends it directly after the preface: the appliance passes on what it does not
@@ -21,7 +21,7 @@ impl Opening {
             wire_version: wire,
             table_hash: table_hash(wire).unwrap_or_default(),
             client_pid: std::process::id(),
-            client_name: process::name(),
+            client_name: identity::name(),
         });
         let (len, code, seq) = (payload.bytes.len() as u32, Open::CODE, Opening::NUMBER);
         let header = Header { len, code, seq, ..Header::default() };

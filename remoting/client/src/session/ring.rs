@@ -1,77 +1,49 @@
 //! Copies of pageable memory to and from a worker on this machine: in pieces, through page-locked memory that it
 //! shares.
 
-use super::shared_memory::LEAST;
-use super::{DeviceBox, HostBox, Known, Session, Slot, Waiter, lock};
+use super::parts::pieces::{PIECE, PIECES, Pieces, Ring};
+use super::parts::sharing::LEAST;
+use super::pending::Waiter;
+use super::{DeviceBox, HostBox, Known, Session, Slot};
 use crate::Code;
+use crate::locks::Guard;
 use crate::program::sys;
-use protocol::BULK_CHUNK;
 use std::collections::VecDeque;
-use std::sync::{Arc, MutexGuard, TryLockError};
+use std::sync::Arc;
 use std::time::Duration;
 
-const PIECE: usize = BULK_CHUNK;
-/// A small number, so that the pieces stay in the processors' caches.
-const PIECES: usize = 8;
 const PAGE: u64 = 4096;
 /// How long a copy that may not wait for its stream waits for a piece: longer than a copy of one takes.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-#[derive(Default)]
-pub enum Ring {
-    /// No copy went through it yet.
-    #[default]
-    Unused,
-    There(Pieces),
-    /// No ring is available; there may be one that the worker does not share any more.
-    Refused(Option<Pieces>),
-}
-
-pub struct Pieces {
-    context: u64,
-    base: usize,
-    /// The place of each piece, and the copy that used it last; the oldest first.
-    used: VecDeque<(usize, Option<Arc<Slot>>)>,
-}
-
-impl Pieces {
-    fn all(&self) -> HostBox {
-        HostBox::linear(self.base, (PIECE * PIECES) as u64)
-    }
-
-    /// Takes the piece with the oldest copy, once that is complete; `None` if that takes too long and `may_wait` is not
-    /// set.
-    fn take(&mut self, session: &Session, may_wait: bool) -> Result<Option<usize>, Code> {
-        let Some((place, last)) = self.used.pop_front() else { return Ok(None) };
-        if let Some(slot) = last.filter(|slot| !slot.is_finished()) {
-            if !may_wait && !session.is_soon(&slot, PATIENCE) {
-                self.used.push_front((place, Some(slot)));
-                return Ok(None);
-            }
-            let waited = session.wait(&slot);
-            if let Err(code) = waited {
-                self.used.push_front((place, Some(slot)));
-                return Err(code);
-            }
-        }
-        Ok(Some(place))
-    }
-}
-
 impl Session {
     /// The pieces, if there are any and no other thread uses them.
-    fn ring(&self, context: u64) -> Option<MutexGuard<'_, Ring>> {
-        let mut ring = match self.ring.try_lock() {
-            Ok(ring) => ring,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+    fn ring(&self, context: u64) -> Option<Guard<'_, Ring>> {
+        let mut ring = self.ring.try_lock()?;
         *ring = match std::mem::take(&mut *ring) {
             Ring::Unused => self.new_ring(context).map_or(Ring::Refused(None), Ring::There),
             Ring::There(pieces) if !self.shares(&pieces.all()) => Ring::Refused(Some(pieces)),
             other => other,
         };
         matches!(*ring, Ring::There(_)).then_some(ring)
+    }
+
+    /// Takes the piece with the oldest copy, once that is complete; `None` if that takes too long and `may_wait` is not
+    /// set.
+    fn take_piece(&self, pieces: &mut Pieces, may_wait: bool) -> Result<Option<usize>, Code> {
+        let Some((place, last)) = pieces.used.pop_front() else { return Ok(None) };
+        if let Some(slot) = last.filter(|slot| !slot.is_finished()) {
+            if !may_wait && !self.is_soon(&slot, PATIENCE) {
+                pieces.used.push_front((place, Some(slot)));
+                return Ok(None);
+            }
+            let waited = self.wait(&slot);
+            if let Err(code) = waited {
+                pieces.used.push_front((place, Some(slot)));
+                return Err(code);
+            }
+        }
+        Ok(Some(place))
     }
 
     fn new_ring(&self, context: u64) -> Option<Pieces> {
@@ -112,7 +84,7 @@ impl Session {
         let Ring::There(pieces) = &mut *ring else { return Ok(0) };
         let mut offset = 0;
         while offset < total {
-            let Some(place) = pieces.take(self, may_wait)? else { break };
+            let Some(place) = self.take_piece(pieces, may_wait)? else { break };
             let (len, slot) = ((total - offset).min(PIECE as u64), Slot::new());
             from.pack(offset, len, place);
             let piece = HostBox::linear(place, len);
@@ -142,7 +114,7 @@ impl Session {
         let mut under_way = VecDeque::new();
         while landed < total && failed.is_ok() {
             while asked < total && under_way.len() < PIECES {
-                let Some(place) = pieces.take(self, true)? else { break };
+                let Some(place) = self.take_piece(pieces, true)? else { break };
                 let (len, slot) = ((total - asked).min(PIECE as u64), Slot::new());
                 let (piece, there) = (HostBox::linear(place, len), from.part(asked, len));
                 let waiter = Waiter::Thread(Arc::clone(&slot));
@@ -176,7 +148,7 @@ impl Session {
 
     /// Ends the ring of a context that is about to be destroyed, with all that the worker knows of the pieces there.
     pub fn end_ring(&self, context: u64) {
-        let mut ring = lock(&self.ring);
+        let mut ring = self.ring.lock();
         let (Ring::There(pieces) | Ring::Refused(Some(pieces))) = &*ring else { return };
         if pieces.context != context {
             return;

@@ -1,9 +1,11 @@
 //! The outgoing side of a session.
 
-use super::outbox::{COPIED_TAIL, FULL, Outbox};
-use super::{Pending, QUIET_SECONDS, Session, lock};
+use super::parts::outbox::{COPIED_TAIL, FULL, Outbox};
+use super::pending::Pending;
+use super::state::{QUIET_SECONDS, Session};
 use crate::Code;
 use crate::boundary;
+use crate::locks::Guard;
 use crate::program::{log, stats, sys};
 use driverapi::errors::{CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
 use protocol::{
@@ -13,7 +15,6 @@ use protocol::{
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often waiting commands are looked for while there are some.
@@ -62,7 +63,7 @@ impl Session {
             // What the worker has acknowledged meanwhile need not be copied.
             self.poll(Duration::ZERO);
         }
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         outbox.trim(self.acknowledged.load(Relaxed));
         outbox.own();
     }
@@ -101,7 +102,7 @@ impl Session {
             pending.into_iter().for_each(|pending| pending.reject(code));
             return Err(code);
         }
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         outbox.last += 1;
         let number = outbox.last;
         if stream_id != 0 && code != StreamSynchronize::CODE && code != StreamQuery::CODE {
@@ -114,7 +115,7 @@ impl Session {
         }
         let (awaited, before) = (pending.is_some(), outbox.kept.unsent());
         if let Some(pending) = pending {
-            lock(&self.pending).insert(number, pending);
+            self.pending.lock().insert(number, pending);
         }
         self.frame(&mut outbox, Header { code, seq: number, stream_id, ..Header::default() }, tail.len(), body);
         // The tail of a copy's frame has a window of its own.
@@ -135,7 +136,7 @@ impl Session {
             sent
         };
         if let (true, Err(code)) = (awaited, sent) {
-            let pending = lock(&self.pending).remove(&number);
+            let pending = self.pending.lock().remove(&number);
             pending.into_iter().for_each(|pending| pending.reject(code));
         }
         sent?;
@@ -178,13 +179,13 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn flush(&self) -> Result<(), Code> {
-        self.send(lock(&self.outbox))
+        self.send(self.outbox.lock())
     }
 
     /// Sends all waiting frames. Without a connection they are kept for the next one.
-    fn send(&self, mut outbox: MutexGuard<Outbox>) -> Result<(), Code> {
+    fn send(&self, mut outbox: Guard<Outbox>) -> Result<(), Code> {
         while (!outbox.connected || self.held.is_on()) && outbox.kept.unsent() > MOST_AHEAD && !self.is_lost() {
-            outbox = self.reconnected.wait(outbox).unwrap_or_else(PoisonError::into_inner);
+            outbox = outbox.wait(&self.reconnected);
         }
         self.send_while(&mut outbox, true)
     }
@@ -232,7 +233,7 @@ impl Session {
     /// # Errors
     /// If the worker cannot have received that many.
     pub(super) fn go_on_with(&self, socket: &OwnedFd, received: u64) -> Result<(), String> {
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         outbox.kept.rewind(received).map_err(|error| error.to_string())?;
         sys::replace(self.fd(), socket.as_raw_fd()).map_err(|error| error.to_string())?;
         sys::receive_timeout(self.fd(), Some(QUIET_SECONDS));
@@ -254,7 +255,7 @@ impl Session {
             return;
         }
         match self.outbox.try_lock() {
-            Ok(mut outbox) if outbox.connected && outbox.kept.unsent() == 0 => {
+            Some(mut outbox) if outbox.connected && outbox.kept.unsent() == 0 => {
                 self.say(&mut outbox, Acknowledge::CODE);
             }
             // Other threads are sending, and their frames acknowledge, too; except frames that are already encoded.
@@ -266,14 +267,14 @@ impl Session {
     /// Probes whether the peer is alive. Called by the reader, so it never blocks: while other threads send, their
     /// frames serve as the probe.
     pub(super) fn probe(&self) {
-        if let Ok(mut outbox) = self.outbox.try_lock() {
+        if let Some(mut outbox) = self.outbox.try_lock() {
             self.say(&mut outbox, Probe::CODE);
         }
     }
 
     /// Like [`Session::probe`], for other threads, which may block.
     pub(super) fn probe_surely(&self) {
-        self.say(&mut lock(&self.outbox), Probe::CODE);
+        self.say(&mut self.outbox.lock(), Probe::CODE);
     }
 
     /// Sends a frame that is not a command. What the socket does not take at once, the background thread sends.
@@ -290,7 +291,7 @@ impl Session {
         sys::precise_sleeps();
         loop {
             self.wake.wait();
-            let mut outbox = lock(&self.outbox);
+            let mut outbox = self.outbox.lock();
             if self.held.take_released() {
                 self.reconnected.notify_all();
                 outbox.ticking = true;
@@ -318,14 +319,14 @@ impl Session {
                 } else {
                     std::thread::sleep(TICK);
                 }
-                outbox = lock(&self.outbox);
+                outbox = self.outbox.lock();
             }
         }
     }
 
     /// Sends the last frame, if the socket takes it at once. Returns whether all was sent.
     pub(super) fn close(&self) -> bool {
-        if let Ok(mut outbox) = self.outbox.try_lock()
+        if let Some(mut outbox) = self.outbox.try_lock()
             && !self.is_lost()
             && outbox.connected
         {
@@ -339,24 +340,5 @@ impl Session {
             return outbox.kept.unsent() == 0 && !self.held.is_on();
         }
         false
-    }
-}
-
-/// Wakes the background thread. Takes no lock for long, so that the reader may use it.
-#[derive(Default)]
-pub struct Wake {
-    due: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Wake {
-    pub fn wake(&self) {
-        *lock(&self.due) = true;
-        self.changed.notify_one();
-    }
-
-    fn wait(&self) {
-        let due = self.changed.wait_while(lock(&self.due), |due| !*due);
-        *due.unwrap_or_else(PoisonError::into_inner) = false;
     }
 }

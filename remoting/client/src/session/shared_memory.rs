@@ -1,79 +1,16 @@
 //! Page-locked memory that a worker on this machine shares: copies say where in it the bytes lie.
 
+use super::parts::sharing::{Channel, LEAST, PATIENCE, file, give};
 use super::{HostBox, Session, lock};
+use crate::locks::Guard;
 use crate::program::{process, sys};
-use driverapi::descriptors::apart;
-use protocol::{CopyToDeviceShared, Message, NOT_SHARED, SHARED, SharedMemory, since};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use protocol::{CopyToDeviceShared, Message, SharedMemory, since};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
-use rustix::process::{Resource, getrlimit};
-use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
-
-/// Copies of less than this go by the wire: there they cost no round trip. Nor is smaller memory shared.
-pub(super) const LEAST: u64 = 64 << 10;
-/// A driver takes about 0.1 s for each GB that it locks.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Makes a connection by which the worker gets memory, if it is on this machine.
-type Connect = dyn Fn() -> Option<OwnedFd> + Send + Sync;
-
-#[derive(Default)]
-enum Channel {
-    /// Nothing was shared yet.
-    #[default]
-    Unused,
-    Open(OwnedFd),
-    /// The end of sharing: nothing is shared any more. An open connection stays: its end tells the worker that this
-    /// process has ended.
-    Over {
-        _kept: Option<OwnedFd>,
-    },
-}
-
-#[derive(Default)]
-pub struct Shared {
-    connect: OnceLock<Box<Connect>>,
-    channel: Mutex<Channel>,
-    /// The end of each piece by its start. The worker has them unless the session has moved; then it asks for the
-    /// bytes.
-    pieces: Mutex<BTreeMap<usize, usize>>,
-    any: AtomicBool,
-}
-
-/// A new file for the memory, which no end can make shorter.
-pub fn file(size: u64) -> io::Result<OwnedFd> {
-    // Beyond the limit of a file's size the kernel would not only refuse, but end the program by a signal.
-    if getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    let file = apart(|| memfd_create("remotegpu-pinned", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING))?;
-    ftruncate(&file, size)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(file)
-}
-
-/// Whether the worker has the memory too.
-fn give(channel: &OwnedFd, memory: &SharedMemory, file: &OwnedFd) -> io::Result<bool> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let files = [file.as_fd()];
-    ancillary.push(SendAncillaryMessage::ScmRights(&files));
-    sendmsg(channel, &[IoSlice::new(&memory.encode())], &mut ancillary, SendFlags::NOSIGNAL)?;
-    let mut answer = [0];
-    match recv(channel, &mut answer[..], RecvFlags::empty())? {
-        (1, _) if answer == [SHARED] => Ok(true),
-        (1, _) if answer == [NOT_SHARED] => Ok(false),
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
-}
+use std::sync::atomic::Ordering::SeqCst;
 
 impl Session {
     /// Sets the way to reach the worker for memory that both share.
@@ -87,8 +24,8 @@ impl Session {
         drop(self.channel());
     }
 
-    fn channel(&self) -> MutexGuard<'_, Channel> {
-        let mut channel = lock(&self.shared.channel);
+    fn channel(&self) -> Guard<'_, Channel> {
+        let mut channel = self.shared.channel.lock();
         if let Channel::Unused = *channel {
             let opened = self.shared.connect.get().and_then(|connect| connect());
             let opened = opened.filter(|channel| set_socket_timeout(channel, Timeout::Recv, Some(PATIENCE)).is_ok());
@@ -132,7 +69,7 @@ impl Session {
         if lock(&self.shared.pieces).remove(&address).is_none() {
             return;
         }
-        let mut channel = lock(&self.shared.channel);
+        let mut channel = self.shared.channel.lock();
         let Channel::Open(open) = &*channel else { return };
         let gone = SharedMemory { context: 0, address: address as u64, size: 0 }.encode();
         // A partial write is a failure, too.
@@ -144,7 +81,7 @@ impl Session {
     /// Checks the sharing after a reconnect, which may have led to another worker: then nothing is shared with it. For
     /// the reader, which may not wait.
     pub(super) fn check_shared(&self) {
-        let Ok(mut channel) = self.shared.channel.try_lock() else { return };
+        let Some(mut channel) = self.shared.channel.try_lock() else { return };
         let Channel::Open(open) = &*channel else { return };
         if recv(open, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) != Err(Errno::AGAIN) {
             self.share_nothing(&mut channel);

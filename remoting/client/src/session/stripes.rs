@@ -2,27 +2,23 @@
 //! commands stay on the session's connection and name their stripe, so all orders are as without stripes. If a stripe
 //! ends, the rest of its bytes goes by the session's own connection.
 
-use super::copies::Source;
-use super::{DeviceBox, HostBox, Known, Pending, Reply, Session, Slot, Waiter, lock, mint};
+use super::parts::stripe::Stripe;
+use super::pending::{Pending, Source, Waiter};
+use super::sessions::mint;
+use super::{DeviceBox, HostBox, Known, Reply, Session, Slot, lock};
 use crate::Code;
-use crate::program::{log, process, stats, sys};
+use crate::program::{log, process, sys};
 use protocol::{BULK_CHUNK, CopyToDeviceStriped, CopyToHostStriped, Landed, Message, PieceHeader, since};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::Duration;
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::{Arc, Condvar, Mutex};
 
 /// Smaller copies finish before stripes help.
 const LEAST: u64 = 8 << 20;
 const PIECE: u64 = BULK_CHUNK as u64;
 /// The most pieces of a copy to the host that are assigned to a stripe in advance.
 const AHEAD: usize = 4;
-/// A stripe's thread stops touching memory of an ended command within this time, or the stripe is closed.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Makes a new connection with this number, if there is a way.
-type Connect = dyn Fn(u64) -> Option<OwnedFd> + Send + Sync;
 
 const STRIPES: &str = "REMOTEGPU_STRIPES";
 const MOST: usize = 8;
@@ -36,97 +32,7 @@ pub fn wanted_stripes() -> usize {
     })
 }
 
-/// The state of a stripe's work.
-#[derive(Default)]
-struct Work {
-    /// Command, address and length.
-    to_send: VecDeque<(u64, usize, usize)>,
-    sends: Option<u64>,
-    receives: Option<u64>,
-    closed: bool,
-}
-
-struct Stripe {
-    number: u64,
-    socket: OwnedFd,
-    work: Mutex<Work>,
-    changed: Condvar,
-}
-
 impl Stripe {
-    fn tell(&self, change: impl FnOnce(&mut Work)) {
-        change(&mut lock(&self.work));
-        self.changed.notify_all();
-    }
-
-    fn close(&self) {
-        self.tell(|work| work.closed = true);
-        sys::shut_down(self.socket.as_raw_fd());
-    }
-
-    /// Returns when no thread of the stripe touches memory of the command any more.
-    fn let_go(&self, command: u64) {
-        let is_busy = |work: &mut Work| [work.sends, work.receives].contains(&Some(command));
-        let work = lock(&self.work);
-        let (mut work, _) =
-            self.changed.wait_timeout_while(work, PATIENCE, is_busy).unwrap_or_else(PoisonError::into_inner);
-        let waits = work.to_send.iter().any(|(waiting, ..)| *waiting == command);
-        if is_busy(&mut work) || waits {
-            // The worker could not know any more what follows.
-            work.to_send.clear();
-            drop(work);
-            self.close();
-            drop(self.changed.wait_while(lock(&self.work), is_busy));
-        }
-    }
-
-    fn next_to_send(&self) -> Option<(u64, usize, usize)> {
-        let waits = |work: &mut Work| work.to_send.is_empty() && !work.closed;
-        let mut work: MutexGuard<'_, Work> =
-            self.changed.wait_while(lock(&self.work), waits).unwrap_or_else(PoisonError::into_inner);
-        if work.closed {
-            return None;
-        }
-        let next = work.to_send.pop_front();
-        work.sends = next.map(|(command, ..)| command);
-        next
-    }
-
-    fn send(&self) -> Option<()> {
-        loop {
-            let (command, address, len) = self.next_to_send()?;
-            let header = PieceHeader { command, len: len as u64 }.encode();
-            // SAFETY: the call whose memory this is waits in `let_go` while `sends` names the command.
-            let bytes = unsafe { std::slice::from_raw_parts(with_exposed_provenance::<u8>(address), len) };
-            let mut sent = 0;
-            while sent < header.len() + len {
-                let (head, body) = (header.get(sent..).unwrap_or_default(), sent.saturating_sub(header.len()));
-                let parts = [head, &bytes[body..]];
-                sent += sys::send(self.socket.as_raw_fd(), parts.into_iter()).ok()?;
-            }
-            stats::sent(sent);
-            stats::striped(sent);
-            self.tell(|work| work.sends = None);
-        }
-    }
-
-    /// # Safety
-    /// `to` is valid for writes of `len` bytes.
-    unsafe fn fill(&self, to: *mut u8, len: usize) -> Option<()> {
-        let mut filled = 0;
-        while filled < len {
-            // SAFETY: inside of what the caller vouches for.
-            let count = unsafe { sys::receive(self.socket.as_raw_fd(), to.add(filled), len - filled, true) }.ok()?;
-            if count == 0 {
-                return None;
-            }
-            stats::received(count);
-            stats::striped(count);
-            filled += count;
-        }
-        Some(())
-    }
-
     fn receive(&self, session: &Session) -> Option<()> {
         loop {
             let mut header = [0; PieceHeader::BYTES];
@@ -135,7 +41,7 @@ impl Stripe {
             let PieceHeader { command, len } = PieceHeader::decode(&header);
             // From here on `let_go` waits. It is called when the command is not pending any more.
             self.tell(|work| work.receives = Some(command));
-            let to = match lock(&session.pending).get(&command) {
+            let to = match session.pending.lock().get(&command) {
                 Some(Pending::Landing(to, _)) if to.packed() == len => *to,
                 _ => return None,
             };
@@ -171,14 +77,6 @@ impl Stripe {
     }
 }
 
-#[derive(Default)]
-pub struct Stripes {
-    /// The number of stripes, and the way to connect one.
-    connect: OnceLock<(usize, Box<Connect>)>,
-    /// None before the first large copy, and the first after a reconnect.
-    open: Mutex<Option<Vec<Arc<Stripe>>>>,
-}
-
 impl Session {
     /// Lets large copies open `count` more connections.
     pub fn stripe_by(&self, count: usize, connect: impl Fn(u64) -> Option<OwnedFd> + Send + Sync + 'static) {
@@ -188,12 +86,8 @@ impl Session {
     /// Ends the stripes: none of them may work where the session continues. The next large copy opens others. For the
     /// reader, which may not wait.
     pub(super) fn end_stripes(&self) {
-        let mut open = match self.stripes.open.try_lock() {
-            Ok(open) => open,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread is opening them.
-            Err(TryLockError::WouldBlock) => return,
-        };
+        // Without the lock another thread is opening them.
+        let Some(mut open) = self.stripes.open.try_lock() else { return };
         open.take().into_iter().flatten().for_each(|stripe| stripe.close());
     }
 
@@ -205,7 +99,7 @@ impl Session {
         if !is_worth_it || self.shares(host) || self.held.is_on() {
             return Vec::new();
         }
-        let mut open = lock(&self.stripes.open);
+        let mut open = self.stripes.open.lock();
         let all = open.get_or_insert_with(|| self.open_stripes());
         all.retain(|stripe| !lock(&stripe.work).closed);
         all.clone()
@@ -243,7 +137,7 @@ impl Session {
         if stripes.is_empty() {
             return Ok(false);
         }
-        self.start_jobs()?;
+        self.jobs.start(self)?;
         let mut under_way = Vec::new();
         let mut outcome = Ok(());
         for (offset, stripe) in (0..total).step_by(BULK_CHUNK).zip(stripes.iter().cycle()) {

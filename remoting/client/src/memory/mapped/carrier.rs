@@ -1,7 +1,7 @@
 //! The carrier of the host's changes to one context's device. It knows which of them the device has.
 
 use crate::Code;
-use crate::objects::context::{LEAST_PRIORITY, Live};
+use crate::devices::context::{LEAST_PRIORITY, Live};
 use crate::session::mint;
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
 use protocol::{

@@ -14,17 +14,18 @@ pub use reach::{reach, register, show_registered, take_in};
 use super::budget;
 use super::changes::unsent;
 use super::granules::Granules;
-use super::heap::Piece;
 use super::host::{self, HostKind, HostRange};
 use crate::Code;
-use crate::objects::context::{self, Live};
-use crate::session::{Known, News, Session, lock};
+use crate::devices::context::{self, Live};
+use crate::devices::memory::heap::Piece;
+use crate::locks::{Ordered, Rank};
+use crate::session::{Known, News, Session};
 use carrier::{Carrier, Changes};
 use one::Mapped;
 use protocol::MirrorRun;
 use reach::{check_room, settle};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use written::Written;
 
 /// More separate changes than this are sent as one, with what lies between them, if the device writes nothing.
@@ -48,7 +49,8 @@ pub enum NoMirror {
     Failed(Code),
 }
 
-static MIRROR: Mutex<Mirror> = Mutex::new(Mirror { all: Vec::new(), carriers: Vec::new(), granules: Granules::new() });
+static MIRROR: Ordered<Mirror> =
+    Ordered::new(Rank::Mirror, Mirror { all: Vec::new(), carriers: Vec::new(), granules: Granules::new() });
 /// The number of mirrors: programs without such memory pay for one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -261,12 +263,12 @@ pub fn forget(host: usize) -> Result<(), Code> {
     }
     let place = |mirror: &Mirror| mirror.all.iter().position(|mapped| mapped.host == host);
     let session = {
-        let mirror = lock(&MIRROR);
+        let mirror = MIRROR.lock();
         let Some(place) = place(&mirror) else { return Ok(()) };
         Arc::clone(&mirror.all[place].live.session)
     };
     let settled = settle(&session);
-    let mirror = &mut *lock(&MIRROR);
+    let mirror = &mut *MIRROR.lock();
     place(mirror).map_or(Ok(()), |place| mirror.end(place)).and(settled)
 }
 
@@ -281,10 +283,10 @@ pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
             let end = mapped.host + mapped.shadow.len();
             mapped.kind == HostKind::Created && mapped.host < start + size && start < end
         };
-        let first = lock(&MIRROR).all.iter().find(|mapped| touches(mapped)).map(|it| Arc::clone(&it.live.session));
+        let first = MIRROR.lock().all.iter().find(|mapped| touches(mapped)).map(|it| Arc::clone(&it.live.session));
         let Some(session) = first else { break };
         let settled = settle(&session);
-        let mirror = &mut *lock(&MIRROR);
+        let mirror = &mut *MIRROR.lock();
         let place = mirror.all.iter().position(touches);
         ended = ended.and(settled).and(place.map_or(Ok(()), |place| mirror.end(place)));
     }
@@ -295,7 +297,7 @@ pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
 /// the first one.
 pub fn note_alias() {
     written::note_alias();
-    let mut mirror = lock(&MIRROR);
+    let mut mirror = MIRROR.lock();
     mirror.all.iter_mut().filter(|mapped| mapped.kind == HostKind::Created).for_each(|mapped| mapped.written = None);
 }
 
@@ -307,7 +309,7 @@ pub fn end_in(live: &Arc<Live>) {
     // lies here.
     let is_reached = |mapped: &Mapped| !mapped.reached_by.is_empty() && mapped.live.id == context;
     let (is_any_left, is_any_reached) = {
-        let mirror = lock(&MIRROR);
+        let mirror = MIRROR.lock();
         (mirror.all.iter().any(is_left), mirror.all.iter().any(is_reached))
     };
     if is_any_reached {
@@ -315,7 +317,7 @@ pub fn end_in(live: &Arc<Live>) {
     } else if is_any_left {
         let _ = live.synchronise();
     }
-    let mirror = &mut *lock(&MIRROR);
+    let mirror = &mut *MIRROR.lock();
     mirror.take_news(&live.session);
     if let Some(stream_id) = mirror.carriers.iter().find(|carrier| carrier.live.id == context).map(|it| it.stream_id) {
         for mapped in mirror.all.iter_mut().filter(|mapped| is_left(mapped)) {
@@ -337,7 +339,7 @@ pub fn mirror_at(address: u64) -> Option<(Piece, Arc<Live>)> {
     if COUNT.load(SeqCst) == 0 {
         return None;
     }
-    let mirror = lock(&MIRROR);
+    let mirror = MIRROR.lock();
     let here = |mapped: &&Mapped| mapped.device == mapped.host as u64 && mapped.contains(address, 1);
     let mapped = mirror.all.iter().find(here)?;
     let (size, context) = (mapped.shadow.len() as u64, mapped.live.id);
@@ -349,7 +351,7 @@ pub fn host_address(session: &Arc<Session>, device: u64) -> Option<u64> {
     if COUNT.load(SeqCst) == 0 {
         return None;
     }
-    let mirror = lock(&MIRROR);
+    let mirror = MIRROR.lock();
     let here =
         |mapped: &&Mapped| mapped.is_of(session) && device.wrapping_sub(mapped.device) < mapped.shadow.len() as u64;
     let mapped = mirror.all.iter().find(here)?;
@@ -366,7 +368,7 @@ pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u6
     if COUNT.load(SeqCst) == 0 {
         return None;
     }
-    let mirror = lock(&MIRROR);
+    let mirror = MIRROR.lock();
     let mapped = mirror.all.iter().find(|mapped| mapped.is_of(session) && mapped.contains(host, span))?;
     Some(mapped.device + (host - mapped.host as u64))
 }
@@ -382,7 +384,7 @@ pub fn device_span(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> 
         let start = mapped.host as u64;
         mapped.is_of(session) && host < start + mapped.shadow.len() as u64 && start < host.saturating_add(span)
     };
-    let owner = lock(&MIRROR).all.iter().find(|mapped| touches(mapped)).map(|mapped| Arc::clone(&mapped.live))?;
+    let owner = MIRROR.lock().all.iter().find(|mapped| touches(mapped)).map(|mapped| Arc::clone(&mapped.live))?;
     reach(&owner, &range).ok()?;
     device_address(session, host, span)
 }
@@ -395,7 +397,7 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
     }
-    let mut mirror = lock(&MIRROR);
+    let mut mirror = MIRROR.lock();
     if session.has_much_news() {
         mirror.take_news(session);
     }
@@ -411,7 +413,7 @@ pub fn send(session: &Arc<Session>) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
     }
-    lock(&MIRROR).send_changes(session)
+    MIRROR.lock().send_changes(session)
 }
 
 /// Makes later work of the stream see the mirrors that exist by now.
@@ -419,7 +421,7 @@ pub fn send(session: &Arc<Session>) -> Result<(), Code> {
 /// # Errors
 /// The session's sticky error.
 pub fn hold(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
-    lock(&MIRROR).hold(session, stream_id)
+    MIRROR.lock().hold(session, stream_id)
 }
 
 /// Whether there is any mirror.
@@ -436,7 +438,7 @@ pub fn bring(session: &Arc<Session>) -> Result<(), Code> {
         return Ok(());
     }
     let streams: Vec<u64> = {
-        let mirror = &mut *lock(&MIRROR);
+        let mirror = &mut *MIRROR.lock();
         mirror.send_changes(session)?;
         let carriers = mirror.carriers.iter().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session));
         carriers.map(|carrier| carrier.stream_id).collect()
@@ -461,7 +463,7 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
 
 /// The other sessions that have mirrors.
 fn others(session: &Arc<Session>) -> Vec<Arc<Session>> {
-    let mirror = lock(&MIRROR);
+    let mirror = MIRROR.lock();
     let sessions = mirror.carriers.iter().map(|carrier| &carrier.live.session);
     let mut others: Vec<_> = sessions.filter(|other| !Arc::ptr_eq(other, session)).map(Arc::clone).collect();
     others.dedup_by(|one, other| Arc::ptr_eq(one, other));
@@ -474,7 +476,7 @@ fn take_back(session: &Arc<Session>) -> Result<(), Code> {
     let all_live = context::all_live();
     let lives = all_live.iter().filter(|live| Arc::ptr_eq(&live.session, session));
     let is_quiet = session.is_quiet(Known::Complete, lives.map(|live| live.synchronised()).min().unwrap_or(0));
-    let mirror = &mut *lock(&MIRROR);
+    let mirror = &mut *MIRROR.lock();
     mirror.take_news(session);
     let Mirror { all, carriers, .. } = mirror;
     let of_session = |carrier: &&mut Carrier| Arc::ptr_eq(&carrier.live.session, session);

@@ -5,11 +5,11 @@ use super::super::host::{self, HostKind, HostRange};
 use super::one::Mapped;
 use super::{COUNT, MIRROR, NoMirror};
 use crate::Code;
-use crate::memory::Origin;
-use crate::objects::context::{self, Live};
-use crate::objects::devices::{self, Access};
+use crate::devices::context::{self, Live};
+use crate::devices::memory::Origin;
+use crate::devices::{self, Access};
 use crate::program::log;
-use crate::session::{HostBox, Session, is_unsettled, lock};
+use crate::session::{HostBox, Session, is_unsettled};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -40,7 +40,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let arena = live.session.arena();
     // `elsewhere`: whether a mirror is in the way, and whether it is one of another GPU.
     let (owner, elsewhere) = {
-        let mirror = lock(&MIRROR);
+        let mirror = MIRROR.lock();
         if mirror.has(live, range) {
             return Ok(());
         }
@@ -66,7 +66,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     if elsewhere.is_some() {
         settle(&live.session).map_err(NoMirror::Failed)?;
     }
-    let mirror = &mut *lock(&MIRROR);
+    let mirror = &mut *MIRROR.lock();
     // Another thread was faster, or has freed the memory meanwhile: then its pages may be gone.
     if mirror.has(live, range) || host::find(range.start) != Some(*range) {
         return Ok(());
@@ -88,7 +88,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
 /// Lets the device of `live` use the mirror that another one has of the memory that starts here.
 fn show(live: &Arc<Live>, owner: &Live, host: usize) -> Result<(), Code> {
     let access = Access::new(live.device, owner.device)?;
-    let mirror = &mut *lock(&MIRROR);
+    let mirror = &mut *MIRROR.lock();
     let is_it = |mapped: &&mut Mapped| mapped.host == host && std::ptr::eq(mapped.live.device, owner.device);
     // Another thread may have shown it, or have freed the memory.
     if let Some(mapped) = mirror.all.iter_mut().find(is_it).filter(|mapped| !mapped.is_reached_by(live)) {
@@ -112,7 +112,7 @@ pub fn show_registered(live: &Arc<Live>, words: impl Iterator<Item = usize>) -> 
         return Ok(());
     }
     let there: Vec<_> = {
-        let mirror = lock(&MIRROR);
+        let mirror = MIRROR.lock();
         let all = mirror.all.iter().filter(is_elsewhere);
         all.map(|mapped| (Arc::clone(&mapped.live), mapped.host, mapped.device, mapped.shadow.len() as u64)).collect()
     };
@@ -132,7 +132,7 @@ pub fn show_registered(live: &Arc<Live>, words: impl Iterator<Item = usize>) -> 
 pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
-    let mirror = &mut *lock(&MIRROR);
+    let mirror = &mut *MIRROR.lock();
     if mirror.all.iter().any(|mapped| mapped.host == range.start) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
@@ -147,7 +147,7 @@ pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
 /// Why it cannot.
 pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
-    let mirror = &mut *lock(&MIRROR);
+    let mirror = &mut *MIRROR.lock();
     check_room(range.kind, most, range.size)?;
     let HostRange { start: host, size, kind, .. } = *range;
     let stream_id = mirror.carrier(live).map_err(NoMirror::Failed)?.stream_id;

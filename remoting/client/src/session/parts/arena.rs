@@ -1,7 +1,7 @@
 //! The range of device addresses that client and worker agreed on.
 
-use super::lock;
-use crate::memory::Ranges;
+use super::ranges::Ranges;
+use super::wait::lock;
 use protocol::Opened;
 use std::sync::{Mutex, OnceLock};
 

@@ -2,17 +2,14 @@
 //! thread that launches more waits until some are complete, as with a driver whose queue is full. Other threads go on,
 //! and may release the stream.
 
-use super::{Session, Slot, lock};
-use crate::Code;
-use protocol::StreamFence;
+use super::wait::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A fence follows this many commands: when it is passed they are complete.
 const BATCH: u32 = 1 << 10;
 /// The most commands of a stream, and of all streams, that are not known to be complete.
-const MOST: u32 = 24 << 10;
+pub const MOST: u32 = 24 << 10;
 const MOST_TOGETHER: u32 = 48 << 10;
 /// A long command counts once for each `COUNTED_BYTES`, since its worker keeps them, but at most `MOST_COUNTED` times,
 /// since a copy is still one command.
@@ -46,7 +43,7 @@ impl Queue {
 }
 
 /// The condition for giving a stream more work.
-enum Room {
+pub enum Room {
     Enough,
     /// The progress of these streams is unknown: they need a fence.
     AfterFencing(Vec<u64>),
@@ -74,15 +71,22 @@ impl Queues {
     }
 
     /// Notes a fence after everything that the stream was given.
-    fn fence(&mut self, stream: u64, fence: Arc<Slot>) {
+    pub fn fence(&mut self, stream: u64, fence: Arc<Slot>) {
         if let Some(queue) = self.streams.get_mut(&stream) {
             queue.fenced.push_back((fence, std::mem::take(&mut queue.open)));
             self.together -= queue.collect();
         }
     }
 
+    /// Forgets a stream that is gone.
+    pub fn forget(&mut self, stream: u64) {
+        if let Some(queue) = self.streams.remove(&stream) {
+            self.together -= queue.waiting;
+        }
+    }
+
     /// Returns the condition for giving the stream more work.
-    fn room(&mut self, stream: u64) -> Room {
+    pub fn room(&mut self, stream: u64) -> Room {
         let Some(queue) = self.streams.get_mut(&stream) else { return Room::Enough };
         if queue.waiting < MOST && self.together < MOST_TOGETHER {
             return Room::Enough;
@@ -110,52 +114,9 @@ impl Queues {
     }
 }
 
-impl Session {
-    /// Sends a fence after everything that a stream was given until now.
-    pub(super) fn fence_queue(&self, stream: u64) -> Result<(), Code> {
-        let (token, slot) = self.new_fence();
-        lock(&self.outbox).queues.fence(stream, slot);
-        self.post(stream, &StreamFence { token }).map(drop)
-    }
-
-    /// Waits until a stream may be given more.
-    ///
-    /// # Errors
-    /// The session's sticky error.
-    pub fn wait_for_queue(&self, stream: u64) -> Result<(), Code> {
-        // The usual case: all streams together have less than one may.
-        while self.queued.load(Relaxed) >= MOST {
-            let room = {
-                let mut outbox = lock(&self.outbox);
-                let room = outbox.queues.room(stream);
-                self.queued.store(outbox.queues.together(), Relaxed);
-                room
-            };
-            match room {
-                Room::Enough => break,
-                Room::AfterFencing(streams) => streams.into_iter().try_for_each(|each| self.fence_queue(each))?,
-                Room::After(fence) => {
-                    self.flush()?;
-                    self.wait(&fence)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Forgets a stream that is gone: no thread waits for its queue.
-    pub fn forget_queue(&self, stream: u64) {
-        let queues = &mut lock(&self.outbox).queues;
-        if let Some(queue) = queues.streams.remove(&stream) {
-            queues.together -= queue.waiting;
-            self.queued.store(queues.together, Relaxed);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Reply;
+    use super::super::wait::Reply;
     use super::*;
 
     fn has_room(queues: &mut Queues, stream: u64) -> bool {

@@ -1,8 +1,7 @@
 //! The memory of one device as this process sees it: slabs that the worker mapped, and the pieces handed out of them.
 //! Decides where things lie; `device` asks for slabs and gives them back.
 
-use super::ranges::Ranges;
-use crate::session::mint;
+use crate::session::{Ranges, mint};
 use std::collections::BTreeMap;
 
 /// Pieces start and end at multiples of this, as CUDA's own allocations do.

@@ -1,20 +1,11 @@
 //! Quota for memory outside the heap: what the program places, what graphs have, and what the driver takes.
 
-use super::{DeviceMemory, Held, State};
+use super::state::{DeviceMemory, Held, Leaving, State};
 use crate::Code;
-use crate::objects::context::Live;
-use crate::session::{Session, Slot, lock};
+use crate::devices::context::Live;
+use crate::session::Slot;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::Arc;
-
-/// Memory that the device's driver gives back, and the fence after which it has done so.
-pub struct Leaving {
-    pub session: Arc<Session>,
-    bytes: u64,
-    pub fence: Arc<Slot>,
-    /// Set for a destroyed context: the program sees its memory free.
-    is_context: bool,
-}
 
 impl DeviceMemory {
     /// Takes quota for memory that the program places itself.
@@ -22,7 +13,7 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn take_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
-        self.take_quota_in(lock(&self.state), live, size).map(drop)
+        self.take_quota_in(self.state.lock(), live, size).map(drop)
     }
 
     pub(super) fn take_quota_in<'a>(&'a self, mut state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
@@ -45,14 +36,14 @@ impl DeviceMemory {
     /// # Errors
     /// The session's sticky error.
     pub fn put_back_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.used_otherwise -= size;
         self.settle(state, live, size)
     }
 
     /// The lease, no longer this process, is charged for memory that the program placed itself.
     pub fn move_quota_to_lease(&self, size: u64) {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         state.used_otherwise -= size;
         state.granted -= size;
     }
@@ -75,14 +66,14 @@ impl DeviceMemory {
     pub fn put_back_after(&self, live: &Live, bytes: u64, fence: Arc<Slot>, is_context: bool) {
         if bytes > 0 || is_context {
             let session = Arc::clone(&live.session);
-            lock(&self.state).leaving.push(Leaving { session, bytes, fence, is_context });
+            self.state.lock().leaving.push(Leaving { session, bytes, fence, is_context });
         }
     }
 
     /// Gives back the memory of a context that is being destroyed, if it is much: other processes of the share have it
     /// when the call that destroyed the context returns.
     pub fn give_back_context(&self, live: &Live) -> Result<(), Code> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let freed: u64 = state.freed.iter().map(|freed| freed.bytes).sum();
         let much = freed + state.heap.idle() > self.slack;
         drop(state);
@@ -90,14 +81,14 @@ impl DeviceMemory {
             return Ok(());
         }
         self.wait_for_contexts()?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.collect();
         self.settle(state, live, 0)
     }
 
     /// Waits for the memory that destroyed contexts give back.
     pub(super) fn wait_for_contexts(&self) -> Result<(), Code> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let contexts = state.leaving.iter().filter(|leaving| leaving.is_context);
         let fences: Vec<_> = contexts.map(|of| (Arc::clone(&of.session), Arc::clone(&of.fence))).collect();
         drop(state);

@@ -1,11 +1,10 @@
 //! Bounds of allocations in slabs, reported to a driver that checks them: an access past the end of one fails on a
 //! share as it does natively on the software GPU. No other driver asks for that.
 
-use super::{DeviceMemory, Freed, State};
+use super::heap::Piece;
+use super::state::{DeviceMemory, Freed, State};
 use crate::Code;
-use crate::memory::heap::Piece;
-use crate::objects::context::Live;
-use crate::session::lock;
+use crate::devices::context::Live;
 use protocol::PieceBounds;
 
 impl DeviceMemory {
@@ -14,7 +13,7 @@ impl DeviceMemory {
     /// # Errors
     /// The session's sticky error.
     pub fn bound_at(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
-        lock(&self.state).bound(live, address, size)
+        self.state.lock().bound(live, address, size)
     }
 }
 

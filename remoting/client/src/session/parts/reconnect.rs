@@ -1,9 +1,8 @@
 //! A connection that broke is replaced by another one. The session continues where both ends stopped receiving.
 
-use super::Session;
-use crate::program::{log, process, sys};
+use crate::program::log;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// The first pause between two attempts.
@@ -29,35 +28,31 @@ pub struct Reconnect {
     pub connect: Box<Connect>,
 }
 
-impl Session {
-    pub(super) fn may_reconnect(&self) -> bool {
-        self.reconnect.get().is_some()
-    }
-
-    /// Returns when there is a connection again. For the reader alone, which has received `received` bytes.
+impl Reconnect {
+    /// Tries until `go_on` continues with a connection. `attempts` counts the attempts, and `received` bytes have been
+    /// received until now.
     ///
     /// # Errors
-    /// Why there is none.
-    pub(super) fn reconnect(&self, received: u64, reason: String) -> Result<(), String> {
-        let Some(reconnect) = self.reconnect.get().filter(|_| process::check_alive().is_ok()) else {
-            return Err(reason);
-        };
-        // A thread that sends returns, and sends nothing more.
-        sys::shut_down(self.fd());
-        let (begun, grace) = (Instant::now(), reconnect.grace);
+    /// Why there is no connection.
+    pub fn try_again(
+        &self,
+        peer: &str,
+        attempts: &AtomicU64,
+        received: u64,
+        reason: String,
+        go_on: impl Fn(&OwnedFd, u64) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let (begun, grace) = (Instant::now(), self.grace);
         let mut pause = SHORTEST_PAUSE;
         let mut told = false;
         loop {
-            let attempt = self.epoch.fetch_add(1, SeqCst) + 1;
-            let error = match (reconnect.connect)(attempt, received) {
+            let attempt = attempts.fetch_add(1, SeqCst) + 1;
+            let error = match (self.connect)(attempt, received) {
                 Ok((socket, theirs)) => {
-                    self.go_on_with(&socket, theirs)?;
+                    go_on(&socket, theirs)?;
                     if told {
                         let seconds = begun.elapsed().as_secs_f32();
-                        log::error(&format!(
-                            "appliance {} is back after {seconds:.1} s; the program goes on",
-                            self.peer
-                        ));
+                        log::error(&format!("appliance {peer} is back after {seconds:.1} s; the program goes on"));
                     }
                     return Ok(());
                 }
@@ -70,8 +65,7 @@ impl Session {
             }
             if !std::mem::replace(&mut told, true) {
                 log::error(&format!(
-                    "appliance {} is lost: {reason}; CUDA calls wait for it up to {} s",
-                    self.peer,
+                    "appliance {peer} is lost: {reason}; CUDA calls wait for it up to {} s",
                     grace.as_secs()
                 ));
             }

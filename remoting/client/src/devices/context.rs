@@ -1,10 +1,10 @@
 //! Contexts, and which one each thread uses.
 
+use super::answers::Answers;
+use super::handles::{Kind, Table};
+use super::platform::{self, Access, Device};
 use crate::Code;
-use crate::memory::mapped;
-use crate::objects::answers::Answers;
-use crate::objects::devices::{self, Access, Device};
-use crate::objects::handles::{Kind, Table};
+use crate::locks::{Ordered, Rank};
 use crate::program::process;
 use crate::session::{Known, Session, in_callback, lock, mint};
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
@@ -34,7 +34,7 @@ pub struct Context {
     live: RwLock<Option<Arc<Live>>>,
     /// The number of times that a primary context is retained, or that one of the program's own was made and attached
     /// to.
-    retained: Mutex<u32>,
+    retained: Ordered<u32>,
 }
 
 type End = fn(&Arc<Live>);
@@ -176,18 +176,17 @@ impl Live {
         }
     }
 
-    /// Waits for all earlier work of a stream for the program, without a round trip if all is known and reported. Sends
-    /// the program's changes while the GPU does that work.
+    /// Waits for all earlier work of a stream for the program, without a round trip if all is known and reported.
+    /// `meanwhile` is done while the GPU does that work.
     ///
     /// # Errors
-    /// The code of work that failed.
-    pub fn wait_for_stream(&self, stream_id: u64) -> Result<(), Code> {
-        let send = || mapped::send(&self.session);
+    /// The code of work that failed, or that of `meanwhile`.
+    pub fn wait_for_stream(&self, stream_id: u64, meanwhile: impl Fn() -> Result<(), Code>) -> Result<(), Code> {
         if self.is_stream_complete(stream_id, Known::Told) && self.has_told_all() {
-            send()?;
+            meanwhile()?;
             return self.session.wait_for_nothing();
         }
-        self.session.synchronise_stream_beside(stream_id, send)
+        self.session.synchronise_stream_beside(stream_id, meanwhile)
     }
 
     /// Like [`Live::wait_for_stream`], for all earlier work of the context.
@@ -212,7 +211,7 @@ impl Context {
 
     fn new(ordinal: i32, is_primary: bool, flags: u32) -> Option<Arc<Context>> {
         CONTEXTS.insert(|handle| {
-            let retained = Mutex::new(u32::from(!is_primary));
+            let retained = Ordered::new(Rank::Context, u32::from(!is_primary));
             let (flags, live) = (AtomicU32::new(flags), RwLock::new(None));
             Arc::new(Context { handle, ordinal, is_primary, flags, live, retained })
         })
@@ -233,7 +232,7 @@ impl Context {
 
     /// Whether the program retains this primary context.
     pub fn is_retained(&self) -> bool {
-        *lock(&self.retained) > 0
+        *self.retained.lock() > 0
     }
 
     /// Creates the context on the appliance, if it is not there. The caller holds `retained`.
@@ -245,7 +244,7 @@ impl Context {
     }
 
     fn activate(&self) -> Result<(), Code> {
-        let device = devices::get(self.ordinal)?;
+        let device = platform::get(self.ordinal)?;
         let session = device.session()?;
         if let Some(other) = all_live().iter().find(|other| other.device.ordinal == self.ordinal) {
             device.memory.trim(other)?;
@@ -306,7 +305,7 @@ pub fn all_live() -> Vec<Arc<Live>> {
 pub fn any() -> Result<Arc<Live>, Code> {
     match current() {
         Ok(live) => Ok(live),
-        Err(_) => one_of(all_live().into_iter().next(), devices::get(0)?),
+        Err(_) => one_of(all_live().into_iter().next(), platform::get(0)?),
     }
 }
 
@@ -325,7 +324,7 @@ fn one_of(found: Option<Arc<Live>>, device: &Device) -> Result<Arc<Live>, Code> 
     let live = match found {
         Some(live) => live,
         None => {
-            let _retained = lock(&device.primary.retained);
+            let _retained = device.primary.retained.lock();
             device.primary.ensure_live()?
         }
     };
@@ -343,7 +342,7 @@ pub fn handle_of(id: u64) -> usize {
 /// # Errors
 /// Why the device has none.
 pub fn create(ordinal: i32, flags: u32) -> Result<Arc<Context>, Code> {
-    devices::get(ordinal)?;
+    platform::get(ordinal)?;
     let context = Context::new(ordinal, false, flags).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     context.activate().inspect_err(|_| {
         CONTEXTS.remove(context.handle);
@@ -376,7 +375,7 @@ pub fn destroy(handle: CUcontext) -> Result<(), Code> {
 pub fn attach() -> Result<usize, Code> {
     let context = current_context()?;
     if !context.is_primary {
-        *lock(&context.retained) += 1;
+        *context.retained.lock() += 1;
     }
     Ok(context.handle)
 }
@@ -394,7 +393,7 @@ pub fn detach(handle: CUcontext) -> Result<(), Code> {
         return Ok(());
     }
     let left = {
-        let mut retained = lock(&context.retained);
+        let mut retained = context.retained.lock();
         *retained = retained.saturating_sub(1);
         *retained
     };
@@ -411,8 +410,8 @@ pub fn get(handle: CUcontext) -> Result<Arc<Context>, Code> {
 /// # Errors
 /// Why the device has no context.
 pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
-    let context = &devices::get(ordinal)?.primary;
-    let mut retained = lock(&context.retained);
+    let context = &platform::get(ordinal)?.primary;
+    let mut retained = context.retained.lock();
     context.ensure_live()?.session.check()?;
     *retained += 1;
     Ok(Arc::clone(context))
@@ -421,8 +420,8 @@ pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` if it is not retained.
 pub fn release_primary(ordinal: i32) -> Result<(), Code> {
-    let context = &devices::get(ordinal)?.primary;
-    let mut retained = lock(&context.retained);
+    let context = &platform::get(ordinal)?.primary;
+    let mut retained = context.retained.lock();
     *retained = retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     if *retained == 0 { context.deactivate(false) } else { Ok(()) }
 }
@@ -433,8 +432,8 @@ pub fn release_primary(ordinal: i32) -> Result<(), Code> {
 /// # Errors
 /// The session's sticky error.
 pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
-    let context = &devices::get(ordinal)?.primary;
-    let _retained = lock(&context.retained);
+    let context = &platform::get(ordinal)?.primary;
+    let _retained = context.retained.lock();
     context.deactivate(true)
 }
 

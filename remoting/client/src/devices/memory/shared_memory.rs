@@ -1,44 +1,16 @@
 //! Memory that processes of a lease share: slabs of this process that others may import, and slabs of others. Only
 //! whole slabs can be imported, so a process can read what lies next to the allocation that it was given.
 
-use super::{DeviceMemory, PIECE_ALIGN, State};
+use super::heap::{PIECE_ALIGN, Piece, round_up};
+use super::state::{DeviceMemory, Imported, Place, Shared, State};
 use crate::Code;
-use crate::memory::heap::{Piece, round_up};
-use crate::objects::context::Live;
-use crate::objects::devices::{self, Access, Device};
-use crate::objects::ticket::Token;
-use crate::session::{lock, mint};
+use crate::devices::context::Live;
+use crate::devices::platform::{self, Access, Device};
+use crate::session::mint;
 use driverapi::errors::*;
 use protocol::{Exported, SlabExport, SlabImport, SlabUnmap};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// An allocation as another process of the lease finds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    pub token: Token,
-    pub slab_size: u64,
-    /// The offset of the allocation in the slab.
-    pub offset: u64,
-    pub size: u64,
-}
-
-#[derive(Default)]
-pub struct Shared {
-    /// The exported slabs by address.
-    exported: BTreeMap<u64, (u64, Token)>,
-    imported: BTreeMap<u64, Imported>,
-}
-
-struct Imported {
-    size: u64,
-    token: Token,
-    live: Arc<Live>,
-    /// The context's access to the device that has the slab, if that is another one.
-    _access: Option<Access>,
-    /// Its open allocations by address, and how often each is open.
-    open: BTreeMap<u64, (Piece, u32)>,
-}
 
 impl Shared {
     /// Bytes of slabs that the lease is charged for, not this process.
@@ -65,7 +37,7 @@ impl DeviceMemory {
     /// `CUDA_ERROR_INVALID_VALUE` for what is no allocation of `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the lease
     /// has exported as much as it can.
     pub fn export(&self, address: u64) -> Result<Place, Code> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         let piece = *state.heap.find(address).filter(|piece| piece.pool == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (start, slab_size) = state.heap.slab(piece.address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let token = match state.shared.exported.get(&start) {
@@ -88,7 +60,7 @@ impl DeviceMemory {
     /// freed it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the context's
     /// device cannot reach `device`, whose memory this is.
     pub fn import(&self, live: &Arc<Live>, device: &'static Device, place: &Place) -> Result<u64, Code> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         if state.shared.exported.values().any(|(_, token)| *token == place.token) {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
@@ -148,7 +120,7 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if none is open at this address, or the code of work that failed.
     pub fn close_imported(&self, address: u64) -> Result<(), Code> {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         let slabs = &mut state.shared.imported;
         let (&base, slab) = slabs.range_mut(..=address).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (_, times) = slab.open.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -170,9 +142,9 @@ impl DeviceMemory {
 
 /// Ends a context's imports from other devices than its own. The context's own device ends its imports by itself.
 fn end_on_other_devices(live: &Arc<Live>) {
-    for device in devices::all().unwrap_or_default() {
+    for device in platform::all().unwrap_or_default() {
         if !std::ptr::eq(device, live.device) {
-            let state = &mut *lock(&device.memory.state);
+            let state = &mut *device.memory.state.lock();
             state.end_imported(live);
             state.contexts.remove(&live.id);
         }

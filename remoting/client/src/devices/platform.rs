@@ -1,11 +1,11 @@
 //! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`; and which of
 //! them reach each other's memory.
 
+use super::context::Context;
+use super::memory::DeviceMemory;
 use crate::Code;
 use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Patience, SessionTicket, Share};
-use crate::memory::DeviceMemory;
-use crate::objects::context::Context;
-use crate::objects::pool::Pool;
+use crate::locks::{Ordered, Rank};
 use crate::program::{log, process, stats, sys};
 use crate::session::{Opening, Reconnect, Retry, Session, lock, wanted_stripes};
 use driverapi::attributes::*;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Appliance {
     share: Share,
     hello: Hello,
-    session: Mutex<Option<Arc<Session>>>,
+    session: Ordered<Option<Arc<Session>>>,
 }
 
 /// The limits of a launch, and the abilities of the device.
@@ -41,9 +41,6 @@ pub struct Device {
     pub appliance: Arc<Appliance>,
     pub memory: DeviceMemory,
     pub primary: Arc<Context>,
-    pub default_pool: Arc<Pool>,
-    /// The pool that stream-ordered allocations come from if none is named.
-    pub pool: Mutex<Arc<Pool>>,
     launch_limits: LaunchLimits,
 }
 
@@ -93,7 +90,7 @@ fn find_appliances(patience: Patience) -> Result<Vec<Appliance>, ConnectError> {
     let greet = |share: Share| {
         stats::round_trip();
         let hello = connect::hello(&share, patience)?;
-        Ok(Appliance { share, hello, session: Mutex::new(None) })
+        Ok(Appliance { share, hello, session: Ordered::new(Rank::Appliance, None) })
     };
     let find = || connect::shares()?.into_iter().map(greet).collect();
     sys::aside("remotegpu-find", find).map_err(connect::no_thread)?
@@ -130,9 +127,7 @@ impl Platform {
             let launch_limits = launch_limits(&info);
             let tells_bounds = info.attributes.get(&(CHECKS_BOUNDS as i32)) == Some(&1);
             let memory = DeviceMemory::new(index, info.memory_bytes, tells_bounds);
-            let (primary, default_pool) = (Context::primary(ordinal), Pool::of_device(ordinal));
-            let pool = Mutex::new(Arc::clone(&default_pool));
-            Device { ordinal, index, info, appliance, memory, primary, default_pool, pool, launch_limits }
+            Device { ordinal, index, info, appliance, memory, primary: Context::primary(ordinal), launch_limits }
         };
         let devices = (0..).zip(chosen).map(make).collect();
         Platform { devices, driver_version }
@@ -203,7 +198,7 @@ impl Device {
     /// # Errors
     /// Why there is none.
     pub fn session(&self) -> Result<Arc<Session>, Code> {
-        let mut current = lock(&self.appliance.session);
+        let mut current = self.appliance.session.lock();
         if let Some(session) = &*current {
             return session.check().map(|()| Arc::clone(session));
         }
@@ -241,7 +236,7 @@ impl Access {
             return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         let session = device.session()?;
-        let mut reached = lock(&session.reached);
+        let mut reached = session.reached.lock();
         let reasons = reached.entry((device.index, peer.index)).or_insert(0);
         if *reasons == 0 {
             session.post(0, &PeerAccess { device: device.index, peer: peer.index, allowed: true })?;
@@ -266,7 +261,7 @@ impl Access {
         {
             live.synchronise()?;
         }
-        let reached = lock(&self.session.reached);
+        let reached = self.session.reached.lock();
         let (device, peer) = self.pair();
         match reached.get(&(device, peer)) {
             Some(1) => self.session.post(0, &PeerAccess { device, peer, allowed: false }).map(drop),
@@ -282,7 +277,7 @@ impl Access {
 impl Drop for Access {
     /// Only removes the reason: an access that ends with a context is not taken from kernels that still run.
     fn drop(&mut self) {
-        if let Some(reasons) = lock(&self.session.reached).get_mut(&self.pair()) {
+        if let Some(reasons) = self.session.reached.lock().get_mut(&self.pair()) {
             *reasons -= 1;
         }
     }

@@ -1,4 +1,4 @@
-//! The descriptors that are open inside this module, for the moment after a fork.
+//! The descriptors that `connect` has open, for the moment after a fork.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -1,103 +1,30 @@
 //! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
 //! handed out again only after everything that could use them has completed.
-//!
-//! The folder `device` has the parts: `quota` for memory outside the heap, `graph_memory` and `shared_memory` for
-//! memory of graphs and of several processes, `bounds` for a driver that checks accesses. Each of `objects::devices`
-//! has a [`DeviceMemory`], through which the others call it. Where a piece lies in a slab is decided by `heap`.
 
-mod bounds;
-mod graph_memory;
-mod quota;
-mod shared_memory;
-
-use super::heap::{Heap, PIECE_ALIGN, Piece, round_up};
+use super::heap::{PIECE_ALIGN, Piece, round_up};
+use super::state::{DeviceMemory, Freed, Held, Origin, SLACK, State};
 use super::synchronous;
 use crate::Code;
-use crate::objects::context::{self, Live};
-use crate::objects::devices::{self, Device};
-use crate::session::{Slot, lock};
+use crate::devices::context::{self, Live};
+use crate::devices::platform::{self, Device};
 use driverapi::errors::*;
-use graph_memory::Reserved;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
-use quota::Leaving;
-pub use shared_memory::Place;
-use shared_memory::Shared;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
-/// Quota is requested, and kept unused, in about this amount.
-const SLACK: u64 = 32 << 20;
-/// No more than this part of a share is kept: other processes may need it.
-const MOST_KEPT: u64 = 64;
 /// Small allocations share slabs of at least this size.
-const SMALL_SLAB: u64 = 2 << 20;
+pub(super) const SMALL_SLAB: u64 = 2 << 20;
 /// A fence is sent when this many bytes or pieces wait for one, or when memory is short.
 const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_PIECES: usize = 32;
 
-/// The owner of an allocation: its stream and its pool.
-#[derive(Clone, Copy, Default)]
-pub struct Origin {
-    /// The allocation's stream, if it is stream-ordered.
-    pub stream_id: Option<u64>,
-    /// The allocation's pool, or 0.
-    pub pool: u64,
-}
-
-/// Pieces that the program freed, and the fence after which nothing uses them.
-struct Freed {
-    live: Arc<Live>,
-    stream_id: Option<u64>,
-    pieces: Vec<Piece>,
-    /// Their sizes together.
-    bytes: u64,
-    /// `None` until it was asked for.
-    fence: Option<Arc<Slot>>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Whether the driver wants to know where allocations lie in slabs.
-    tells_bounds: bool,
-    heap: Heap,
-    granted: u64,
-    /// Bytes that the program maps itself (virtual memory management), those of graphs, and those that the driver
-    /// takes.
-    used_otherwise: u64,
-    reserved: Reserved,
-    shared: Shared,
-    freed: Vec<Freed>,
-    /// Quota that comes back when a fence is passed.
-    leaving: Vec<Leaving>,
-    contexts: HashMap<u64, Arc<Live>>,
-    /// Bytes that the program has of each pool.
-    pools: HashMap<u64, u64>,
-}
-
-pub struct DeviceMemory {
-    /// The worker's number of the device.
-    index: u32,
-    /// The amount that is kept unused, twice: as quota, and as slabs.
-    slack: u64,
-    state: Mutex<State>,
-}
-
-type Held<'a> = MutexGuard<'a, State>;
-
 impl DeviceMemory {
-    /// `bytes`: the share's size. `tells_bounds`: whether the driver wants to know where allocations lie.
-    pub fn new(index: u32, bytes: u64, tells_bounds: bool) -> Self {
-        let state = Mutex::new(State { tells_bounds, ..State::default() });
-        DeviceMemory { index, slack: SLACK.min(bytes / MOST_KEPT), state }
-    }
-
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room even after everything freed has come back.
     pub fn allocate(&self, live: &Arc<Live>, size: u64, origin: Origin) -> Result<u64, Code> {
         if size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
         let reused = state.reuse_on_stream(live, size, origin);
         let (mut state, address) = match reused {
@@ -140,7 +67,7 @@ impl DeviceMemory {
         let roomy = round_up(size.max(SMALL_SLAB), arena.granularity()).unwrap_or(exact);
         let (mut state, slab) = match self.make_room(state, live, roomy) {
             Ok(state) => (state, roomy),
-            Err(CUDA_ERROR_OUT_OF_MEMORY) if exact < roomy => (self.make_room(lock(&self.state), live, exact)?, exact),
+            Err(CUDA_ERROR_OUT_OF_MEMORY) if exact < roomy => (self.make_room(self.state.lock(), live, exact)?, exact),
             Err(code) => return Err(code),
         };
         let address = arena.take(slab, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -150,7 +77,7 @@ impl DeviceMemory {
     }
 
     /// Sees to it that the grants allow `size` more bytes of slabs.
-    fn make_room<'a>(&'a self, mut state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
+    pub(super) fn make_room<'a>(&'a self, mut state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
         loop {
             if state.unused_grant() < size {
                 unmap_idle(&mut state, live, 0)?;
@@ -165,7 +92,7 @@ impl DeviceMemory {
             // return some itself.
             drop(state);
             let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
-            state = lock(&self.state);
+            state = self.state.lock();
             state.granted = state.granted.saturating_add(granted.size);
             if granted.size < least {
                 return Err(CUDA_ERROR_OUT_OF_MEMORY);
@@ -176,7 +103,7 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if no allocation of this device starts here.
     pub fn free(&self, address: u64, stream_id: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let piece = state.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let Some(owner) = self.owner_in(&state, &piece) else {
             // Without a context nothing runs on the device.
@@ -201,7 +128,7 @@ impl DeviceMemory {
 
     /// Gives back memory beyond the slack, so that other processes of the share can have it. `unmapped`: the size that
     /// the program has just unmapped. For large memory all of its quota goes: the worker can hand it on then.
-    fn settle(&self, mut state: Held, live: &Live, unmapped: u64) -> Result<(), Code> {
+    pub(super) fn settle(&self, mut state: Held, live: &Live, unmapped: u64) -> Result<(), Code> {
         let mut largest = unmapped;
         if state.heap.idle() > self.slack {
             largest = largest.max(unmap_idle(&mut state, live, self.slack)?);
@@ -225,7 +152,7 @@ impl DeviceMemory {
     /// Frees everything that a context allocated; the context is about to be destroyed. Memory of pools is the device's
     /// and stays, unless `pools` go, too.
     pub fn free_context(&self, live: &Arc<Live>, pools: bool) {
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         for address in state.heap.select(|piece| piece.context == live.id && (pools || piece.pool == 0)) {
             if let Some(piece) = state.forget(address) {
                 let _ = state.note_freed(live, None, piece);
@@ -248,7 +175,7 @@ impl DeviceMemory {
         let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
         let share: MemoryState = answer.success()?.decode()?;
         self.wait_for_contexts()?;
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         state.collect();
         let own = state.unused_grant() + state.heap.mapped() - state.heap.used();
         Ok((share.free.saturating_add(own).min(share.limit), share.limit))
@@ -256,19 +183,19 @@ impl DeviceMemory {
 
     /// Returns the bytes that the program has of a pool.
     pub fn pool_use(&self, pool: u64) -> u64 {
-        lock(&self.state).pools.get(&pool).copied().unwrap_or(0)
+        self.state.lock().pools.get(&pool).copied().unwrap_or(0)
     }
 
     /// The allocation that holds an address.
     pub fn find(&self, address: u64) -> Option<Piece> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let of_graphs = || state.reserved.find(address);
         state.heap.find(address).or_else(of_graphs).or_else(|| state.shared.find(address)).copied()
     }
 
     /// Returns the context that a piece belongs to; if memory of a pool has outlived it, a context of the device.
     pub fn owner(&self, piece: &Piece) -> Option<Arc<Live>> {
-        self.owner_in(&lock(&self.state), piece)
+        self.owner_in(&self.state.lock(), piece)
     }
 
     fn owner_in(&self, state: &State, piece: &Piece) -> Option<Arc<Live>> {
@@ -303,14 +230,14 @@ impl DeviceMemory {
     /// The session's sticky error.
     pub fn trim(&self, live: &Live) -> Result<(), Code> {
         self.wait_for_contexts()?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.collect();
         if !state.freed.is_empty() {
             state.fence_all()?;
             drop(state);
             // After this, all work that is complete now is known to be complete.
             self.be_heard(live)?;
-            state = lock(&self.state);
+            state = self.state.lock();
             state.collect();
         }
         unmap_idle(&mut state, live, 0)?;
@@ -332,7 +259,7 @@ fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<u64, Code> {
 }
 
 impl State {
-    fn unused_grant(&self) -> u64 {
+    pub(super) fn unused_grant(&self) -> u64 {
         self.granted + self.shared.exported_bytes() - self.heap.mapped() - self.used_otherwise
     }
 
@@ -375,12 +302,12 @@ impl State {
         if freed.bytes >= BATCH_BYTES || freed.pieces.len() >= BATCH_PIECES { freed.ask_for_fence() } else { Ok(()) }
     }
 
-    fn fence_all(&mut self) -> Result<(), Code> {
+    pub(super) fn fence_all(&mut self) -> Result<(), Code> {
         self.freed.iter_mut().try_for_each(Freed::ask_for_fence)
     }
 
     /// Takes back pieces that are known to be unused.
-    fn collect(&mut self) {
+    pub(super) fn collect(&mut self) {
         self.collect_quota();
         let is_finished =
             |freed: &mut Freed| freed.fence.as_ref().is_some_and(|fence| fence.is_finished()) || freed.live.is_idle();
@@ -400,8 +327,8 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// `nothing` if nothing is on its way, or the session's sticky error.
-    fn wait_for_freed(&self, nothing: Code) -> Result<Held<'_>, Code> {
-        let mut state = lock(&self.state);
+    pub(super) fn wait_for_freed(&self, nothing: Code) -> Result<Held<'_>, Code> {
+        let mut state = self.state.lock();
         state.fence_all()?;
         let freed = state.freed.first().map(|freed| (Arc::clone(&freed.live.session), freed.fence.clone()));
         let leaving = || {
@@ -414,7 +341,7 @@ impl DeviceMemory {
             session.flush()?;
             session.wait(&fence)?;
         }
-        state = lock(&self.state);
+        state = self.state.lock();
         state.collect();
         Ok(state)
     }
@@ -429,7 +356,7 @@ impl DeviceMemory {
             session.flush()?;
             fence.map(|fence| session.wait(&fence)).transpose()?;
         }
-        state = lock(&self.state);
+        state = self.state.lock();
         state.collect();
         Ok(state)
     }
@@ -452,5 +379,5 @@ impl Freed {
 
 /// The device whose allocation holds an address, and the allocation.
 pub fn find_allocation(address: u64) -> Option<(&'static Device, Piece)> {
-    devices::all().ok()?.iter().find_map(|device| Some((device, device.memory.find(address)?)))
+    platform::all().ok()?.iter().find_map(|device| Some((device, device.memory.find(address)?)))
 }

@@ -1,6 +1,7 @@
 //! Ranges of the program's memory in which copies have landed. A worker on this machine writes there unseen.
 
-use super::{HostBox, lock};
+use super::host_box::HostBox;
+use super::wait::lock;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -1,24 +1,15 @@
 //! Memory of graphs: addresses are reserved when a node is made, memory is put there and charged when an executable
 //! needs it. Small pieces share slabs; a slab is mapped as long as any of its pieces is backed.
 
-use super::{DeviceMemory, PIECE_ALIGN, SMALL_SLAB, State};
+use super::allocate::SMALL_SLAB;
+use super::heap::{PIECE_ALIGN, Piece, round_up};
+use super::state::{DeviceMemory, Reserved, State};
+use super::synchronous;
 use crate::Code;
-use crate::memory::heap::{Heap, Piece, round_up};
-use crate::memory::synchronous;
-use crate::objects::context::Live;
-use crate::session::lock;
+use crate::devices::context::Live;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{SlabMap, SlabUnmap};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-#[derive(Default)]
-pub struct Reserved {
-    /// A heap whose slabs are addresses only.
-    heap: Heap,
-    /// The slabs of pieces that are backed, by the pieces' addresses.
-    backed: BTreeMap<u64, (u64, u64)>,
-}
 
 impl Reserved {
     pub fn find(&self, address: u64) -> Option<&Piece> {
@@ -39,7 +30,7 @@ impl DeviceMemory {
         if size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let state = &mut *lock(&self.state);
+        let state = &mut *self.state.lock();
         state.contexts.entry(live.id).or_insert_with(|| Arc::clone(live));
         if let Some(address) = state.reserved.heap.place(size, live.id, 0) {
             return Ok(address);
@@ -57,7 +48,7 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, or the session's sticky error.
     pub fn back(&self, live: &Live, address: u64) -> Result<(), Code> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let slab = state.reserved.heap.slab(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if !state.reserved.is_mapped(slab) {
             state = self.take_quota_in(state, live, slab.1)?;
@@ -82,14 +73,14 @@ impl DeviceMemory {
             // A thread that waits for the failed work gets its code.
             let _ = live.synchronise();
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.unmap(live, address)?;
         self.settle(state, live, 0)
     }
 
     /// Gives up reserved addresses that have no memory.
     pub fn give_up(&self, live: &Live, address: u64) {
-        lock(&self.state).give_up(live, address);
+        self.state.lock().give_up(live, address);
     }
 }
 

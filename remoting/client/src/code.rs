@@ -1,0 +1,4 @@
+//! The type of an error.
+
+/// A `CUresult` other than success.
+pub type Code = driverapi::types::CUresult;

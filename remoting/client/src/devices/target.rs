@@ -1,0 +1,13 @@
+//! A stream as the destination of commands.
+
+use super::context::Live;
+use std::sync::Arc;
+
+/// The destination of a command.
+#[derive(Clone)]
+pub struct Target {
+    pub live: Arc<Live>,
+    pub stream_id: u64,
+    pub flags: u32,
+    pub priority: i32,
+}

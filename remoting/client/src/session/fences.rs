@@ -1,0 +1,57 @@
+//! Fences in streams, and with them the limit of the work that a stream is given before some of it is complete.
+
+use super::parts::queues::{MOST, Room};
+use super::sessions::mint;
+use super::{Session, Slot, lock};
+use crate::Code;
+use protocol::StreamFence;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Session {
+    /// Makes a token that `Fenced` will bring back, and the slot that shows it.
+    pub fn new_fence(&self) -> (u64, Arc<Slot>) {
+        let (token, slot) = (mint(), Slot::new());
+        lock(&self.fences).insert(token, Arc::clone(&slot));
+        (token, slot)
+    }
+
+    /// Sends a fence after everything that a stream was given until now.
+    pub(super) fn fence_queue(&self, stream: u64) -> Result<(), Code> {
+        let (token, slot) = self.new_fence();
+        self.outbox.lock().queues.fence(stream, slot);
+        self.post(stream, &StreamFence { token }).map(drop)
+    }
+
+    /// Waits until a stream may be given more.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn wait_for_queue(&self, stream: u64) -> Result<(), Code> {
+        // The usual case: all streams together have less than one may.
+        while self.queued.load(Relaxed) >= MOST {
+            let room = {
+                let mut outbox = self.outbox.lock();
+                let room = outbox.queues.room(stream);
+                self.queued.store(outbox.queues.together(), Relaxed);
+                room
+            };
+            match room {
+                Room::Enough => break,
+                Room::AfterFencing(streams) => streams.into_iter().try_for_each(|each| self.fence_queue(each))?,
+                Room::After(fence) => {
+                    self.flush()?;
+                    self.wait(&fence)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a stream that is gone: no thread waits for its queue.
+    pub fn forget_queue(&self, stream: u64) {
+        let queues = &mut self.outbox.lock().queues;
+        queues.forget(stream);
+        self.queued.store(queues.together(), Relaxed);
+    }
+}

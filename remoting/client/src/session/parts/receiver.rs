@@ -1,0 +1,156 @@
+//! The bytes that have arrived on a session's connection, and the frames in them.
+
+use carrier::Spin;
+use protocol::{HEADER_BYTES, Header};
+
+pub const BUFFER: usize = 256 << 10;
+/// Runs longer than this are received where they belong, shorter ones through the buffer.
+const DIRECT: usize = 16 << 10;
+
+/// The reason why the session cannot go on.
+pub type Broken = String;
+
+/// A connection that bytes come from.
+pub trait Incoming {
+    /// Receives at most `len` bytes, at least one; `None` if none are there and `wait` is not set. `so_far` were
+    /// received before.
+    ///
+    /// # Errors
+    /// If the session cannot go on.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes.
+    unsafe fn receive(&self, so_far: u64, to: *mut u8, len: usize, wait: bool) -> Result<Option<usize>, Broken>;
+}
+
+pub struct Receiver {
+    /// Bytes of the session so far.
+    received: u64,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    spin: Spin,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Receiver { received: 0, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, spin: Spin::default() }
+    }
+}
+
+impl Receiver {
+    fn available(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether a whole frame is in the buffer. No event on the socket reports that.
+    pub fn has_frame(&self) -> bool {
+        let Some(header) = self.buffer[self.start..self.end].first_chunk() else { return false };
+        // An invalid header is an error, which the next look reports.
+        Header::decode(header).map_or(true, |header| self.available() >= HEADER_BYTES + header.len as usize)
+    }
+
+    /// Receives available bytes, at least one; false if none are there and `wait` is not set.
+    fn fill(&mut self, session: &impl Incoming, wait: bool) -> Result<bool, Broken> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.end == BUFFER {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let room = &mut self.buffer[self.end..];
+        // SAFETY: `room` is ours.
+        let count = unsafe { session.receive(self.received, room.as_mut_ptr(), room.len(), wait)? };
+        self.end += count.unwrap_or(0);
+        self.received += count.unwrap_or(0) as u64;
+        Ok(count.is_some())
+    }
+
+    /// Makes sure that `len` bytes (at most the buffer) are there.
+    pub fn need(&mut self, session: &impl Incoming, len: usize) -> Result<(), Broken> {
+        if self.start + len > BUFFER {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        while self.available() < len {
+            self.fill(session, true)?;
+        }
+        Ok(())
+    }
+
+    pub fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        out.copy_from_slice(&self.buffer[self.start..self.start + N]);
+        self.start += N;
+        out
+    }
+
+    /// Takes the next `len` bytes, which are there.
+    pub fn next(&mut self, len: usize) -> &[u8] {
+        self.start += len;
+        &self.buffer[self.start - len..self.start]
+    }
+
+    /// Bytes of the session so far.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Moves the next `len` bytes to `to`.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes.
+    pub unsafe fn take_to(&mut self, session: &impl Incoming, mut to: *mut u8, mut len: usize) -> Result<(), Broken> {
+        while len > 0 {
+            let count = if self.available() > 0 || len < DIRECT {
+                if self.available() == 0 {
+                    self.fill(session, true)?;
+                }
+                let count = self.available().min(len);
+                // SAFETY: `count <= len`, and the buffer is not the program's memory.
+                unsafe { std::ptr::copy_nonoverlapping(self.buffer[self.start..].as_ptr(), to, count) };
+                self.start += count;
+                count
+            } else {
+                // SAFETY: as the caller vouches.
+                let count = unsafe { session.receive(self.received, to, len, true)? };
+                self.received += count.unwrap_or(0) as u64;
+                count.unwrap_or(0)
+            };
+            // SAFETY: still inside the memory that the caller vouches for, or just behind it.
+            to = unsafe { to.add(count) };
+            len -= count;
+        }
+        Ok(())
+    }
+
+    /// Waits for a frame, at first without sleep.
+    fn wait_for_frame(&mut self, session: &impl Incoming) -> Result<(), Broken> {
+        let mut there = false;
+        while !there && self.spin.goes_on() {
+            there = self.fill(session, false)?;
+            if !there {
+                std::thread::yield_now();
+            }
+        }
+        if !there {
+            self.fill(session, true)?;
+        }
+        self.spin.came();
+        Ok(())
+    }
+
+    /// Returns the next frame's header; `None` if nothing has arrived and `wait` is not set. A frame that has begun is
+    /// waited for.
+    pub fn header(&mut self, session: &impl Incoming, wait: bool) -> Result<Option<Header>, Broken> {
+        if self.available() == 0 {
+            if wait {
+                self.wait_for_frame(session)?;
+            } else if !self.fill(session, false)? {
+                return Ok(None);
+            }
+        }
+        self.need(session, HEADER_BYTES)?;
+        Header::decode(&self.take()).map(Some).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,23 @@
+//! The signal for the background thread that sends.
+
+use super::wait::lock;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Wakes the background thread. Takes no lock for long, so that the reader may use it.
+#[derive(Default)]
+pub struct Wake {
+    due: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake {
+    pub fn wake(&self) {
+        *lock(&self.due) = true;
+        self.changed.notify_one();
+    }
+
+    pub fn wait(&self) {
+        let due = self.changed.wait_while(lock(&self.due), |due| !*due);
+        *due.unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}

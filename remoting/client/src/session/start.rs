@@ -1,0 +1,150 @@
+//! The start of a session: its first frame, its part of the address space, its threads.
+
+use super::parts::held::Held;
+use super::parts::host_calls::Callbacks;
+use super::parts::jobs::Jobs;
+use super::parts::landings::Landings;
+use super::parts::outbox::Outbox;
+use super::parts::pieces::Ring;
+use super::parts::receiver::Receiver;
+use super::parts::sharing::Shared;
+use super::parts::stripe::Stripes;
+use super::parts::wait::Lead;
+use super::parts::wake::Wake;
+use super::pending::{Pending, Waiter};
+use super::sessions::SESSIONS;
+use super::state::{QUIET_SECONDS, Session};
+use super::{Arena, Opening, Reconnect, Reply, Slot};
+use crate::Code;
+use crate::locks::{Ordered, Rank};
+use crate::program::{log, process, stats, sys};
+use protocol::{Opened, Rebase};
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+
+/// How long a worker may take to answer the first frame: it may lack a CPU, and a driver may take long to start.
+const OPEN_SECONDS: u32 = 60;
+
+impl Session {
+    /// Starts a session on a connected socket whose other end is a worker, to which `opening` was sent. With
+    /// `reconnect` it outlives the connection.
+    ///
+    /// # Errors
+    /// A line for people, if the worker does not answer as it should.
+    pub fn start(
+        socket: OwnedFd,
+        peer: &str,
+        opening: Opening,
+        reconnect: Option<Reconnect>,
+    ) -> Result<Arc<Session>, String> {
+        let fd = socket.as_raw_fd();
+        let watch = sys::Watch::new(fd).map_err(|error| format!("cannot watch the connection to {peer}: {error}"))?;
+        process::close_in_children(fd);
+        let session = Arc::new(Session {
+            socket,
+            peer: peer.to_owned(),
+            wire: opening.wire,
+            outbox: Ordered::new(Rank::Outbox, Outbox::default()),
+            reconnected: Condvar::new(),
+            held: Held::default(),
+            wake: Wake::default(),
+            reconnect: OnceLock::new(),
+            epoch: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            must_acknowledge: AtomicBool::new(false),
+            acknowledged: AtomicU64::new(0),
+            lead: Lead::default(),
+            receiver: Ordered::new(Rank::Receiver, Receiver::default()),
+            watch,
+            pending: Ordered::new(Rank::Pending, BTreeMap::new()),
+            failure: AtomicU32::new(0),
+            late: AtomicU32::new(0),
+            lost: AtomicBool::new(false),
+            last_work: AtomicU64::new(0),
+            launches: AtomicU64::new(0),
+            window: Mutex::default(),
+            fences: Mutex::default(),
+            events: Mutex::default(),
+            callbacks: Callbacks::default(),
+            jobs: Jobs::default(),
+            shared: Shared::default(),
+            ring: Ordered::new(Rank::Ring, Ring::default()),
+            news: Mutex::default(),
+            news_bytes: AtomicUsize::new(0),
+            landings: Landings::default(),
+            queued: AtomicU32::new(0),
+            stripes: Stripes::default(),
+            arena: OnceLock::new(),
+            image_bytes: AtomicU64::new(0),
+            reached: Ordered::new(Rank::Reached, HashMap::new()),
+        });
+        sys::receive_timeout(fd, Some(QUIET_SECONDS));
+        let opened =
+            session.open(opening).map_err(|code| format!("the worker of {peer} opens no session (code {code})"));
+        // A session that cannot reconnect waits without a time limit: the system finds out that a peer is gone.
+        sys::receive_timeout(fd, reconnect.is_some().then_some(QUIET_SECONDS));
+        let opened = opened?;
+        if let Some(reconnect) = reconnect {
+            let _ = session.reconnect.set(reconnect);
+        }
+        session.image_bytes.store(opened.image_bytes, SeqCst);
+        session.start_threads().map_err(|error| format!("cannot start a thread: {error}"))?;
+        let _ = session.arena.set(session.place_arena(opened));
+        SESSIONS.lock().push(Arc::clone(&session));
+        Ok(session)
+    }
+
+    fn open(&self, opening: Opening) -> Result<Opened, Code> {
+        let slot = Slot::new();
+        self.pending.lock().insert(Opening::NUMBER, Pending::Reply(Waiter::Thread(Arc::clone(&slot))));
+        stats::command();
+        stats::sent(opening.frame.len());
+        stats::round_trip();
+        self.outbox.lock().has_sent(Opening::NUMBER, opening.frame);
+        self.wait(&slot)?.success()?.decode()
+    }
+
+    /// Counts the worker's silence while the session opens, and logs the first one.
+    pub(super) fn opens_late(&self, silent: &mut u32) -> Result<(), String> {
+        *silent += QUIET_SECONDS;
+        if *silent >= OPEN_SECONDS {
+            return Err(format!("its worker has not begun within {OPEN_SECONDS} s"));
+        }
+        if *silent == QUIET_SECONDS {
+            log::error(&format!(
+                "the worker of {} has not begun within {QUIET_SECONDS} s; the program waits for it up to {OPEN_SECONDS} s; \
+                 if it never begins, look at the load and the log of the appliance",
+                self.peer
+            ));
+        }
+        Ok(())
+    }
+
+    /// Keeps host allocations out of the arena, so that an address says where its memory is.
+    fn place_arena(&self, first: Opened) -> Arena {
+        let mut opened = first;
+        for _ in 0..8 {
+            if sys::reserve(opened.arena_base, opened.arena_size) {
+                return Arena::new(&opened, true);
+            }
+            let answer = self.call(0, &Rebase { avoid: opened.arena_base }).and_then(Reply::success);
+            match answer.and_then(|reply| reply.decode()) {
+                Ok(other) => opened = other,
+                Err(_) => break,
+            }
+        }
+        Arena::new(&opened, false)
+    }
+
+    fn start_threads(self: &Arc<Self>) -> std::io::Result<()> {
+        let reader = Arc::clone(self);
+        sys::spawn("remotegpu-read", move || reader.read_in_background())?;
+        let sender = Arc::clone(self);
+        sys::spawn("remotegpu-send", move || sender.flush_in_background())?;
+        self.lead.leave(|| self.watch.arm());
+        Ok(())
+    }
+}
