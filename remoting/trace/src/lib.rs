@@ -21,7 +21,6 @@ mod record;
 pub mod recording;
 mod registers;
 mod replay;
-mod replay_world;
 mod signature;
 mod stub;
 mod threads;

@@ -1,6 +1,7 @@
 //! Limits of unauthenticated connections: places (`probation`, `crowd`), time, and bytes (`ration`), within `limits`.
 //!
-//! One peer, or many, must not lock others out. It knows nothing of what a connection carries.
+//! Both ports use it, so that one peer, or many, cannot lock others out.
+//! It knows nothing of what a connection carries.
 
 mod crowd;
 pub mod limits;

@@ -1,5 +1,11 @@
 //! Replay: a driver that answers as recorded, and ends the program where it differs.
+//!
+//! `world` stands for the driver's objects. `mode` uses it instead of `record`.
+//! It must not call a driver.
 
+mod world;
+
+use self::world::{Made, Tables, follow_context};
 use crate::arguments::{Call, described_size};
 use crate::arrivals::{Arrivals, Stream, stream_of};
 use crate::callbacks::{Callback, Callbacks};
@@ -8,7 +14,6 @@ use crate::memory::Area;
 use crate::names::Names;
 use crate::recording::{self, COVERED, Record, Recording};
 use crate::registers::Arguments;
-use crate::replay_world::{Made, Tables, follow_context};
 use crate::signature::{Described, Table, Type, place_of};
 use crate::threads;
 use crate::value::{Value, write_fields};
