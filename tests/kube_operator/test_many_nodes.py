@@ -213,15 +213,16 @@ class Churn:
         began = time.monotonic()
         next_look = began
         with ThreadPoolExecutor(WRITERS) as writers:
+            looking = writers.submit(look)
             while (now := time.monotonic()) < began + seconds:
-                if now >= next_look:
-                    looking = writers.submit(look)
-                    next_look = now + 5
+                if looking.done():
+                    looking.result()
+                    if now >= next_look:
+                        looking, next_look = writers.submit(look), now + 5
                 self._step(writers)
                 self.changes += 1
                 time.sleep(max(0.0, began + self.changes / CHANGES_PER_SECOND - time.monotonic()))
-                if looking.done():
-                    looking.result()
+            looking.result()
         for asked in self._asked.values():
             asked.result()
         # The time when the last request is done, not when it was made.

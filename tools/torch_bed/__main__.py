@@ -2,9 +2,9 @@
 
 PYTHONPATH=tools python -m torch_bed FOLDER [--cudnn]
 
-It uses neither the machine's C library nor its Python. What it fetches is in packages.txt beside this file. The mirrors
-are those of apt's sources, or REMOTEGPU_DEBIAN_MIRROR. Interrupted, it continues where it was. `--cudnn` fetches the
-real cuDNN, too; else a stub refuses whatever torch asks of cuDNN.
+It uses neither the machine's C library nor its Python. What it fetches is in packages.txt and cudnn.txt beside this
+file. The mirrors are those of apt's sources, or REMOTEGPU_DEBIAN_MIRROR. Interrupted, it continues where it was.
+`--cudnn` fetches the real cuDNN, too; else a stub refuses whatever torch asks of cuDNN.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_bed import deb, fetch, launcher, packages, stub
 LIST: Final = Path(__file__).parent / "packages.txt"
 MARK: Final = ".installed"
 UNPACKED_BYTES: Final = 4_200_000_000
-CUDNN: Final = "nvidia-cudnn-cu12==9.5.1.17"
+CUDNN: Final = Path(__file__).parent / "cudnn.txt"
 # Of the real one alone.
 REAL: Final = "libcudnn_graph.so.9"
 CUDNN_BYTES: Final = 571_000_000
@@ -121,7 +121,12 @@ def lay_cudnn(final: Path, real: bool) -> None:
     room(place, CUDNN_BYTES + CUDNN_UNPACKED_BYTES)
     with tempfile.TemporaryDirectory(dir=final) as folder:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--no-cache-dir", "--target", folder, CUDNN], check=True)
+        named = ["--require-hashes", "--requirement", str(CUDNN)]
+        if subprocess.run([*pip, "--no-cache-dir", "--target", folder, *named], check=False).returncode:
+            raise SystemExit(
+                f"pip did not install what {CUDNN.name} names by its SHA-256, as it says above: run it again where the "
+                "index only did not answer; a file with another sum is not that cuDNN, and nothing of it was kept"
+            )
         # The one that says that all are there comes last.
         found = sorted((Path(folder) / "nvidia" / "cudnn" / "lib").glob("*.so*"), key=lambda each: each.name == REAL)
         for library in found:
