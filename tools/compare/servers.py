@@ -4,8 +4,9 @@ API server alone, and sessions of an appliance.
 PYTHONPATH=tests:e2e .venv/bin/python tools/compare/servers.py OLD NEW [PAIRS [CLAIMS PODS SESSIONS]]
 
 OLD and NEW are checkouts with `.venv`, `target/dist` and `target/cluster`. They take turns, PAIRS times (8), with so
-many claims (300), pods (200) and sessions (500). Each round is made where its tree lies at NEW's path, as compare.py
-does; that needs root. On a machine with a busy disk set TMPDIR to a folder in memory: an API server writes there.
+many claims (300), pods (200) and sessions (500); 0 leaves a part out. Each round is made where its tree lies at NEW's
+path, as compare.py does; that needs root. On a machine with a busy disk set TMPDIR to a folder in memory: an API server
+writes there.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def in_tree(tree: Path, seen_at: Path, sizes: tuple[str, ...]) -> dict[str, floa
 
 
 def one_round(claims: str, pods: str, sessions: str) -> None:
-    print(json.dumps({**of_operator(int(claims)), **of_webhook(int(pods)), **of_appliance(int(sessions))}))
+    parts = ((of_operator, claims), (of_webhook, pods), (of_appliance, sessions))
+    print(json.dumps({name: value for part, size in parts if int(size) for name, value in part(int(size)).items()}))
 
 
 def of_operator(count: int) -> dict[str, float]:

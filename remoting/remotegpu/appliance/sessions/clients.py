@@ -7,6 +7,7 @@ end only its own session. Where we cannot see a process, another client of the s
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,7 @@ def _number_here(pid: int, name: str) -> int | None:
     return None
 
 
+@functools.cache
 def _boot() -> str:
     return _BOOT_ID.read_text().strip()
 
